@@ -119,3 +119,25 @@ async def test_every_metric_is_in_the_table(tmp_path: Path) -> None:
     server = NameServer(NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json")))
     assert documented(of_name_server) == measured(await NameServerMeter(server).measure())
     assert f"first {NAMES_MAX} topics" in text
+
+
+CREDENTIALS = {
+    "go/main.go": (
+        "producer.WithCredentials(",
+        "primitive.Credentials{",
+        "AccessKey:",
+        "SecretKey:",
+    ),
+    "cpp/client.py": (".set_session_credentials(",),
+    "node/client.js": ("new Producer({", "accessKeyId:", "accessKeySecret:"),
+}
+"""Words of the page that the tested program around each client contains."""
+
+
+@pytest.mark.parametrize("program", CREDENTIALS)
+def test_credentials_of_other_clients_are_given_as_in_the_tested_programs(program: str) -> None:
+    page = (HOW_TO / "secure-a-broker.md").read_text()
+    source = (HOW_TO.parents[1] / "tests/interop" / program).read_text()
+    for words in CREDENTIALS[program]:
+        assert words in page
+        assert words in source

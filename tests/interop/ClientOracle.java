@@ -30,8 +30,6 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
-import org.apache.rocketmq.acl.common.AclClientRPCHook;
-import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -50,7 +48,6 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
-import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * RocketMQ's own clients, controlled over stdin and stdout by java_cluster.py.
@@ -131,10 +128,6 @@ public final class ClientOracle {
         return null;
     }
 
-    /** Signs requests with the properties reput.accessKey and reput.secretKey, if they are set. */
-    static final RPCHook HOOK = System.getProperty("reput.accessKey") == null ? null
-        : new AclClientRPCHook(new SessionCredentials(
-            System.getProperty("reput.accessKey"), System.getProperty("reput.secretKey")));
     private static final boolean HAS_TRACE = Boolean.getBoolean("reput.trace");
 
     // --- producer -------------------------------------------------------------------------------
@@ -143,7 +136,7 @@ public final class ClientOracle {
         private final DefaultMQProducer producer;
 
         Producer(JSONObject request) throws Exception {
-            producer = new DefaultMQProducer(request.getString("group"), HOOK, HAS_TRACE, null);
+            producer = new DefaultMQProducer(request.getString("group"), Signing.HOOK, HAS_TRACE, null);
             configure(producer, request);
             producer.start();
         }
@@ -294,7 +287,7 @@ public final class ClientOracle {
         Push(JSONObject request) throws Exception {
             String on = request.getString("on");
             int laters = request.getIntValue("laters");
-            consumer = new DefaultMQPushConsumer(request.getString("group"), HOOK,
+            consumer = new DefaultMQPushConsumer(request.getString("group"), Signing.HOOK,
                 new AllocateMessageQueueAveragely(), HAS_TRACE, null);
             configure(consumer, request);
             for (Object one : request.getJSONArray("subscriptions")) {
@@ -360,7 +353,7 @@ public final class ClientOracle {
         private final DefaultMQPullConsumer consumer;
 
         Pull(JSONObject request) throws Exception {
-            consumer = new DefaultMQPullConsumer(request.getString("group"), HOOK);
+            consumer = new DefaultMQPullConsumer(request.getString("group"), Signing.HOOK);
             configure(consumer, request);
             consumer.start();
         }

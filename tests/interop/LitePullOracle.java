@@ -10,7 +10,7 @@ public final class LitePullOracle implements ClientOracle.Handle {
     private final DefaultLitePullConsumer consumer;
 
     public LitePullOracle(JSONObject request) throws Exception {
-        consumer = new DefaultLitePullConsumer(request.getString("group"), ClientOracle.HOOK);
+        consumer = new DefaultLitePullConsumer(request.getString("group"), Signing.HOOK);
         ClientOracle.configure(consumer, request);
         if (request.getString("topic") != null) {
             consumer.subscribe(request.getString("topic"), request.getString("expression"));

@@ -5,6 +5,7 @@ import java.util.TreeMap;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -32,7 +33,7 @@ public final class ReplyOracle extends WordOracle {
     /** Sends a request, and returns the body and the properties of the reply. */
     private static Object request(String namesrv, String topic, String body, long timeoutMillis)
         throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("askers-" + ++clients);
+        DefaultMQProducer producer = new DefaultMQProducer("askers-" + ++clients, Signing.HOOK);
         producer.setNamesrvAddr(namesrv);
         producer.setInstanceName("asker-" + clients);
         producer.start();
@@ -50,11 +51,12 @@ public final class ReplyOracle extends WordOracle {
 
     /** Starts a consumer that replies to each message with "re: " and its body. */
     private static Object replier(String namesrv, String topic, String group) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("repliers-" + ++clients);
+        DefaultMQProducer producer = new DefaultMQProducer("repliers-" + ++clients, Signing.HOOK);
         producer.setNamesrvAddr(namesrv);
         producer.setInstanceName("replier-" + clients);
         producer.start();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, Signing.HOOK,
+            new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("replier-" + clients);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

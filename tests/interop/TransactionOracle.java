@@ -27,7 +27,7 @@ public final class TransactionOracle extends WordOracle {
             Collections.synchronizedList(new ArrayList<>());
 
         Running(String namesrv, String group, int number) throws Exception {
-            producer = new TransactionMQProducer(group);
+            producer = new TransactionMQProducer(group, Signing.HOOK);
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName("transactions-" + number);
             producer.setPollNameServerInterval(200);

@@ -445,7 +445,7 @@ class JavaClient:
         self.version = version
         self.has_lite_pull = version != "4.5.2"
         libraries = java_oracle.cluster_jars(version)
-        names = ["ClientOracle.java", "FrameOracle.java"]
+        names = ["ClientOracle.java", "FrameOracle.java", "Signing.java"]
         names += ["LitePullOracle.java"] if self.has_lite_pull else []
         sources = [HERE / name for name in names]
         classes = java_oracle.classes(f"client-oracle-{version}", sources, [libraries])

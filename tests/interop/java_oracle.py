@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,13 +218,19 @@ class Oracle:
     """
 
     main_class = "Oracle"
+    more_classes: Sequence[str] = ()
+    """Further classes to compile."""
+    properties: Mapping[str, str] = {}
+    """System properties of Java."""
 
     def __init__(self, version: str, work: Path) -> None:
         self.version = version
         self.is_4 = version.startswith("4.")
         java = tool("java")
         libraries = self.folders(version, work)
-        sources = [HERE / f"{name}.java" for name in ("WordOracle", self.main_class)]
+        sources = [
+            HERE / f"{name}.java" for name in ("WordOracle", self.main_class, *self.more_classes)
+        ]
         compiled = classes(f"{self.main_class}-{version}", sources, libraries)
         self._log = work / "stderr.txt"
         with self._log.open("wb") as log:
@@ -234,6 +240,7 @@ class Oracle:
                     *JVM_OPTIONS,
                     f"-Djava.io.tmpdir={work}",
                     f"-Duser.home={work}",
+                    *(f"-D{key}={value}" for key, value in self.properties.items()),
                     "-cp",
                     class_path(compiled, *libraries),
                     self.main_class,

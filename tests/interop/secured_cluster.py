@@ -4,10 +4,13 @@ Each has an account that may do everything, one for two topics and a group, and 
 permission. Names and secrets are the same in both versions.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from interop.java_cluster import Settings
+from reput.client import Admin
 from reput.client.config import ClientConfig
+from reput.format.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
 from reput.secret import Secret
 
 ADMIN, ADMIN_SECRET = "the-admin", "admin=secret%1"
@@ -15,7 +18,14 @@ USER, USER_SECRET = "some-user", "user/secret+2"
 TOPIC, GROUP = "Allowed", "allowed-group"
 OTHER_TOPIC = "Forbidden"
 
-PLAIN_ACL = f"""\
+
+def plain_acl(topics: Mapping[str, str], groups: Mapping[str, str]) -> str:
+    """Return a ``plain_acl.yml`` of access control 1.0 with the permissions of ``USER``."""
+
+    def row(permissions: Mapping[str, str]) -> str:
+        return ", ".join(f"{name}={value}" for name, value in permissions.items())
+
+    return f"""\
 globalWhiteRemoteAddresses: []
 accounts:
 - accessKey: {ADMIN}
@@ -26,10 +36,30 @@ accounts:
   admin: false
   defaultTopicPerm: DENY
   defaultGroupPerm: DENY
-  topicPerms: [{TOPIC}=PUB|SUB]
-  groupPerms: [{GROUP}=PUB|SUB]
+  topicPerms: [{row(topics)}]
+  groupPerms: [{row(groups)}]
 """
-"""``conf/plain_acl.yml`` of access control 1.0."""
+
+
+async def create_user(admin: Admin, topics: Mapping[str, str], groups: Mapping[str, str]) -> None:
+    """Create ``USER`` of access control 2.0 with the permissions that ``plain_acl`` writes."""
+    await admin.create_user(USER, Secret(USER_SECRET))
+    named = {f"Topic:{name}": value for name, value in topics.items()}
+    named |= {f"Group:{name}": value for name, value in groups.items()}
+    entries = [
+        PolicyEntryInfo(
+            resource=name,
+            actions=[action.capitalize() for action in value.split("|")],
+            decision="Allow",
+        )
+        for name, value in named.items()
+        if value != "DENY"
+    ]
+    policies = [PolicyInfo(policy_type="Custom", entries=entries)]
+    await admin.create_acl(AclInfo(subject=f"User:{USER}", policies=policies))
+
+
+PLAIN_ACL = plain_acl({TOPIC: "PUB|SUB"}, {GROUP: "PUB|SUB"})
 
 SETTINGS: dict[str, Settings] = {
     "4.9.7": {"aclEnable": True},

@@ -12,7 +12,9 @@ import access_script
 from interop import secured_cluster as secured
 from interop.java_cluster import JavaClient, JavaCluster
 from interop.mqadmin.sides import masked, our_cluster
-from interop.secured_cluster import ADMIN, ADMIN_SECRET
+from interop.secured_cluster import ADMIN, ADMIN_SECRET, TOPIC
+from interop.test_plain_broker import GROUPS, REFUSED, TOPICS, ask
+from reput.client import Admin
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_access")]
 
@@ -40,6 +42,27 @@ def test_equal_replies(addresses: tuple[str, str, str, str]) -> None:
     assert access_script.as_json(theirs) == json.loads(access_script.RECORDED.read_text())
     for mine, their in zip(asyncio.run(access_script.replies(ours)), theirs, strict=True):
         assert mine == their
+
+
+def test_refusals_are_those_of_java(addresses: tuple[str, str, str, str]) -> None:
+    """A user with some permissions is refused the same requests as with access control 1.0."""
+    for namesrv in addresses[0], addresses[2]:
+        asyncio.run(prepare(namesrv))
+    for name, (sender, request) in REFUSED.items():
+        ours, theirs = [
+            asyncio.run(ask(broker, sender, request)) for broker in (addresses[1], addresses[3])
+        ]
+        assert ours[0] == 16, name
+        if name == "settings":
+            assert theirs[0] == 0  # every user of 5.5.0 changes settings
+        else:
+            assert ours == theirs, name
+
+
+async def prepare(namesrv: str) -> None:
+    async with Admin(client=secured.config_of(namesrv, ADMIN, ADMIN_SECRET)) as admin:
+        await secured.create_user(admin, TOPICS, GROUPS)
+        await admin.create_topic(TOPIC)
 
 
 COMMANDS = (

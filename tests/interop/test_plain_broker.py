@@ -35,12 +35,12 @@ from reput_cluster import ReputCluster
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_plain_broker")]
 
 FILE = "conf/plain_acl.yml"
-GROUPS = "  groupPerms: [allowed-group=SUB, pub-group=PUB]\n"
-TOPICS = (
-    "  topicPerms: [Allowed=PUB|SUB, Denied=DENY, OnlyPub=PUB, OnlySub=SUB, "
-    "Java-4-5-2=PUB|SUB, Java-4-9-7=PUB|SUB]\n"
-)
-PLAIN_ACL = re.sub(r"  topicPerms:.*\n  groupPerms:.*\n", "", secured.PLAIN_ACL) + (GROUPS + TOPICS)
+GROUPS = {"allowed-group": "SUB", "pub-group": "PUB"}
+TOPICS = {
+    TOPIC: "PUB|SUB", "Denied": "DENY", "OnlyPub": "PUB", "OnlySub": "SUB",
+    "Java-4-5-2": "PUB|SUB", "Java-4-9-7": "PUB|SUB",
+}  # fmt: skip
+PLAIN_ACL = secured.plain_acl(TOPICS, GROUPS)
 TIMEOUT_MS = 60_000
 
 
@@ -171,17 +171,17 @@ REFUSED: dict[str, tuple[str, Command]] = {
 """Requests that 4.9.7 refuses, and their senders."""
 
 
-async def ask(side: ReputCluster | JavaCluster, name: str, request: Command) -> tuple[int, str]:
+async def ask(address: str, name: str, request: Command) -> tuple[int, str]:
     """Return code and text of a reply, without Java's place."""
     signed = SIGNERS[name].sign(request) if name else request
     async with RemotingClient() as client:
-        reply = await client.invoke(side.address, signed, TIMEOUT_MS)
+        reply = await client.invoke(address, signed, TIMEOUT_MS)
     return reply.code, re.sub(r", org\.apache[\w.$]+\([^()]*\)$", "", reply.remark or "")
 
 
 @pytest.mark.parametrize("case", REFUSED)
 async def test_refusals_are_those_of_java(sides: Sides, case: str) -> None:
-    ours, theirs = [await ask(side, *REFUSED[case]) for side in sides.both]
+    ours, theirs = [await ask(side.address, *REFUSED[case]) for side in sides.both]
     assert theirs[0] == 1
     assert "AclException: " in theirs[1]
     assert ours == theirs
@@ -192,7 +192,7 @@ async def test_a_wrong_signature_is_refused_as_by_java(sides: Sides) -> None:
     assert signed.ext_fields is not None
     for signature in ("", "x", signed.ext_fields["Signature"].swapcase()):
         wrong = Command(signed.code, ext_fields={**signed.ext_fields, "Signature": signature})
-        ours, theirs = [await ask(side, "", wrong) for side in sides.both]
+        ours, theirs = [await ask(side.address, "", wrong) for side in sides.both]
         assert ours == theirs
         assert "Check signature failed" in ours[1]
 
@@ -210,7 +210,7 @@ async def test_a_wrong_signature_is_refused_as_by_java(sides: Sides) -> None:
 )
 async def test_allowed_requests_are_served_by_both(sides: Sides, request_: Command) -> None:
     for side in sides.both:
-        code, text = await ask(side, USER, request_)
+        code, text = await ask(side.address, USER, request_)
         assert code == 0, text
 
 

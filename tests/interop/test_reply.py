@@ -39,6 +39,7 @@ class ReplyOracle(ClusterOracle):
     """Running ``ReplyOracle.java``."""
 
     main_class = "ReplyOracle"
+    more_classes = ("Signing",)
 
 
 @pytest.fixture(scope="module", params=CLIENTS)

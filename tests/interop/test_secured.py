@@ -79,14 +79,7 @@ async def prepare(cluster: JavaCluster) -> None:
             await admin.create_topic(topic, queue_count=2)
         if cluster.version == "4.9.7":  # its accounts are in a file
             return
-        await admin.create_user(USER, Secret(USER_SECRET))
-        resources = {f"Topic:{TOPIC}": ["Pub", "Sub"], f"Group:{GROUP}": ["Sub"]}
-        entries = [
-            PolicyEntryInfo(resource=name, actions=actions, decision="Allow")
-            for name, actions in resources.items()
-        ]
-        policies = [PolicyInfo(policy_type="Custom", entries=entries)]
-        await admin.create_acl(AclInfo(subject=f"User:{USER}", policies=policies))
+        await secured.create_user(admin, {TOPIC: "PUB|SUB"}, {GROUP: "SUB"})
 
 
 def admin_of(cluster: JavaCluster) -> ClientConfig:

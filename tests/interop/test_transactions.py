@@ -50,6 +50,7 @@ class TransactionOracle(ClusterOracle):
     """Running ``TransactionOracle.java``."""
 
     main_class = "TransactionOracle"
+    more_classes = ("Signing",)
 
 
 @pytest.fixture(scope="module", params=CLIENTS)

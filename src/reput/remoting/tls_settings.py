@@ -219,6 +219,9 @@ def empty_server_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return the context of a server without a certificate. Raises as ``server_context``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _restrict(context, settings)
+    # RocketMQ's clients resume no sessions. A client that sends one-way requests and closes at once
+    # has not read the tickets: its system then resets the connection, and requests are lost.
+    context.num_tickets = 0
     return context
 
 

@@ -56,6 +56,8 @@ var (
 	credentials = primitive.Credentials{
 		AccessKey: os.Getenv("ROCKETMQ_ACCESS_KEY"),
 		SecretKey: os.Getenv("ROCKETMQ_SECRET_KEY"),
+		// Empty is none.
+		SecurityToken: os.Getenv("ROCKETMQ_SECURITY_TOKEN"),
 	}
 )
 
@@ -141,6 +143,7 @@ func produce(wanted request) error {
 				return err
 			}
 		}
+		time.Sleep(time.Second) // The client does not report when one-way messages are sent.
 	case "async":
 		var waiting sync.WaitGroup
 		var failure error
