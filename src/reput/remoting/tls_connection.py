@@ -173,9 +173,14 @@ class TlsConnection(asyncio.BufferedProtocol):
             session.feed(data[position:])
             self._has_more = True
         self._flush()
-        if session.failure is not None and not has_more:
-            raise session.failure
-        if session.has_ended and not has_more:
+        is_over = session.failure is not None or session.has_ended
+        if is_over and self._is_paused:
+            # The channel still has requests of the peer to handle. Without TLS, too, it learns of
+            # the end when it reads again.
+            self._has_more = True
+        elif is_over and not has_more:
+            if session.failure is not None:
+                raise session.failure
             inner.close()
 
     def _flush(self) -> None:

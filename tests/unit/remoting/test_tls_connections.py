@@ -264,6 +264,21 @@ async def test_a_long_request_holds_later_frames_of_the_same_record(pair: Pair) 
 
 
 @both_loops
+@pytest.mark.parametrize("count", [100, 2_000])
+async def test_requests_before_the_end_are_handled(pair: Pair, count: int) -> None:
+    """A client that ends after its last one-way request loses none, however long they take."""
+    async with server(given(pair), slice_s=0.0001) as (subject, _):
+        peer = await Peer.connect(subject)
+        silent = commands.encode(Command(subject_of.SILENT, flag=IS_ONEWAY))
+        data = peer.session.encrypt(silent * count)
+        peer.session.end()
+        peer.writer.write(data + peer.session.take_output())
+        await closed(peer.writer)
+        await until(lambda: not subject.server.channels)
+        assert subject.seen == {subject_of.SILENT: count}
+
+
+@both_loops
 async def test_the_end_is_told_and_answered(pair: Pair) -> None:
     async with server(given(pair)) as (subject, _):
         peer = await Peer.connect(subject)
