@@ -111,7 +111,9 @@ class PopConsumer(GroupMember):
             "CONSUME_PASSIVELY",
             client=client_config(namesrv, client),
             clock=clock or SystemClock(),
-            calls=ListenerCalls(listener, config.consume_concurrency) if listener else None,
+            calls=ListenerCalls(listener, config.consume_concurrency)
+            if listener is not None
+            else None,
             is_orderly=orderly,
         )
         self._asks_brokers = asks_brokers
