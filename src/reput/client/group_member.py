@@ -144,7 +144,12 @@ class GroupMember:
     def _started(self) -> ClientInstance:
         if self._instance is None:
             raise NotStarted("consumer")
+        self._instance.check_caller("consumer")
         return self._instance
+
+    def _started_here(self) -> ClientInstance | None:
+        """Return the client instance, None if not started. Raises ``StartedElsewhere``."""
+        return None if self._instance is None else self._started()
 
     # --- subscriptions ----------------------------------------------------------
 
@@ -178,12 +183,13 @@ class GroupMember:
     async def unsubscribe(self, topic: str) -> None:
         """Cancel the subscription to a topic."""
         full = namespace.wrap(self._client_config.namespace, topic)
-        if self._membership.wanted.pop(full, None) is not None and self._instance is not None:
+        instance = self._started_here()
+        if self._membership.wanted.pop(full, None) is not None and instance is not None:
             await self._rebalance.give_up(full)
-            await self._instance.heartbeat()
+            await instance.heartbeat()
 
     async def _subscribe(self, wanted: Subscription) -> None:
-        instance = self._instance
+        instance = self._started_here()
         if instance is not None:
             await check_expressions(instance, self.group, {wanted.topic: wanted})
             await learn_routes(instance, [wanted.topic])

@@ -166,6 +166,7 @@ class Producer:
     async def start(self) -> None:
         """Start the producer; the first message opens connections."""
         if self._instance is not None:
+            self._instance.check_caller("producer")
             return
         self._instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
         address = _packed(self._instance.address)
@@ -176,6 +177,8 @@ class Producer:
 
     async def close(self) -> None:
         """Unregister from the brokers and stop. Pending ``request`` calls may fail."""
+        if self._instance is not None:
+            self._instance.check_caller("producer")
         instance, self._instance = self._instance, None
         traces, self._traces = self._traces, None
         try:
@@ -682,6 +685,7 @@ class Producer:
     def _joined(self) -> ClientInstance:
         if self._instance is None:
             raise NotStarted("producer")
+        self._instance.check_caller("producer")
         return self._instance
 
 
