@@ -58,7 +58,11 @@ if TYPE_CHECKING:
     )
     from reput.client.pop_consumer import PopConsumer as PopConsumer
     from reput.client.popping import PoppedMessage as PoppedMessage
-    from reput.client.producer import NotAllSent as NotAllSent, Producer as Producer
+    from reput.client.producer import (
+        NotAllSent as NotAllSent,
+        NotTried as NotTried,
+        Producer as Producer,
+    )
     from reput.client.pull_consumer import (
         NotAssigned as NotAssigned,
         PullConsumer as PullConsumer,
@@ -108,7 +112,7 @@ _HOMES = {
     "reput.client.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
     "reput.client.pop_consumer": ("PopConsumer",),
     "reput.client.popping": ("PoppedMessage",),
-    "reput.client.producer": ("NotAllSent", "Producer"),
+    "reput.client.producer": ("NotAllSent", "NotTried", "Producer"),
     "reput.client.pull_consumer": ("NotAssigned", "PullConsumer"),
     "reput.client.push_consumer": ("PushConsumer",),
     "reput.client.request_reply": ("NoReply", "reply_message"),
