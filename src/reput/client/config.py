@@ -170,6 +170,10 @@ class ProducerConfig:
     """Number of retries, on other brokers if there are any. Unless 0, busy brokers are retried in
     addition until the timeout.
     """
+    retry_backoff_ms: Annotated[int, Range(0)] = 100
+    """First pause between attempts once each broker has failed, in ms; doubled up to 1 s. Brokers
+    that cannot be reached, as while they restart, are retried until the timeout. 0: three attempts
+    without pauses, as in Java."""
     retry_another_broker_when_not_store_ok: bool = False
     """Retry if the message is stored but was not flushed or replicated in time."""
     compress_body_over_bytes: Annotated[int, Range(0)] = 4096

@@ -3,10 +3,10 @@
     async with Producer("orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"one", tags="new"))
 
-Sends use a topic's queues in turn; a retry prefers another broker. If brokers are busy, the send is
-repeated with increasing delays until its timeout. A message that was not acknowledged raises an
-error; it is never dropped silently. It may be stored nevertheless if only the reply was lost: a
-retried message can be stored twice, with one ``message_id``.
+Sends use a topic's queues in turn; a retry prefers another broker. If brokers are busy, or none can
+be reached, the send is repeated with increasing delays until its timeout. A message that was not
+acknowledged raises an error; it is never dropped silently. It may be stored nevertheless if only
+the reply was lost: a retried message can be stored twice, with one ``message_id``.
 """
 
 import asyncio
@@ -226,7 +226,7 @@ class Producer:
         Args:
             message: The message.
             queue: The queue, or a selector; then there is only one attempt unless the broker is
-                busy.
+                busy or cannot be reached.
             sharding_key: Key that selects the queue, as ``SelectMessageQueueByHash`` of Java does;
                 instead of ``queue``. Messages of one key stay in order while the number of queues
                 stays the same. It is sent as the property ``__SHARDINGKEY``.
@@ -631,6 +631,7 @@ class Producer:
             1 + retry_count if fixed is None else 1,
             now_ms + (timeout_ms or self.config.send_timeout_ms),
             waits_for_busy=retry_count > 0,
+            backoff_ms=self.config.retry_backoff_ms,
         )
         deadline_ms = attempts.deadline_ms
         stored: SendResult | None = None
@@ -647,7 +648,11 @@ class Producer:
             except RemotingError as error:
                 failure = error
             now_ms = self._clock.monotonic_ms()
-            pause_ms = attempts.pause_ms(failure, now_ms)
+            has_other = fixed is None and any(
+                candidate.broker_name not in attempts.broker_names
+                for candidate in route.publish_queues
+            )
+            pause_ms = attempts.pause_ms(failure, now_ms, has_other=has_other)
             if pause_ms is None:
                 if stored is not None:
                     return stored
@@ -768,7 +773,12 @@ def trace_writer(config: ClientConfig, group: str, role: str, clock: Clock) -> T
         clock: The clock.
     """
     plain = namespace.unwrap(config.namespace, group)
-    sender = Producer(sender_group(plain, role), client=sender_config(config), clock=clock)
+    sender = Producer(
+        sender_group(plain, role),
+        config=ProducerConfig(retry_backoff_ms=0),  # Traces do not delay the end of a client.
+        client=sender_config(config),
+        clock=clock,
+    )
     return TraceWriter(sender, config.trace_topic, plain, clock)
 
 

@@ -380,9 +380,28 @@ async def test_a_send_with_all_brokers_unreachable_fails(
 ) -> None:
     for broker in cluster.brokers:
         await broker.stop()
-    with pytest.raises(SendFailed) as raised:
-        await producer.send(Message("Two", b"x"))
+    with pytest.raises(SendFailed, match=r"\((broker-a, broker-b|broker-b, broker-a)\)") as raised:
+        await producer.send(Message("Two", b"x"), timeout_ms=150)
     assert isinstance(raised.value.reason, Unreachable)
+
+
+@pytest.mark.parametrize("queue", [None, MessageQueue("T", "broker-a", 0)])
+async def test_a_broker_that_restarts_is_awaited(
+    cluster: ScriptedCluster, queue: MessageQueue | None
+) -> None:
+    old, new = cluster.brokers
+    await old.stop()
+    config = ProducerConfig(retry_backoff_ms=1)
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        sending = asyncio.create_task(
+            producer.send(Message("T", b"x"), queue=queue, timeout_ms=30_000)
+        )
+        # More failures than attempts; after each of them the route is fetched again.
+        await cluster.name_server.until_asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, 5)
+        cluster.replicas["broker-a"] = {0: new}
+
+        assert (await sending).queue.broker_name == "broker-a"
+    assert new.sent_count == 1
 
 
 async def test_no_attempt_starts_after_the_timeout(
