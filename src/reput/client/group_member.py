@@ -20,7 +20,7 @@ from reput.client.core.subscription import Subscription
 from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
 from reput.client.listener import ListenerCalls
 from reput.client.membership import Membership, Rebalance, check_expressions, learn_routes
-from reput.client.message import check_group
+from reput.client.message import check_group, check_topic_name
 from reput.client.producer import trace_writer
 from reput.client.running_info import consume_directly, consumer_status
 from reput.client.trace import TraceWriter
@@ -165,8 +165,10 @@ class GroupMember:
             expression: ``*``, or ``TagA || TagB``.
 
         Raises:
-            InvalidOption: The expression has no tags, or queues are assigned.
+            InvalidOption: The topic's name is illegal, the expression has no tags, or queues are
+                assigned.
         """
+        check_topic_name(topic)
         full = namespace.wrap(self._client_config.namespace, topic)
         await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
 
@@ -174,9 +176,11 @@ class GroupMember:
         """Subscribe to the messages of a topic that match an SQL92 expression on properties.
 
         Raises:
-            InvalidOption: The expression is empty, or queues are assigned.
+            InvalidOption: The topic's name is illegal, the expression is empty, or queues are
+                assigned.
             BrokerError: The broker refuses it (once started; otherwise ``start`` raises it).
         """
+        check_topic_name(topic)
         full = namespace.wrap(self._client_config.namespace, topic)
         await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))
 

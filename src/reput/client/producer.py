@@ -25,6 +25,7 @@ from reput.client.core.queue_choice import FAILURE_COUNTS_AS_MS, QueueChoice, Sl
 from reput.client.core.requests import COMPRESSED_ZLIB, SendRequests
 from reput.client.core.retry import SendFailed
 from reput.client.core.route_cache import TopicRoute
+from reput.client.core.subscription import TAG_SEPARATOR
 from reput.client.core.unique_key import UniqueKeys
 from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
 from reput.client.message import (
@@ -598,6 +599,11 @@ class Producer:
         if not 0 < len(body) <= self.config.max_message_bytes:
             allowed = f"1 to {self.config.max_message_bytes} bytes (max_message_bytes)"
             raise InvalidOption("body", f"{len(body)} bytes", allowed)
+        tags = message.tags
+        # A message with an id is a copy, and stays as it is.
+        if tags and TAG_SEPARATOR in tags and props.UNIQ_KEY not in message.properties:
+            allowed = "one tag; only subscriptions list tags, like TagA || TagB"
+            raise InvalidOption("tags", tags, allowed)
         if not -_FLAG_LIMIT <= message.flag < _FLAG_LIMIT:
             raise InvalidOption("flag", message.flag, "a whole number of 32 bits with a sign")
 

@@ -198,6 +198,7 @@ async def test_a_topic_without_writable_queues_is_an_error(
         (Message("T", b"x" * 4_194_305), "max_message_bytes"),
         (Message("T", b"x", flag=1 << 31), "flag"),
         (Message("T", b"x", tags="\x01"), "x01"),
+        (Message("T", b"x", tags="a || b"), "one tag"),
     ],
 )
 async def test_invalid_messages_are_refused_before_sending(
@@ -206,6 +207,14 @@ async def test_invalid_messages_are_refused_before_sending(
     with pytest.raises(InvalidOption, match=text):
         await producer.send(message)
     assert not sent(cluster)
+
+
+async def test_a_copy_keeps_the_tags_of_its_original(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    await producer.send(Message("T", b"x", tags="a || b", properties={"UNIQ_KEY": "id"}))
+    (request,) = sent(cluster)
+    assert properties(request) == {"UNIQ_KEY": "id", "TAGS": "a || b"}
 
 
 async def test_reconsume_times_of_a_retried_message_go_into_the_header(
