@@ -24,6 +24,10 @@ async def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> Co
     return ConsumeResult.SUCCESS
 
 
+async def listen_without_result(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
+    print(context.queue, len(messages))
+
+
 async def check(message: ReceivedMessage) -> TransactionState:
     return TransactionState.COMMIT if message.keys else TransactionState.ROLLBACK
 
@@ -56,7 +60,7 @@ async def consume() -> list[MessageQueue]:
             tags: str | None = message.tags
             print(tags)
             break
-    async with PopConsumer("billing", namesrv=NAMESRV, listener=listen) as pop:
+    async with PopConsumer("billing", namesrv=NAMESRV, listener=listen_without_result) as pop:
         await pop.subscribe("Orders")
     return queues
 

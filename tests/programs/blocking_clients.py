@@ -29,6 +29,10 @@ def listen(messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeR
     return ConsumeResult.SUCCESS
 
 
+def listen_without_result(messages: list[ReceivedMessage], context: ConsumeContext) -> None:
+    print(context.queue, len(messages))
+
+
 def check(message: ReceivedMessage) -> TransactionState:
     return TransactionState.COMMIT if message.keys else TransactionState.ROLLBACK
 
@@ -84,6 +88,7 @@ def pull() -> list[bytes]:
 
 
 def pop() -> None:
+    PopConsumer("billing", namesrv=NAMESRV, listener=listen_without_result)
     with PopConsumer("billing", namesrv=NAMESRV) as consumer:
         consumer.subscribe("Orders")
         consumer.subscribe_sql("Prices", "amount > 5")

@@ -10,7 +10,8 @@ All errors are subclasses of ``ReputError``. ``RemotingError.retriable`` is True
 may succeed later: ``SendFailed`` for one message, ``NotAllSent`` of ``send_many``, ``NoReply`` to a
 request, ``BrokerError`` with a broker's code, ``AccessRefused`` if credentials do not suffice,
 ``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``, ``Overloaded``. ``NoRoute``: no name
-server has the topic. ``InvalidOption``: an argument is not allowed.
+server has the topic. ``InvalidOption``: an argument is not allowed. ``StartedElsewhere``: the
+client was started in another process or event loop.
 
     core/            pure decisions; times are arguments
     instance.py      the part that the clients of a process share
@@ -41,7 +42,10 @@ if TYPE_CHECKING:
     )
     from reput.client.core.retry import SendFailed as SendFailed
     from reput.client.core.route_cache import NoRoute as NoRoute
-    from reput.client.instance import NotStarted as NotStarted
+    from reput.client.instance import (
+        NotStarted as NotStarted,
+        StartedElsewhere as StartedElsewhere,
+    )
     from reput.client.listener import (
         ConsumeContext as ConsumeContext,
         ConsumeResult as ConsumeResult,
@@ -54,7 +58,11 @@ if TYPE_CHECKING:
     )
     from reput.client.pop_consumer import PopConsumer as PopConsumer
     from reput.client.popping import PoppedMessage as PoppedMessage
-    from reput.client.producer import NotAllSent as NotAllSent, Producer as Producer
+    from reput.client.producer import (
+        NotAllSent as NotAllSent,
+        NotTried as NotTried,
+        Producer as Producer,
+    )
     from reput.client.pull_consumer import (
         NotAssigned as NotAssigned,
         PullConsumer as PullConsumer,
@@ -99,12 +107,12 @@ _HOMES = {
     ),
     "reput.client.core.retry": ("SendFailed",),
     "reput.client.core.route_cache": ("NoRoute",),
-    "reput.client.instance": ("NotStarted",),
+    "reput.client.instance": ("NotStarted", "StartedElsewhere"),
     "reput.client.listener": ("ConsumeContext", "ConsumeResult"),
     "reput.client.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
     "reput.client.pop_consumer": ("PopConsumer",),
     "reput.client.popping": ("PoppedMessage",),
-    "reput.client.producer": ("NotAllSent", "Producer"),
+    "reput.client.producer": ("NotAllSent", "NotTried", "Producer"),
     "reput.client.pull_consumer": ("NotAssigned", "PullConsumer"),
     "reput.client.push_consumer": ("PushConsumer",),
     "reput.client.request_reply": ("NoReply", "reply_message"),

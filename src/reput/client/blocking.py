@@ -5,12 +5,14 @@
 
 Names, arguments and errors are those of ``reput.client``: each method runs the asyncio method and
 waits for it. All clients of a process share one event loop in a background thread, which starts
-with the first client and stops with the last. They can be used from any thread except that one. The
-fastest way to send many messages is one call of ``send_many``.
+with the first client and stops with the last. They can be used from any thread except that one, and
+in the process that started them: a forked child starts its own. The fastest way to send many
+messages is one call of ``send_many``.
 """
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import Callable, Collection, Coroutine
 from types import TracebackType
@@ -27,7 +29,7 @@ from reput.client import (
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from reput.client.core.assign import Strategy
-from reput.client.instance import NotStarted
+from reput.client.instance import NotStarted, StartedElsewhere
 from reput.client.listener import Listener
 from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from reput.client.transaction_producer import (
@@ -73,6 +75,7 @@ class LoopThread:
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
+        self._process_id = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="reput client", daemon=True)
         self._thread.start()
@@ -81,10 +84,8 @@ class LoopThread:
     def acquire(cls) -> "LoopThread":
         """Return the shared loop; the first caller creates it."""
         with cls._lock:
-            # A forked child has the object without the thread.
-            if cls._shared is None or not cls._shared._thread.is_alive():
+            if cls._shared is None:
                 cls._shared = cls()
-                cls._users_count = 0
             cls._users_count += 1
             return cls._shared
 
@@ -98,6 +99,28 @@ class LoopThread:
                 return
             LoopThread._shared = None
         self.stop()
+
+    @classmethod
+    def forget(cls) -> None:
+        """Forget the shared loop, in a forked child: it has the object without the thread."""
+        cls._shared = None
+        cls._users_count = 0
+        cls._lock = threading.Lock()  # Another thread of the parent may have held it.
+
+    @property
+    def is_of_parent(self) -> bool:
+        """True in a child of the process that started the loop."""
+        return os.getpid() != self._process_id
+
+    def check_process(self, what: str) -> None:
+        """Check that this is the process of the loop; ``what`` is the client's name in errors.
+
+        Raises:
+            StartedElsewhere: This is a child of it.
+        """
+        if self.is_of_parent:
+            started_in, used_in = f"process {self._process_id}", f"process {os.getpid()}"
+            raise StartedElsewhere(what, started_in, used_in)
 
     def stop(self) -> None:
         """Stop the loop and cancel its tasks."""
@@ -132,6 +155,9 @@ class LoopThread:
             self._loop.close()
 
 
+os.register_at_fork(after_in_child=LoopThread.forget)
+
+
 class Facade(Generic[C]):
     """Base of the blocking clients."""
 
@@ -142,6 +168,7 @@ class Facade(Generic[C]):
     def start(self) -> None:
         """Start the client; ``with`` calls it."""
         if self._thread is not None:
+            self._thread.check_process(type(self).__name__)
             return
         self._thread = LoopThread.acquire()
         try:
@@ -152,7 +179,7 @@ class Facade(Generic[C]):
             raise
 
     def close(self) -> None:
-        """Close the client; leaving ``with`` calls it."""
+        """Close the client; leaving ``with`` calls it. In a forked child it does nothing."""
         self._end(self._client.close)
 
     def __enter__(self) -> Self:
@@ -169,7 +196,7 @@ class Facade(Generic[C]):
 
     def _end(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         thread, self._thread = self._thread, None
-        if thread is None:
+        if thread is None or thread.is_of_parent:
             return
         try:
             thread.wait_for(end())
@@ -180,6 +207,11 @@ class Facade(Generic[C]):
         if self._thread is None:
             coroutine.close()
             raise NotStarted(type(self).__name__)
+        try:
+            self._thread.check_process(type(self).__name__)
+        except StartedElsewhere:
+            coroutine.close()
+            raise
         return self._thread.wait_for(coroutine)
 
 

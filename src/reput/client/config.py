@@ -62,7 +62,7 @@ class ClientConfig:
     ``http://MQ_INST_1_b.host:port`` of name servers."""
     namespace_v2: str = ""
     """Namespace in separate fields of each request, ``ns`` and ``nsd`` (5.x); names stay as they
-    are. RocketMQ's brokers ignore it."""
+    are. RocketMQ's brokers ignore it. Not together with ``namespace``."""
     poll_name_server_ms: Milliseconds = 30_000
     """Interval of route refreshes, in ms."""
     heartbeat_ms: Milliseconds = 30_000
@@ -117,6 +117,8 @@ class ClientConfig:
         of_endpoint, addresses = namespaces.of_endpoint(self.namesrv_addr)
         object.__setattr__(self, "namesrv_addr", addresses)
         object.__setattr__(self, "namespace", self.namespace or of_endpoint)
+        if self.namespace and self.namespace_v2:
+            raise InvalidOption("namespace", self.namespace, "namespace or namespaceV2, not both")
         name_servers(self.namesrv_addr)
         if not names.is_legal_topic(self.trace_topic):
             raise InvalidOption("traceTopic", self.trace_topic, "the name of a topic")
@@ -168,6 +170,10 @@ class ProducerConfig:
     """Number of retries, on other brokers if there are any. Unless 0, busy brokers are retried in
     addition until the timeout.
     """
+    retry_backoff_ms: Annotated[int, Range(0)] = 100
+    """First pause between attempts once each broker has failed, in ms; doubled up to 1 s. Brokers
+    that cannot be reached, as while they restart, are retried until the timeout. 0: three attempts
+    without pauses, as in Java."""
     retry_another_broker_when_not_store_ok: bool = False
     """Retry if the message is stored but was not flushed or replicated in time."""
     compress_body_over_bytes: Annotated[int, Range(0)] = 4096

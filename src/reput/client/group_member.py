@@ -20,7 +20,7 @@ from reput.client.core.subscription import Subscription
 from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
 from reput.client.listener import ListenerCalls
 from reput.client.membership import Membership, Rebalance, check_expressions, learn_routes
-from reput.client.message import check_group
+from reput.client.message import check_group, check_topic_name
 from reput.client.producer import trace_writer
 from reput.client.running_info import consume_directly, consumer_status
 from reput.client.trace import TraceWriter
@@ -144,7 +144,12 @@ class GroupMember:
     def _started(self) -> ClientInstance:
         if self._instance is None:
             raise NotStarted("consumer")
+        self._instance.check_caller("consumer")
         return self._instance
+
+    def _started_here(self) -> ClientInstance | None:
+        """Return the client instance, None if not started. Raises ``StartedElsewhere``."""
+        return None if self._instance is None else self._started()
 
     # --- subscriptions ----------------------------------------------------------
 
@@ -160,8 +165,10 @@ class GroupMember:
             expression: ``*``, or ``TagA || TagB``.
 
         Raises:
-            InvalidOption: The expression has no tags, or queues are assigned.
+            InvalidOption: The topic's name is illegal, the expression has no tags, or queues are
+                assigned.
         """
+        check_topic_name(topic)
         full = namespace.wrap(self._client_config.namespace, topic)
         await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
 
@@ -169,21 +176,24 @@ class GroupMember:
         """Subscribe to the messages of a topic that match an SQL92 expression on properties.
 
         Raises:
-            InvalidOption: The expression is empty, or queues are assigned.
+            InvalidOption: The topic's name is illegal, the expression is empty, or queues are
+                assigned.
             BrokerError: The broker refuses it (once started; otherwise ``start`` raises it).
         """
+        check_topic_name(topic)
         full = namespace.wrap(self._client_config.namespace, topic)
         await self._subscribe(subscriptions.sql(full, expression, self._clock.now_ms()))
 
     async def unsubscribe(self, topic: str) -> None:
         """Cancel the subscription to a topic."""
         full = namespace.wrap(self._client_config.namespace, topic)
-        if self._membership.wanted.pop(full, None) is not None and self._instance is not None:
+        instance = self._started_here()
+        if self._membership.wanted.pop(full, None) is not None and instance is not None:
             await self._rebalance.give_up(full)
-            await self._instance.heartbeat()
+            await instance.heartbeat()
 
     async def _subscribe(self, wanted: Subscription) -> None:
-        instance = self._instance
+        instance = self._started_here()
         if instance is not None:
             await check_expressions(instance, self.group, {wanted.topic: wanted})
             await learn_routes(instance, [wanted.topic])

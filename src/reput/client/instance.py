@@ -65,6 +65,25 @@ class NotStarted(ReputError):
         super().__init__(f"this {what} is not started, or closed already; `with` does both")
 
 
+class StartedElsewhere(ReputError):
+    """Error of a client that is used in another process or event loop than it was started in.
+
+    Its connections and tasks belong to that one: after a fork, or in a second ``asyncio.run``,
+    start another client.
+
+    Args:
+        what: ``producer``, ``consumer``, ...
+        started_in: Place in which it was started.
+        used_in: Place in which it is used.
+    """
+
+    def __init__(self, what: str, started_in: str, used_in: str) -> None:
+        super().__init__(
+            f"this {what} was started in {started_in} and is used in {used_in};"
+            " start a client in each process and event loop"
+        )
+
+
 Answer = Command | None | Awaitable[Command | None]
 
 
@@ -166,6 +185,8 @@ class ClientInstance:
         self._heartbeat_lock = asyncio.Lock()
         self._is_heartbeat_due = asyncio.Event()
         self._is_closed = False
+        self._process_id = os.getpid()
+        self._loop = asyncio.get_running_loop()
 
     # --- coming and going -------------------------------------------------------
 
@@ -239,6 +260,18 @@ class ClientInstance:
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
         await asyncio.shield(self._starting)
+
+    def check_caller(self, what: str) -> None:
+        """Check that a client is used where it was started; ``what`` is its name in errors.
+
+        Raises:
+            StartedElsewhere: This is another process or event loop.
+        """
+        process_id = os.getpid()
+        if process_id != self._process_id:
+            raise StartedElsewhere(what, f"process {self._process_id}", f"process {process_id}")
+        if asyncio.get_running_loop() is not self._loop:
+            raise StartedElsewhere(what, "one event loop", "another one")
 
     async def close(self) -> None:
         """Stop all tasks; pending requests fail."""

@@ -1,6 +1,7 @@
 """The listener of a push consumer: its results and context.
 
 A listener is an async or a plain function; plain functions run in threads, so that they may block.
+One that returns nothing has consumed its messages; one that raises gets them again.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from reput.client.message import ReceivedMessage
+from reput.errors import InvalidOption
 from reput.format.bodies import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -49,8 +51,9 @@ class ConsumeContext:
 
 
 Listener = Callable[
-    [list[ReceivedMessage], ConsumeContext], ConsumeResult | Awaitable[ConsumeResult]
+    [list[ReceivedMessage], ConsumeContext], ConsumeResult | Awaitable[ConsumeResult | None] | None
 ]
+"""Function that consumes messages; None counts as ``SUCCESS``."""
 
 
 class ListenerCalls:
@@ -59,9 +62,14 @@ class ListenerCalls:
     Args:
         listener: The user's function.
         thread_count: Maximum number of threads for a plain function.
+
+    Raises:
+        InvalidOption: The listener is no function.
     """
 
     def __init__(self, listener: Listener, thread_count: int) -> None:
+        if not callable(listener):
+            raise InvalidOption("listener", listener, "a function of messages and context")
         self._listener = listener
         call = getattr(listener, "__call__", listener)  # noqa: B004 - an object's own method
         self.is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
@@ -88,10 +96,13 @@ class ListenerCalls:
                 context.queue,
             )
             return ConsumeResult.LATER, error
+        if result is None:
+            return ConsumeResult.SUCCESS, None
         if isinstance(result, ConsumeResult):
             return result, None
         log.error(
-            "listener returned %r for %d messages of %s, which come again; return a ConsumeResult",
+            "listener returned %r for %d messages of %s, which come again;"
+            " return a ConsumeResult, or nothing for SUCCESS",
             result,
             len(messages),
             context.queue,
@@ -100,8 +111,8 @@ class ListenerCalls:
 
     async def _call_in_thread(
         self, messages: list[ReceivedMessage], context: ConsumeContext
-    ) -> ConsumeResult | Awaitable[ConsumeResult]:
-        def call() -> ConsumeResult | Awaitable[ConsumeResult]:
+    ) -> ConsumeResult | Awaitable[ConsumeResult | None] | None:
+        def call() -> ConsumeResult | Awaitable[ConsumeResult | None] | None:
             try:
                 return self._listener(messages, context)
             except StopIteration as error:  # from a bare next(); a future cannot hold it

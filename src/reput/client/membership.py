@@ -156,7 +156,8 @@ class Rebalance:
                 except Problem as error:
                     # A retry topic exists once a broker has received the group's heartbeat.
                     if not names.is_retry_topic(topic):
-                        log.warning("queues of topic %s are not divided yet: %s", topic, error)
+                        group = self._membership.group
+                        log.warning("group %s waits for topic %s: %s", group, topic, error)
                     is_balanced = False
             return is_balanced
 

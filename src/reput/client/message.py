@@ -38,7 +38,7 @@ class Message:
     topic: str
     body: bytes
     tags: str | None = None
-    """Tag by which consumers select; usually one word."""
+    """Tag by which consumers select: one, without ``||``."""
     keys: str | Sequence[str] = ()
     """Keys for queries; without spaces."""
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -176,6 +176,13 @@ def check_topic(topic: str) -> None:
         raise InvalidOption("topic", topic, allowed)
     if topic in _NOT_SENT_TO:
         raise InvalidOption("topic", topic, "a topic that brokers do not keep for themselves")
+
+
+def check_topic_name(topic: str) -> None:
+    """Check the name of a topic to read. Raises ``InvalidOption``."""
+    if not names.is_legal_topic(topic, names.LONG_TOPIC_LENGTH_MAX):
+        allowed = f"1 to {names.LONG_TOPIC_LENGTH_MAX} characters of a-z A-Z 0-9 _ - % |"
+        raise InvalidOption("topic", topic, allowed)
 
 
 _NOT_SENT_TO = frozenset(

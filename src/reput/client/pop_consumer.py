@@ -111,7 +111,9 @@ class PopConsumer(GroupMember):
             "CONSUME_PASSIVELY",
             client=client_config(namesrv, client),
             clock=clock or SystemClock(),
-            calls=ListenerCalls(listener, config.consume_concurrency) if listener else None,
+            calls=ListenerCalls(listener, config.consume_concurrency)
+            if listener is not None
+            else None,
             is_orderly=orderly,
         )
         self._asks_brokers = asks_brokers
@@ -137,7 +139,7 @@ class PopConsumer(GroupMember):
             BrokerError: A broker cannot filter by a subscribed SQL92 expression.
             NoRoute, RemotingError: No broker of such a topic was reached.
         """
-        if self._instance is not None:
+        if self._started_here() is not None:
             return
         instance = await self._join()
         starts_at_end = self.config.consume_from_where is ConsumeFromWhere.LAST_OFFSET
@@ -193,7 +195,7 @@ class PopConsumer(GroupMember):
         Messages of a pop in flight are released when its reply arrives or, if this was the last
         client of its connection, when their invisible time ends.
         """
-        instance = self._instance
+        instance = self._started_here()
         if instance is None or self._is_closing:
             return
         self._is_closing = True

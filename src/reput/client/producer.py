@@ -3,10 +3,10 @@
     async with Producer("orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"one", tags="new"))
 
-Sends use a topic's queues in turn; a retry prefers another broker. If brokers are busy, the send is
-repeated with increasing delays until its timeout. A message that was not acknowledged raises an
-error; it is never dropped silently. It may be stored nevertheless if only the reply was lost: a
-retried message can be stored twice, with one ``message_id``.
+Sends use a topic's queues in turn; a retry prefers another broker. If brokers are busy, or none can
+be reached, the send is repeated with increasing delays until its timeout. A message that was not
+acknowledged raises an error; it is never dropped silently. It may be stored nevertheless if only
+the reply was lost: a retried message can be stored twice, with one ``message_id``.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from reput.client.core.queue_choice import FAILURE_COUNTS_AS_MS, QueueChoice, Sl
 from reput.client.core.requests import COMPRESSED_ZLIB, SendRequests
 from reput.client.core.retry import SendFailed
 from reput.client.core.route_cache import TopicRoute
+from reput.client.core.subscription import TAG_SEPARATOR
 from reput.client.core.unique_key import UniqueKeys
 from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
 from reput.client.message import (
@@ -53,6 +54,7 @@ from reput.format import (
     namespace,
     properties as props,
     recall_handle as handles,
+    sharding,
 )
 from reput.format.bodies import MessageQueue, ProducerData
 from reput.format.codes import RequestCode, ResponseCode
@@ -76,6 +78,21 @@ _STATUS_OF_CODE = {
 _OK = SendStatus.SEND_OK
 
 
+class NotTried(RemotingError):
+    """Result of a message in ``send_many`` that was not sent, since another one had failed.
+
+    Args:
+        sharding_key: Key of the message, which waited for an earlier one of the same key.
+    """
+
+    retriable = True
+
+    def __init__(self, sharding_key: str) -> None:
+        super().__init__(
+            f"not sent: another message failed while those of key {sharding_key!r} were waiting"
+        )
+
+
 class NotAllSent(RemotingError):
     """Error of ``send_many``, which stopped at a failure.
 
@@ -86,11 +103,11 @@ class NotAllSent(RemotingError):
     def __init__(self, results: Sequence[SendResult | ReputError]) -> None:
         self.results = list(results)
         errors = [result for result in results if isinstance(result, ReputError)]
-        self.retriable = all(error.retriable for error in errors)
-        sent_count = len(results) - len(errors)
+        failures = [error for error in errors if not isinstance(error, NotTried)]
+        self.retriable = all(error.retriable for error in failures)
         super().__init__(
-            f"{sent_count} messages sent, {len(errors)} failed, more were not taken;"
-            f" first failure: {errors[0]}"
+            f"{len(results) - len(errors)} messages sent, {len(failures)} failed, the others were"
+            f" not sent; first failure: {failures[0]}"
         )
 
 
@@ -166,6 +183,7 @@ class Producer:
     async def start(self) -> None:
         """Start the producer; the first message opens connections."""
         if self._instance is not None:
+            self._instance.check_caller("producer")
             return
         self._instance = await ClientInstance.join(self._client_config, self, clock=self._clock)
         address = _packed(self._instance.address)
@@ -176,6 +194,8 @@ class Producer:
 
     async def close(self) -> None:
         """Unregister from the brokers and stop. Pending ``request`` calls may fail."""
+        if self._instance is not None:
+            self._instance.check_caller("producer")
         instance, self._instance = self._instance, None
         traces, self._traces = self._traces, None
         try:
@@ -199,6 +219,7 @@ class Producer:
         message: Message,
         *,
         queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send a message, and return its position.
@@ -206,7 +227,10 @@ class Producer:
         Args:
             message: The message.
             queue: The queue, or a selector; then there is only one attempt unless the broker is
-                busy.
+                busy or cannot be reached.
+            sharding_key: Key that selects the queue, as ``SelectMessageQueueByHash`` of Java does;
+                instead of ``queue``. Messages of one key stay in order while the number of queues
+                stays the same. It is sent as the property ``__SHARDINGKEY``.
             timeout_ms: Timeout of all attempts, in ms; None: as configured.
 
         Raises:
@@ -214,6 +238,8 @@ class Producer:
             NoRoute: No name server has the topic or the template topic.
             SendFailed: The last attempt failed; it has the reason and ``retriable``.
         """
+        if sharding_key is not None:
+            message, queue = _sharded(message, sharding_key, queue)
         return await self._send(await self._outgoing(message), queue, timeout_ms)
 
     async def send_batch(
@@ -221,6 +247,7 @@ class Producer:
         messages: Iterable[Message],
         *,
         queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send messages of one topic as one request: all are stored, in order, or none.
@@ -228,28 +255,38 @@ class Producer:
         Args:
             messages: At least one; together at most ``max_message_bytes``.
             queue: As in ``send``; a selector is given the first message.
+            sharding_key: As in ``send``, for all messages.
             timeout_ms: As in ``send``.
 
         Raises:
             InvalidOption: The messages cannot form a batch, or one of them is not allowed.
             NoRoute, SendFailed: As in ``send``.
         """
-        return await self._send(self._outgoing_batch(list(messages)), queue, timeout_ms)
+        batched = list(messages)
+        if sharding_key is not None:
+            sharded = [_sharded(message, sharding_key, queue) for message in batched]
+            batched = [message for message, _ in sharded]
+            queue = sharded[0][1] if sharded else queue
+        return await self._send(self._outgoing_batch(batched), queue, timeout_ms)
 
     async def send_many(
         self,
         messages: Iterable[Message],
         *,
         queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | Callable[[Message], str | None] | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Send messages individually, with ``window_count`` of them in flight.
 
-        The brokers may store them in another order. Results are in the order of the messages.
+        The brokers may store them in another order, except those of one sharding key: each of them
+        is sent when the previous one is stored. Results are in the order of the messages.
 
         Args:
             messages: Iterated as the window allows, so that they can be generated on the way.
             queue: As in ``send``, for each message.
+            sharding_key: As in ``send``: a key for all messages, or a function that returns the key
+                of each, or None for any queue.
             timeout_ms: As in ``send``, for each message.
 
         Raises:
@@ -258,6 +295,31 @@ class Producer:
         results: list[SendResult | ReputError | None] = []
         source = iter(messages)
         has_failed = False
+        last_of_key: dict[str, asyncio.Event] = {}
+        """Sharding key to the end of its last send."""
+
+        async def send_in_order(message: Message) -> SendResult:
+            nonlocal has_failed
+            key = sharding_key(message) if callable(sharding_key) else sharding_key
+            if key is None:
+                return await self.send(message, queue=queue, timeout_ms=timeout_ms)
+            previous = last_of_key.get(key)
+            end = last_of_key[key] = asyncio.Event()
+            try:
+                if previous is not None:
+                    await previous.wait()
+                    if has_failed:
+                        raise NotTried(key)
+                return await self.send(
+                    message, queue=queue, sharding_key=key, timeout_ms=timeout_ms
+                )
+            except BaseException:
+                has_failed = True  # before the next message of the key continues
+                raise
+            finally:
+                if last_of_key[key] is end:
+                    del last_of_key[key]
+                end.set()
 
         async def send_in_turn() -> None:
             nonlocal has_failed
@@ -268,7 +330,7 @@ class Producer:
                 index = len(results)
                 results.append(None)
                 try:
-                    results[index] = await self.send(message, queue=queue, timeout_ms=timeout_ms)
+                    results[index] = await send_in_order(message)
                 except ReputError as error:
                     results[index] = error
                     has_failed = True
@@ -284,15 +346,26 @@ class Producer:
         return cast(list[SendResult], results)
 
     async def send_oneway(
-        self, message: Message, *, queue: MessageQueue | QueueSelector | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | QueueSelector | None = None,
+        sharding_key: str | None = None,
     ) -> None:
         """Send a message without a reply: it may be lost silently.
+
+        Args:
+            message: The message.
+            queue: As in ``send``.
+            sharding_key: As in ``send``.
 
         Raises:
             InvalidOption, NoRoute: As in ``send``.
             RemotingError: There is no connection to the broker.
         """
         instance = self._joined()
+        if sharding_key is not None:
+            message, queue = _sharded(message, sharding_key, queue)
         outgoing = await self._outgoing(message)
         route = await self._route(outgoing.topic)
         chosen = self._fixed_queue(route, queue, message)
@@ -526,6 +599,11 @@ class Producer:
         if not 0 < len(body) <= self.config.max_message_bytes:
             allowed = f"1 to {self.config.max_message_bytes} bytes (max_message_bytes)"
             raise InvalidOption("body", f"{len(body)} bytes", allowed)
+        tags = message.tags
+        # A message with an id is a copy, and stays as it is.
+        if tags and TAG_SEPARATOR in tags and props.UNIQ_KEY not in message.properties:
+            allowed = "one tag; only subscriptions list tags, like TagA || TagB"
+            raise InvalidOption("tags", tags, allowed)
         if not -_FLAG_LIMIT <= message.flag < _FLAG_LIMIT:
             raise InvalidOption("flag", message.flag, "a whole number of 32 bits with a sign")
 
@@ -559,6 +637,7 @@ class Producer:
             1 + retry_count if fixed is None else 1,
             now_ms + (timeout_ms or self.config.send_timeout_ms),
             waits_for_busy=retry_count > 0,
+            backoff_ms=self.config.retry_backoff_ms,
         )
         deadline_ms = attempts.deadline_ms
         stored: SendResult | None = None
@@ -575,7 +654,11 @@ class Producer:
             except RemotingError as error:
                 failure = error
             now_ms = self._clock.monotonic_ms()
-            pause_ms = attempts.pause_ms(failure, now_ms)
+            has_other = fixed is None and any(
+                candidate.broker_name not in attempts.broker_names
+                for candidate in route.publish_queues
+            )
+            pause_ms = attempts.pause_ms(failure, now_ms, has_other=has_other)
             if pause_ms is None:
                 if stored is not None:
                     return stored
@@ -682,6 +765,7 @@ class Producer:
     def _joined(self) -> ClientInstance:
         if self._instance is None:
             raise NotStarted("producer")
+        self._instance.check_caller("producer")
         return self._instance
 
 
@@ -695,8 +779,29 @@ def trace_writer(config: ClientConfig, group: str, role: str, clock: Clock) -> T
         clock: The clock.
     """
     plain = namespace.unwrap(config.namespace, group)
-    sender = Producer(sender_group(plain, role), client=sender_config(config), clock=clock)
+    sender = Producer(
+        sender_group(plain, role),
+        config=ProducerConfig(retry_backoff_ms=0),  # Traces do not delay the end of a client.
+        client=sender_config(config),
+        clock=clock,
+    )
     return TraceWriter(sender, config.trace_topic, plain, clock)
+
+
+def _sharded(
+    message: Message, sharding_key: str, queue: MessageQueue | QueueSelector | None
+) -> tuple[Message, QueueSelector]:
+    """Return a message with its sharding key as a property, and the selector of its queue."""
+    if queue is not None:
+        raise InvalidOption("sharding_key", sharding_key, "nothing, where queue= is given as well")
+    if not sharding_key or not isinstance(sharding_key, str):
+        raise InvalidOption("sharding_key", sharding_key, "text that is not empty")
+    properties = {**message.properties, props.SHARDING_KEY: sharding_key}
+
+    def select(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
+        return queues[sharding.queue_index(sharding_key, len(queues))]
+
+    return dataclasses.replace(message, properties=properties), select
 
 
 _FLAG_LIMIT = 1 << 31

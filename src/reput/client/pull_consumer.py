@@ -137,7 +137,7 @@ class PullConsumer(GroupMember):
 
     async def start(self) -> None:
         """Join the process's client instance; connections are opened when needed."""
-        if self._instance is not None:
+        if self._started_here() is not None:
             return
         instance = await self._join()
         self._offsets: ConsumerOffsets = self._membership.offsets(instance)
@@ -165,7 +165,7 @@ class PullConsumer(GroupMember):
         await self._close(are_consumed=True)
 
     async def _close(self, *, are_consumed: bool) -> None:
-        instance, loops = self._instance, self._loops
+        instance, loops = self._started_here(), self._loops
         if instance is None or not loops:
             return
         self._loops = []
@@ -288,7 +288,7 @@ class PullConsumer(GroupMember):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        if self._instance is None:
+        if self._started_here() is None:
             raise StopAsyncIteration
         self._settle()
         messages = self._next(1) or await self._wait_for_next(1)

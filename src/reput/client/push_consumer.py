@@ -121,7 +121,7 @@ class PushConsumer(GroupMember):
             BrokerError: A broker cannot filter by a subscribed SQL92 expression.
             NoRoute, RemotingError: No broker of such a topic was reached.
         """
-        if self._instance is not None:
+        if self._started_here() is not None:
             return
         self._membership.want_retried(self._clock.now_ms())
         instance = await self._join()
@@ -167,7 +167,7 @@ class PushConsumer(GroupMember):
         Messages that listeners have not finished within ``close_timeout_ms`` are delivered again,
         to another member.
         """
-        instance = self._instance
+        instance = self._started_here()
         if instance is None or self._is_closing:
             return
         self._is_closing = self._workers.is_closing = True

@@ -1,4 +1,6 @@
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +88,48 @@ def test_calls_before_start_and_after_close_are_refused(cluster: ScriptedCluster
         pass
     with pytest.raises(NotStarted):
         producer.send(Message("T", b"x"))
+
+
+FORKING = """
+import os, sys, warnings
+from reput.client import Message, StartedElsewhere
+from reput.client.blocking import LoopThread, Producer
+from reput.testing import LocalBroker
+
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
+with LocalBroker(topics=["T"]) as mq, Producer("P", namesrv=mq.namesrv_addr) as producer:
+    producer.send(Message("T", b"parent"))
+    with LoopThread._lock:  # as if another thread started a client
+        child = os.fork()
+    if child == 0:
+        try:
+            for call in (lambda: producer.send(Message("T", b"x")), producer.start):
+                try:
+                    call()
+                except StartedElsewhere as error:
+                    assert f"started in process {os.getppid()}" in str(error), error
+                else:
+                    os._exit(3)
+            producer.close()
+            with Producer("P", namesrv=mq.namesrv_addr) as own:
+                own.send(Message("T", b"child"))
+            os._exit(0)
+        except BaseException as error:
+            sys.stderr.write(repr(error))
+            os._exit(4)
+    _, status = os.waitpid(child, 0)
+    producer.send(Message("T", b"parent again"))
+    bodies = {message.body for message in mq.messages("T", at_least=3)}
+    assert bodies == {b"parent", b"child", b"parent again"}, bodies
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_gets_an_error_and_can_start_its_own_client() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_client_that_fails_to_start_leaves_no_thread() -> None:

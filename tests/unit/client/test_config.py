@@ -122,6 +122,18 @@ def test_keys_of_tls() -> None:
         client.tls_context()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"namesrv_addr": "127.0.0.1:9876", "namespace": "tenant"},
+        {"namesrv_addr": "http://MQ_INST_123_abc.example.com:8080"},
+    ],
+)
+def test_two_kinds_of_namespace_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match="namespace or namespaceV2, not both"):
+        ClientConfig(**options, namespace_v2="tenant")  # type: ignore[arg-type]
+
+
 def test_certificates_without_tls_are_refused() -> None:
     with pytest.raises(InvalidOption, match="useTLS"):
         ClientConfig(namesrv_addr="a:1", tls_client_trust_cert_path="/ca.pem")

@@ -3,9 +3,21 @@ from collections.abc import Collection
 
 import pytest
 
+from reput.client.admin import Admin
 from reput.client.config import ClientConfig
 from reput.client.core.route_cache import NoRoute, TopicRoute
-from reput.client.instance import Answer, ClientInstance, Guest, MemberKind
+from reput.client.instance import (
+    Answer,
+    ClientInstance,
+    Guest,
+    MemberKind,
+    StartedElsewhere,
+)
+from reput.client.message import Message
+from reput.client.pop_consumer import PopConsumer
+from reput.client.producer import Producer
+from reput.client.pull_consumer import PullConsumer
+from reput.client.push_consumer import PushConsumer
 from reput.errors import BrokerError, InvalidOption, RemotingError
 from reput.format import bodies, command, message as records, properties as props
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
@@ -350,3 +362,43 @@ async def test_requests_for_unknown_groups_are_refused(
         assert reply.code == expected
         assert reply.remark
         await instance.leave(member)
+
+
+# --- where a client is used ---------------------------------------------------------------
+
+
+def test_a_client_in_another_event_loop_is_an_error() -> None:
+    namesrv = "127.0.0.1:9"
+    producer = Producer("P", namesrv=namesrv)
+    pull = PullConsumer("C", namesrv=namesrv)
+    pop = PopConsumer("C2", namesrv=namesrv)
+    push = PushConsumer("C3", namesrv=namesrv, listener=lambda *_: None)
+    admin = Admin(namesrv)
+    clients = (producer, pull, pop, push, admin)
+
+    async def start() -> None:
+        for client in clients:
+            await client.start()
+
+    async def use() -> None:
+        for call in (
+            *(call for client in clients for call in (client.start, client.close)),
+            lambda: producer.send(Message("T", b"x")),
+            lambda: pull.poll(),
+            lambda: anext(pull),
+            lambda: pop.pop(),
+            lambda: push.subscribe("T"),
+            lambda: push.unsubscribe("T"),
+            lambda: admin.clusters(),
+        ):
+            with pytest.raises(StartedElsewhere, match="started in one event loop"):
+                await call()
+
+    first = asyncio.new_event_loop()
+    try:
+        first.run_until_complete(start())
+        asyncio.run(use())
+        for client in clients:
+            first.run_until_complete(client.close())
+    finally:
+        first.close()

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
+from reput.client.pop_consumer import PopConsumer
+from reput.client.push_consumer import PushConsumer
+from reput.errors import InvalidOption
 from reput.format.bodies import MessageQueue
 
 CONTEXT = ConsumeContext(MessageQueue("T", "broker-a", 0))
@@ -54,7 +57,25 @@ async def test_plain_functions_run_in_a_thread() -> None:
     assert await outcome(lambda *some: good(*some)) == (ConsumeResult.SUCCESS, None, False)
 
 
-@pytest.mark.parametrize("wrong", [None, True, "SUCCESS", 0])
+async def test_a_listener_that_returns_nothing_has_consumed(caplog: Any) -> None:
+    async def listen(*_: object) -> None:
+        await asyncio.sleep(0)
+
+    assert await outcome(listen) == (ConsumeResult.SUCCESS, None, True)
+    assert await outcome(lambda *_: None) == (ConsumeResult.SUCCESS, None, False)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("wrong", [None, "listen", 5])
+def test_a_listener_that_is_no_function_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match="listener"):
+        PushConsumer("C", namesrv="127.0.0.1:9876", listener=wrong)
+    if wrong is not None:  # the program pops
+        with pytest.raises(InvalidOption, match="listener"):
+            PopConsumer("C", namesrv="127.0.0.1:9876", listener=wrong)
+
+
+@pytest.mark.parametrize("wrong", [False, True, "SUCCESS", 0])
 async def test_a_wrong_return_value_is_a_failure(wrong: object, caplog: Any) -> None:
     result, error, _ = await outcome(lambda *_: wrong)
     assert (result, error) == (ConsumeResult.LATER, None)

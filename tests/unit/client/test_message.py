@@ -12,6 +12,9 @@ from reput.client.message import (
     property_text,
     received,
 )
+from reput.client.pop_consumer import PopConsumer
+from reput.client.pull_consumer import PullConsumer
+from reput.client.push_consumer import PushConsumer
 from reput.errors import CorruptRecord, InvalidOption
 from reput.format import batch, java, message as records, properties as props, sys_flag as flags
 from reput.format.body import crc
@@ -133,6 +136,16 @@ def test_valid_topics(topic: str) -> None:
 def test_invalid_topics_are_refused(topic: str) -> None:
     with pytest.raises(InvalidOption, match="topic"):
         check_topic(topic)
+
+
+@pytest.mark.parametrize("topic", ["", "x" * 256, "bad topic!", "a/b"])
+async def test_a_subscription_to_an_invalid_topic_is_refused(topic: str) -> None:
+    namesrv = "127.0.0.1:9"
+    push = PushConsumer("C", namesrv=namesrv, listener=lambda *_: None)
+    for consumer in (push, PullConsumer("C", namesrv=namesrv), PopConsumer("C", namesrv=namesrv)):
+        for subscribe in (consumer.subscribe(topic), consumer.subscribe_sql(topic, "a > 5")):
+            with pytest.raises(InvalidOption, match="topic"):
+                await subscribe
 
 
 def test_invalid_groups_are_refused() -> None:

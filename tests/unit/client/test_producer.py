@@ -10,7 +10,7 @@ from reput.client.core.retry import SendFailed
 from reput.client.core.route_cache import NoRoute
 from reput.client.instance import NotStarted
 from reput.client.message import Message, SendResult, SendStatus
-from reput.client.producer import NotAllSent, Producer
+from reput.client.producer import NotAllSent, NotTried, Producer
 from reput.errors import BrokerError, InvalidHeader, InvalidOption, RequestTimedOut, Unreachable
 from reput.format import batch, command, headers, properties as props
 from reput.format.bodies import MessageQueue
@@ -127,6 +127,38 @@ async def test_a_queue_of_another_topic_is_refused(producer: Producer) -> None:
         await producer.send(Message("T", b"x"), queue=MessageQueue("T", "broker-z", 0))
 
 
+# "TagA".hashCode() is 2598919, that of "polygenelubricants" -2^31 (java.lang.String).
+@pytest.mark.parametrize(("key", "index"), [("TagA", 2598919 % 4), ("polygenelubricants", 0)])
+async def test_a_sharding_key_selects_the_queue_of_java(
+    cluster: ScriptedCluster, producer: Producer, key: str, index: int
+) -> None:
+    queue = (await producer.queues("Two"))[index]
+    message = Message("Two", b"x", properties={"a": "b"})
+    assert (await producer.send(message, sharding_key=key)).queue == queue
+    (result,) = await producer.send_many([message], sharding_key=key)
+    assert result.queue == queue
+    await producer.send_oneway(message, sharding_key=key)
+    broker = next(broker for broker in cluster.brokers if broker.name == queue.broker_name)
+    requests = await broker.until_asked(SEND, 3)
+    assert {header(request).queue_id for request in requests} == {queue.queue_id}
+    assert all(properties(request)["__SHARDINGKEY"] == key for request in requests)
+    assert message.properties == {"a": "b"}
+
+    assert (await producer.send_batch([message] * 2, sharding_key=key)).queue == queue
+    (request,) = sent(cluster, RequestCode.SEND_BATCH_MESSAGE)
+    inner = [props.decode(message.property_bytes) for message in batch.decode(request.body)]
+    assert [properties["__SHARDINGKEY"] for properties in inner] == [key, key]
+
+
+async def test_a_sharding_key_excludes_a_queue_and_is_not_empty(producer: Producer) -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+    with pytest.raises(InvalidOption, match="queue= is given"):
+        await producer.send(Message("T", b"x"), queue=queue, sharding_key="k")
+    for wrong in ("", 5):
+        with pytest.raises(InvalidOption, match="sharding_key"):
+            await producer.send(Message("T", b"x"), sharding_key=wrong)  # type: ignore[arg-type]
+
+
 async def test_a_new_topic_uses_the_default_route(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:
@@ -166,6 +198,7 @@ async def test_a_topic_without_writable_queues_is_an_error(
         (Message("T", b"x" * 4_194_305), "max_message_bytes"),
         (Message("T", b"x", flag=1 << 31), "flag"),
         (Message("T", b"x", tags="\x01"), "x01"),
+        (Message("T", b"x", tags="a || b"), "one tag"),
     ],
 )
 async def test_invalid_messages_are_refused_before_sending(
@@ -174,6 +207,14 @@ async def test_invalid_messages_are_refused_before_sending(
     with pytest.raises(InvalidOption, match=text):
         await producer.send(message)
     assert not sent(cluster)
+
+
+async def test_a_copy_keeps_the_tags_of_its_original(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    await producer.send(Message("T", b"x", tags="a || b", properties={"UNIQ_KEY": "id"}))
+    (request,) = sent(cluster)
+    assert properties(request) == {"UNIQ_KEY": "id", "TAGS": "a || b"}
 
 
 async def test_reconsume_times_of_a_retried_message_go_into_the_header(
@@ -348,9 +389,28 @@ async def test_a_send_with_all_brokers_unreachable_fails(
 ) -> None:
     for broker in cluster.brokers:
         await broker.stop()
-    with pytest.raises(SendFailed) as raised:
-        await producer.send(Message("Two", b"x"))
+    with pytest.raises(SendFailed, match=r"\((broker-a, broker-b|broker-b, broker-a)\)") as raised:
+        await producer.send(Message("Two", b"x"), timeout_ms=150)
     assert isinstance(raised.value.reason, Unreachable)
+
+
+@pytest.mark.parametrize("queue", [None, MessageQueue("T", "broker-a", 0)])
+async def test_a_broker_that_restarts_is_awaited(
+    cluster: ScriptedCluster, queue: MessageQueue | None
+) -> None:
+    old, new = cluster.brokers
+    await old.stop()
+    config = ProducerConfig(retry_backoff_ms=1)
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        sending = asyncio.create_task(
+            producer.send(Message("T", b"x"), queue=queue, timeout_ms=30_000)
+        )
+        # More failures than attempts; after each of them the route is fetched again.
+        await cluster.name_server.until_asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, 5)
+        cluster.replicas["broker-a"] = {0: new}
+
+        assert (await sending).queue.broker_name == "broker-a"
+    assert new.sent_count == 1
 
 
 async def test_no_attempt_starts_after_the_timeout(
@@ -514,6 +574,45 @@ async def test_a_failure_ends_send_many_and_reports_sent_messages(cluster: Scrip
 
     assert [type(result) for result in results[:3]] == [SendResult, SendResult, InvalidOption]
     assert len(results) == len(sent(cluster)) + 1 < len(messages)
+
+
+async def test_send_many_keeps_messages_of_a_sharding_key_in_order(
+    cluster: ScriptedCluster,
+) -> None:
+    held: list[Command] = []
+    both_are_held = asyncio.Event()
+
+    def hold(request: Command) -> None:
+        held.append(request)
+        if len(held) == 2:
+            both_are_held.set()
+
+    cluster.broker.answers[SEND] = hold
+    messages = [Message("T", b"%s%d" % (key, i)) for i in range(3) for key in (b"a", b"b")]
+    async with Producer("P", namesrv=cluster.namesrv) as producer:
+        sending = asyncio.create_task(
+            producer.send_many(messages, sharding_key=lambda message: message.body[:1].decode())
+        )
+        for step in range(3):
+            # One message of each key is in flight, not more.
+            await both_are_held.wait()
+            both_are_held.clear()
+            assert {request.body for request in held} == {b"a%d" % step, b"b%d" % step}
+            for request in [held.pop(), held.pop()]:
+                cluster.broker.channels[0].send(cluster.broker.stored(request))
+        results = await sending
+    assert len({result.queue for result in results[0::2]}) == 1
+    assert len({result.queue for result in results[1::2]}) == 1
+
+
+async def test_send_many_sends_nothing_after_a_failure_of_the_same_key(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    cluster.broker.refuse(ResponseCode.MESSAGE_ILLEGAL)
+    with pytest.raises(NotAllSent, match="0 messages sent, 1 failed") as raised:
+        await producer.send_many([Message("T", b"x")] * 9, sharding_key="k")
+    assert [type(result) for result in raised.value.results] == [SendFailed, *[NotTried] * 8]
+    assert len(sent(cluster)) == 1
 
 
 async def test_send_many_without_messages(producer: Producer) -> None:

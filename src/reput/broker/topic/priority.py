@@ -12,7 +12,13 @@ from reput.format import properties as props
 from reput.store.config_tables import TopicConfig
 from reput.store.table_files import SubscriptionGroup
 
-_OTHER_KINDS = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY")
+_OTHER_KINDS = (
+    props.DELAY,
+    props.TIMER_DELIVER_MS,
+    props.TIMER_DELAY_SEC,
+    props.TIMER_DELAY_MS,
+    props.SHARDING_KEY,
+)
 """Properties of kinds of messages whose priority is ignored."""
 _INT = re.compile(r"[+-]?[0-9]{1,32}", re.ASCII)
 _INT_MAX = (1 << 31) - 1

@@ -54,13 +54,17 @@ class ClusterCalls:
 
     async def start(self) -> None:
         """Start; sends no requests."""
-        if self._instance is None:
+        if self._instance is not None:
+            self._instance.check_caller("admin client")
+        else:
             self._instance = await ClientInstance.join(
                 self._client_config, self._guest, clock=self._clock
             )
 
     async def close(self) -> None:
         """Close; pending requests fail."""
+        if self._instance is not None:
+            self._instance.check_caller("admin client")
         instance, self._instance = self._instance, None
         if instance is not None:
             await instance.leave(self._guest)
@@ -70,6 +74,7 @@ class ClusterCalls:
         """Return the process's client instance. Raises ``NotStarted``."""
         if self._instance is None:
             raise NotStarted("admin client")
+        self._instance.check_caller("admin client")
         return self._instance
 
     async def ask(self, address: str, request: Command) -> Command:

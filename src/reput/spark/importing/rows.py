@@ -19,6 +19,7 @@ from reput.format import (
     message as record,
     names,
     properties as props,
+    sharding,
     sys_flag as flags,
 )
 from reput.spark.importing.options import ImportOptions
@@ -189,9 +190,7 @@ class RowEncoder:
             return message.queue_id
         count = self.queue_count(message.topic)
         if message.sharding_key is not None:
-            # As Java's SelectMessageQueueByHash: the remainder first, which has the sign of the
-            # hash.
-            return abs(java.string_hash(message.sharding_key)) % count
+            return sharding.queue_index(message.sharding_key, count)
         return int(self.take_turns(1)[0]) % count
 
     def _record(self, row: int, stored: IncomingMessage) -> bytes:

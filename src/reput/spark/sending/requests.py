@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from reput.format import batch, java, names, properties as props
+from reput.format import batch, java, names, properties as props, sharding
 from reput.format.bodies import MessageQueue
 from reput.spark.option_table import ASYNC, BATCH
 from reput.spark.sending.options import SendOptions
@@ -250,9 +250,7 @@ class QueueDealer:
             BadRow: The queue does not exist, or is ambiguous.
         """
         if message.sharding_key is not None:
-            # Source: rocketmq 4.9.7 ``SelectMessageQueueByHash``.
-            value = java.string_hash(message.sharding_key)
-            return self.queues[abs(value) % len(self.queues)]
+            return self.queues[sharding.queue_index(message.sharding_key, len(self.queues))]
         if message.queue_id is None:
             return self.queues[self._at]
         matches = self._by_id.get(message.queue_id, [])

@@ -87,5 +87,46 @@ def test_no_retry_starts_after_the_deadline() -> None:
     assert pauses(attempts, [CLOSING], now_ms=100) == [None]
 
 
+UNREACHED = Unreachable("x:1", "refused")
+
+
+def test_unreached_brokers_are_retried_with_pauses_until_the_deadline() -> None:
+    attempts = Attempts(3, 3000, waits_for_busy=True, backoff_ms=100)
+    now_ms = 0
+    pauses_ms = []
+    attempts.broker_names.append("broker-a")
+    assert attempts.pause_ms(UNREACHED, now_ms, has_other=True) == 0  # the other broker at once
+    while True:
+        attempts.broker_names.append("broker-b")
+        pause_ms = attempts.pause_ms(UNREACHED, now_ms, has_other=False)
+        if pause_ms is None:
+            break
+        pauses_ms.append(pause_ms)
+        now_ms += pause_ms
+    assert pauses_ms == [100, 200, 400, 800, 1000]
+
+
+def test_other_failures_keep_their_attempts_and_pause_once_each_broker_has_failed() -> None:
+    attempts = Attempts(3, 3000, waits_for_busy=True, backoff_ms=100)
+    pauses_ms = []
+    for has_other in (True, False, False):
+        attempts.broker_names.append("broker-a")
+        pauses_ms.append(attempts.pause_ms(CLOSING, 0, has_other=has_other))
+    assert pauses_ms == [0, 100, None]
+
+
+def test_a_short_timeout_does_not_take_away_attempts() -> None:
+    attempts = Attempts(3, 60, waits_for_busy=True, backoff_ms=100)
+    attempts.broker_names.append("broker-a")
+    assert attempts.pause_ms(CLOSING, 0, has_other=False) == 30
+    attempts.broker_names.append("broker-a")
+    assert attempts.pause_ms(CLOSING, 30, has_other=False) == 15
+
+
+def test_without_back_off_attempts_are_those_of_java() -> None:
+    attempts = Attempts(3, 3000, waits_for_busy=True, backoff_ms=0)
+    assert pauses(attempts, [UNREACHED] * 3) == [0, 0, None]
+
+
 def test_a_single_attempt_does_not_wait_for_busy_brokers() -> None:
     assert pauses(Attempts(1, 3000, waits_for_busy=False), [BUSY]) == [None]
