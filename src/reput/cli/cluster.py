@@ -217,9 +217,10 @@ def config_set(
 ) -> View:
     """Change settings of a running broker, or of all name servers.
 
-    Shows the values before and after, and when the new ones are in force: now, now but lost at a
-    restart, after a restart, or never, as the broker has no broker.conf; - if the server does not
-    tell. It is an error if a server leaves a setting at its old value.
+    Shows the values before and after, and when the new ones are in force: now; now, lost at a
+    restart; after a restart; or never, as the broker has no broker.conf. Unknown (-) for name
+    servers and brokers of RocketMQ. It is an error if a server leaves a setting at its old
+    value.
     """
     wanted = parse_pairs("KEY=VALUE", pairs)
 

@@ -50,9 +50,9 @@ def test_settings_are_shown_and_changed(command: Command) -> None:
     assert "listenPort" in command(*get, "--name-servers")
 
 
-def test_settings_that_are_not_in_force_or_not_kept_are_told(command: Command) -> None:
+def test_settings_that_are_not_in_force_or_not_kept_are_named(command: Command) -> None:
     change = ("cluster", "config", "set", "flushDiskType=SYNC_FLUSH", "fileReservedTime=24")
-    for _ in range(2):  # the second change is no change, and tells the same
+    for _ in range(2):  # the second change has the same note, although it changes nothing
         result = command.json(*change)
         assert {setting["key"]: setting["in_force"] for setting in result["settings"]} == {
             "flushDiskType": "never",  # the broker has no broker.conf
