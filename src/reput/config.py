@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from reput.errors import InvalidOption, excerpt
+from reput.errors import InvalidOption, excerpt, similar_name
 from reput.secret import Secret
 
 ENVIRONMENT_PREFIX = "REPUT_"
@@ -197,17 +197,9 @@ class Settings:
                 may_be_alike = (
                     len(unknown_keys) < _SUGGESTIONS_MAX and len(given.key) <= _KEY_LETTERS_MAX
                 )
-                suggestion = self._suggestion(given.key) if may_be_alike else None
+                suggestion = similar_name(given.key, self._known) if may_be_alike else None
                 unknown_keys.append(Unknown(given.name, given.origin, suggestion))
         return tuple(unknown_keys)
-
-    def _suggestion(self, key: str) -> str | None:
-        """Return a known key that is similar to this one, or None."""
-        import difflib  # imported late, as every start would wait for it
-
-        similar = {known.lower(): known for known in self._known}
-        close = difflib.get_close_matches(key.lower(), similar, n=1, cutoff=0.8)
-        return similar[close[0]] if close else None
 
 
 def key_of(name: str) -> str:

@@ -27,6 +27,7 @@ broker, may succeed; ``refresh_route`` that the route must be fetched again firs
 """
 
 import re
+from collections.abc import Iterable
 
 EXCERPT_LETTERS = 200
 """Characters of foreign text that an error repeats."""
@@ -39,6 +40,15 @@ def excerpt(text: str, letters: int = EXCERPT_LETTERS) -> str:
     if len(text) <= letters:
         return text
     return f"{text[:letters]}... ({len(text)} characters)"
+
+
+def similar_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a misspelt one, or None."""
+    import difflib  # imported late, as every start would wait for it
+
+    by_letters = {known_name.lower(): known_name for known_name in known}
+    close = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=0.8)
+    return by_letters[close[0]] if close else None
 
 
 class ReputError(Exception):

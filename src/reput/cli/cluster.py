@@ -1,14 +1,16 @@
 """``reput cluster``: name servers, brokers, their runtime info and their settings."""
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reput import remote_settings
 from reput.cli import replication, statistics, upkeep
 from reput.cli.connecting import all_masters
 from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.options import CLUSTER, BrokerOption, Session, command, parse_pairs
-from reput.cli.printing import Document, Fields, Table, View
+from reput.cli.printing import Document, Fields, Table, View, print_note
 from reput.errors import InvalidOption, RemotingError
 
 if TYPE_CHECKING:
@@ -215,29 +217,52 @@ def config_set(
 ) -> View:
     """Change settings of a running broker, or of all name servers.
 
-    Shows the values before and after. It is an error if a server leaves a setting at its old value.
+    Shows the values before and after, and when the new ones are in force: now; now, lost at a
+    restart; after a restart; or never, as the broker has no broker.conf. Unknown (-) for name
+    servers and brokers of RocketMQ. It is an error if a server leaves a setting at its old
+    value.
     """
     wanted = parse_pairs("KEY=VALUE", pairs)
 
-    async def work(admin: "Admin") -> tuple[str, dict[str, str], dict[str, str]]:
+    async def work(admin: "Admin") -> tuple[str, dict[str, str], dict[str, str], str]:
         if name_servers:
             before = await admin.name_server_config()
             await admin.update_name_server_config(wanted)
-            return "name servers", before, await admin.name_server_config()
+            return "name servers", before, await admin.name_server_config(), ""
         name = await _one_broker(admin, broker)
         before = await admin.broker_config(name)
-        await admin.update_broker_config(name, wanted)
-        return name, before, await admin.broker_config(name)
+        note = await admin.update_broker_config(name, wanted)
+        return name, before, await admin.broker_config(name), note
 
-    server, before, after = session.ask(work)
-    settings = [{"key": key, "before": before.get(key), "after": after.get(key)} for key in wanted]
+    server, before, after, note = session.ask(work)
+    is_known = not name_servers and remote_settings.KEY in before  # only brokers of reput have it
+    settings = [
+        {
+            "key": key,
+            "before": before.get(key),
+            "after": after.get(key),
+            "in_force": _in_force(key, note) if is_known else None,
+        }
+        for key in wanted
+    ]
     refused = [key for key, value in wanted.items() if after.get(key) != value]
     allowed = f"settings that {server} can change now"
+    if note:
+        print_note(f"{server}: {note}")
     return View(
-        {"of": server, "settings": settings},
-        Table("setting=key before after", settings),
+        {"of": server, "settings": settings, "note": note or None},
+        Table("setting=key before after in_force", settings),
         failure=InvalidOption("KEY=VALUE", " ".join(refused), allowed) if refused else None,
     )
+
+
+def _in_force(key: str, note: str) -> str:
+    """Return when a changed setting is in force, from the note of a broker of reput."""
+    late = re.search("in force after a restart: ([^;]+)", note)
+    is_late = late is not None and key in late[1].split(", ")
+    if "not written" in note:
+        return "never" if is_late else "now, lost at a restart"
+    return "after a restart" if is_late else "now"
 
 
 async def _one_broker(admin: "Admin", broker: str | None) -> str:

@@ -18,9 +18,11 @@ from reput.errors import (
     ReputError,
     RequestTimedOut,
     Unreachable,
+    similar_name,
 )
 
 if TYPE_CHECKING:
+    from reput.client.admin import Admin
     from reput.client.config import ClientConfig
     from reput.format.bodies import ClusterInfo, MessageQueue
 
@@ -155,6 +157,32 @@ def _name_of(info: "ClusterInfo", broker: str) -> str:
         if data.broker_addrs.get(MASTER_ID) == broker:
             return name
     return broker
+
+
+async def check_group(admin: "Admin", group: str, *, hint: str = "") -> None:
+    """Check that a group exists: it has offsets, members or settings on a broker.
+
+    Args:
+        admin: The admin client.
+        group: The consumer group.
+        hint: The option that allows a new group, as the end of a sentence.
+
+    Raises:
+        CommandFailed: No broker knows the group.
+    """
+    if (await admin.consume_stats(group)).queues or await admin.consumer_connection(group):
+        return
+    groups = await admin.groups()
+    if group in groups:
+        return
+    similar = similar_name(group, groups) if len(groups) <= _SIMILAR_AMONG_MAX else None
+    question = f"did you mean {similar!r}? " if similar else ""
+    text = f"no broker knows group {group!r}; {question}`reput group list` shows the groups"
+    raise CommandFailed(text + hint)
+
+
+_SIMILAR_AMONG_MAX = 10_000
+"""Number of names among which a similar one is searched, which takes 10 us each."""
 
 
 def kind_in(info: "ClusterInfo", topic: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reput.cli import messages
+from reput.cli.connecting import check_group
 from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.message_view import Body
 from reput.cli.options import (
@@ -97,6 +98,8 @@ async def _members(
     admin: "Admin", group: str, client: str | None, *, has_stacks: bool
 ) -> list[Document]:
     connection = await admin.consumer_connection(group)
+    if connection is None:
+        await check_group(admin, group)
     ids = [member.client_id for member in connection.connection_set] if connection else []
     if client is not None and client not in ids:
         raise InvalidOption("--client", client, ", ".join(ids) or "none: the group has no members")

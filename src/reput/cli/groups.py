@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import CommandFailed, version_text
+from reput.cli.connecting import CommandFailed, check_group, version_text
 from reput.cli.options import (
     CLUSTER,
     MASTERS,
@@ -82,7 +82,10 @@ def show(
 
     async def work(admin: "Admin") -> Document:
         stats = await admin.consume_stats(group, topic)
-        return _progress(group, stats, await admin.consumer_connection(group))
+        connection = await admin.consumer_connection(group)
+        if not stats.queues and connection is None:
+            await check_group(admin, group)
+        return _progress(group, stats, connection)
 
     document = session.ask(work)
     return View(
@@ -289,6 +292,8 @@ def members(session: Session, group: GroupArgument) -> View:
 
 async def _members(admin: "Admin", group: str) -> Document:
     connection = await admin.consumer_connection(group)
+    if connection is None:
+        await check_group(admin, group)
     fields = ("consume_type", "message_model", "consume_from_where")
     return {
         "group": group,

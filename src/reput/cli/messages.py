@@ -26,7 +26,7 @@ from reput.cli.options import (
     TopicArgument,
     command,
 )
-from reput.cli.printing import Clock, Document, View, parse_time, print_json_line
+from reput.cli.printing import Clock, Document, View, parse_time, print_json_line, print_note
 from reput.cli.trace import trace
 from reput.errors import InvalidOption, NotInStore
 from reput.format.names import TOOLS_CONSUMER
@@ -180,7 +180,14 @@ def by_key(
     )
     if not messages:
         raise NotInStore(f"no message of topic {topic} has key {key}")
-    return _view(messages, body)
+    documents = [message_document(message, body) for message in messages]
+    if messages.is_truncated:
+        print_note(
+            f"the newest {len(messages)} messages; there may be more: --to shows older ones, and "
+            "--limit more of them, up to maxMsgsNumBatch of the broker"
+        )
+    document = {"is_truncated": messages.is_truncated, "messages": documents}
+    return View(document, *message_view.view(documents).blocks)
 
 
 @command(*CLUSTER, "utc")

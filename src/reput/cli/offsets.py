@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.connecting import CommandFailed, choose_queues, queue_text
+from reput.cli.connecting import CommandFailed, check_group, choose_queues, queue_text
 from reput.cli.options import (
     CLUSTER,
     GroupArgument,
@@ -40,7 +40,9 @@ def show(session: Session, group: GroupArgument, topic: TopicArgument) -> View:
 
 async def _describe(admin: "Admin", group: str, topic: str) -> list[Document]:
     documents = []
-    for queue in await _queues(admin, topic):
+    queues = await _queues(admin, topic)
+    await check_group(admin, group)
+    for queue in queues:
         consumer_offset = await admin.consumer_offset(group, queue)
         end = await admin.max_offset(queue)
         documents.append(
@@ -58,6 +60,12 @@ async def _describe(admin: "Admin", group: str, topic: str) -> list[Document]:
 
 async def _queues(admin: "Admin", topic: str) -> "list[MessageQueue]":
     return sorted((await admin.topic_route(topic)).subscribe_queues)
+
+
+CreateOption = Annotated[
+    bool, typer.Option("--create", help="Also if no broker knows the group to change yet.")
+]
+_CREATE_HINT = "; --create sets the offsets of a new group"
 
 
 # --- reset --------------------------------------------------------------------------------------
@@ -96,6 +104,7 @@ def reset(
         str | None, typer.Option(metavar="TIME", help="The first message stored then or later.")
     ] = None,
     queue: QueuesOption = None,
+    create: CreateOption = False,
 ) -> View:
     """Move a group to other messages of a topic, given by --to or --time.
 
@@ -113,6 +122,8 @@ def reset(
 
     async def work(admin: "Admin") -> tuple[list[_Move], int]:
         chosen = choose_queues("--queue", await _queues(admin, topic), queue)
+        if not create:
+            await check_group(admin, group, hint=_CREATE_HINT)
         connection = await admin.consumer_connection(group)
         member_count = len(connection.connection_set) if connection else 0
         is_for_members = queue is None and (to is None or not to.isdigit())
@@ -220,6 +231,7 @@ def clone(
     ],
     to_group: Annotated[str, typer.Argument(metavar="TO_GROUP", help="The group to change.")],
     topic: TopicArgument,
+    create: CreateOption = False,
 ) -> View:
     """Copy the consumer offsets of a group to another, in all queues of a topic.
 
@@ -229,7 +241,11 @@ def clone(
 
     async def work(admin: "Admin") -> list[_Move]:
         moves = []
-        for queue in await _queues(admin, topic):
+        queues = await _queues(admin, topic)
+        await check_group(admin, from_group)
+        if not create:
+            await check_group(admin, to_group, hint=_CREATE_HINT)
+        for queue in queues:
             wanted = await admin.consumer_offset(from_group, queue)
             if wanted is not None:
                 moves.append(_Move(queue, await admin.consumer_offset(to_group, queue), wanted))

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from reput.cli import main as cli
+from reput.cli import cluster, main as cli
 from reput.cli.connecting import version_text
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command
@@ -44,9 +44,36 @@ def test_settings_are_shown_and_changed(command: Command) -> None:
         "settings": {"fileReservedTime": "72"},
     }
     changed = command.json("cluster", "config", "set", "fileReservedTime=48")
-    assert changed["settings"] == [{"key": "fileReservedTime", "before": "72", "after": "48"}]
+    (setting,) = changed["settings"]
+    assert (setting["key"], setting["before"], setting["after"]) == ("fileReservedTime", "72", "48")
     assert "48" in command(*get, "fileReservedTime", "--broker", "broker-a")
     assert "listenPort" in command(*get, "--name-servers")
+
+
+def test_settings_that_are_not_in_force_or_not_kept_are_named(command: Command) -> None:
+    change = ("cluster", "config", "set", "flushDiskType=SYNC_FLUSH", "fileReservedTime=24")
+    for _ in range(2):  # the second change has the same note, although it changes nothing
+        result = command.json(*change)
+        assert {setting["key"]: setting["in_force"] for setting in result["settings"]} == {
+            "flushDiskType": "never",  # the broker has no broker.conf
+            "fileReservedTime": "now, lost at a restart",
+        }
+        assert "in force after a restart: flushDiskType" in command.notes
+        assert "not written: the broker was started without a broker.conf" in command.notes
+    assert "never" in command(*change)
+
+
+@pytest.mark.parametrize(
+    ("note", "in_force"),
+    [
+        ("", "now"),
+        ("in force after a restart: flushDiskType", "after a restart"),
+        ("in force after a restart: deleteWhen, flushDiskType", "after a restart"),
+        ("in force after a restart: deleteWhen; not written: no file", "now, lost at a restart"),
+    ],
+)
+def test_when_a_setting_is_in_force(note: str, in_force: str) -> None:
+    assert cluster._in_force("flushDiskType", note) == in_force
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def test_consumers_are_listed_and_shown(command: Command, rocketmq: LocalBroker)
         assert (queue["topic"], queue["queue_id"]) == ("Orders", 0)
         assert "Orders" in command("consumer", "show", "Billing", "--client", shown["client_id"])
         assert "allowed: " in command.complaint("consumer", "show", "Billing", "--client", "x")
+        assert "did you mean 'Billing'?" in command.complaint("consumer", "show", "Biling")
 
 
 def test_consuming_continues_where_it_ended(command: Command, rocketmq: LocalBroker) -> None:

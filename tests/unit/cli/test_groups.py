@@ -56,7 +56,9 @@ def test_show_has_offsets_and_lag(command: Command, rocketmq: LocalBroker) -> No
 
 def test_connected_members_are_shown(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
+    command("group", "create", "Billing")
     assert command.json("group", "members", "Billing")["members"] == []
+    assert command.json("group", "show", "Billing")["lag"] == 0
     config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     with blocking.PullConsumer("Billing", namesrv=rocketmq.namesrv_addr, config=config) as consumer:
         consumer.subscribe("Orders", "new || paid")
@@ -77,6 +79,9 @@ def test_connected_members_are_shown(command: Command, rocketmq: LocalBroker) ->
         (["delete", "Unknown"], "no broker has group Unknown"),
         (["create", "no spaces"], "a-z A-Z 0-9"),
         (["list", "--broker", "x"], "allowed: broker-a"),
+        (["show", "Unknown"], "no broker knows group 'Unknown'; `reput group list` shows"),
+        (["show", "TOOLS_CONSUMR"], "did you mean 'TOOLS_CONSUMER'?"),
+        (["members", "Unknown"], "no broker knows group 'Unknown'"),
     ],
 )
 def test_refusals_are_one_line(command: Command, arguments: list[str], text: str) -> None:

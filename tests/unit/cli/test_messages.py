@@ -44,12 +44,18 @@ def test_a_message_by_its_ids(command: Command, sent: list[SendResult]) -> None:
 
 
 def test_messages_by_key(command: Command, sent: list[SendResult], rocketmq: LocalBroker) -> None:
-    results = command.json("message", "by-key", "Orders", "k")["messages"]
+    result = command.json("message", "by-key", "Orders", "k")
+    assert result["is_truncated"] is False
+    results = result["messages"]
     # Messages of a deleted topic of this name are still in the log, as with Java.
     assert {message.offset_message_id for message in sent} <= {
         message["offset_id"] for message in results
     }
     assert set(bodies(results)) == {f"n{n}" for n in range(9)}
+    assert command.notes == ""
+    few = command.json("message", "by-key", "Orders", "k", "--limit", 4)
+    assert (bodies(few["messages"]), few["is_truncated"]) == (["n5", "n6", "n7", "n8"], True)
+    assert "the newest 4 messages; there may be more" in command.notes
     later = max(message.store_timestamp_ms for message in rocketmq.messages("Orders")) + 1
     assert "has key k" in command.complaint("message", "by-key", "Orders", "k", "--from", later)
 

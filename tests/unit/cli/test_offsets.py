@@ -110,11 +110,31 @@ def test_a_group_with_members_is_reset_through_them(
 
 
 def test_clone(command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]) -> None:
-    clone = ("offset", "clone", "Billing", "Copy", "Orders")
+    clone = ("offset", "clone", "Billing", "Copy", "Orders", "--create")
     assert not command.json(*clone)["is_done"]
     receipt = command.json(*clone, "--yes")
     assert [queue["after"] for queue in receipt["queues"]] == [3, 3]
     assert offsets(rocketmq, queues, "Copy") == [3, 3]
+
+
+def test_an_unknown_group_gets_no_offsets(
+    command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]
+) -> None:
+    command("group", "create", "Accounting")
+    command("offset", "show", "Accounting", "Orders")  # known, but without offsets
+    to_end = ("Orders", "--to", "latest", "--yes")
+    refusal = command.complaint("offset", "reset", "Acounting", *to_end)
+    assert "no broker knows group 'Acounting'; did you mean 'Accounting'?" in refusal
+    assert "--create" in refusal
+    for arguments in (
+        ("show", "Acounting", "Orders"),
+        ("clone", "Acounting", "Billing", "Orders"),
+        ("clone", "Billing", "Acounting", "Orders", "--yes"),
+    ):
+        assert "no broker knows group 'Acounting'" in command.complaint("offset", *arguments)
+    command("offset", "reset", "Acounting", *to_end, "--create")
+    assert offsets(rocketmq, queues, "Acounting") == [4, 4]
+    command("offset", "show", "Acounting", "Orders")  # its offsets make it known
 
 
 @pytest.mark.usefixtures("queues")

@@ -118,7 +118,7 @@ class Change:
             parts.append(f"the role changes now to {self.role}")
         if self.after_restart:
             parts.append(f"in force after a restart: {', '.join(sorted(self.after_restart))}")
-        if not self.is_written and (self.at_once or self.after_restart or self.role):
+        if not self.is_written:
             parts.append("not written: the broker was started without a broker.conf")
         return "; ".join(parts)
 
@@ -321,8 +321,11 @@ class LiveConfig:
         at_once = frozenset(key for key in changed if in_force.get(key) == wanted.get(key))
         role = f"{store.broker_role} with id {broker.broker_id}" if self.changes_role(plan) else ""
         self.version = DataVersion(counter=self.version.counter + 1, timestamp=now_ms)
-        after_restart = changed - at_once - _ROLE_KEYS
-        change = Change(at_once, after_restart, self._path is not None, role)
+        # Also keys that an earlier change has set: they are still not in force.
+        asked = changed | {_RENAMED.get(key, key) for key in plan.changes}
+        after_restart = frozenset(key for key in asked if in_force.get(key) != wanted.get(key))
+        is_written = self._path is not None or not plan.changes
+        change = Change(at_once, after_restart - _ROLE_KEYS, is_written, role)
         for subscriber in self.on_change:
             subscriber(change)
         return change

@@ -30,12 +30,18 @@ async def broker_config(admin: AdminConnection, broker: str) -> dict[str, str]:
 
 async def update_broker_config(
     admin: AdminConnection, broker: str, settings: Mapping[str, str]
-) -> None:
-    """Change settings of a running broker, under RocketMQ's names."""
-    await admin.calls.ask_broker(
+) -> str:
+    """Change settings of a running broker, under RocketMQ's names.
+
+    Returns:
+        What a broker of reput restricts: settings in force only after a restart, or not written to
+        its file. Empty if there is nothing to add; brokers of RocketMQ never add anything.
+    """
+    reply = await admin.calls.ask_broker(
         broker,
         requests.make(RequestCode.UPDATE_BROKER_CONFIG, body=requests.property_lines(settings)),
     )
+    return reply.remark or ""
 
 
 async def ha_status(admin: AdminConnection, broker: str) -> HaRuntimeInfo:

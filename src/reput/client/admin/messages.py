@@ -14,6 +14,13 @@ KEY_QUERY_COUNT_MAX = 64
 END_OF_TIME_MS = config.JAVA_LONG_MAX
 
 
+class MessagesOfKey(list[ReceivedMessage]):
+    """Messages of a topic that have a key, oldest first."""
+
+    is_truncated = False
+    """True if there may be older ones: a broker returned as many as it was asked for, or may."""
+
+
 async def message_by_offset_id(
     admin: AdminConnection, offset_message_id: str
 ) -> ReceivedMessage | None:
@@ -62,7 +69,7 @@ async def message_by_unique_key(
         end_timestamp=END_OF_TIME_MS,
         is_unique_key=True,
     )
-    messages = await _query(admin, topic, header)
+    messages, _ = await _query(admin, topic, header)
     same = [message for message in messages if message.stored.unique_key == unique_key]
     return min(same, key=lambda message: message.store_timestamp_ms, default=None)
 
@@ -75,8 +82,10 @@ async def messages_by_key(
     count_max: int = KEY_QUERY_COUNT_MAX,
     begin_ms: int = 0,
     end_ms: int = END_OF_TIME_MS,
-) -> list[ReceivedMessage]:
+) -> MessagesOfKey:
     """Return messages of a topic that have a key, oldest first.
+
+    ``is_truncated`` of the result is True if there may be more.
 
     Args:
         topic: The topic.
@@ -94,13 +103,15 @@ async def messages_by_key(
         end_timestamp=end_ms,
         is_unique_key=False,
     )
-    messages = await _query(admin, topic, header)
-    same = [
+    messages, is_truncated = await _query(admin, topic, header)
+    same = MessagesOfKey(
         message
         for message in messages
         if key in message.keys and begin_ms <= message.store_timestamp_ms <= end_ms
-    ]
-    return sorted(same, key=lambda message: message.store_timestamp_ms)
+    )
+    same.sort(key=lambda message: message.store_timestamp_ms)
+    same.is_truncated = is_truncated
+    return same
 
 
 async def resume_check(admin: AdminConnection, message: ReceivedMessage) -> None:
@@ -117,10 +128,14 @@ async def resume_check(admin: AdminConnection, message: ReceivedMessage) -> None
 
 async def _query(
     admin: AdminConnection, topic: str, header: headers.QueryMessageHeader
-) -> list[ReceivedMessage]:
-    """Query one broker per name; drop hash collisions."""
+) -> tuple[list[ReceivedMessage], bool]:
+    """Query one broker per name; return their messages, and whether there may be more.
+
+    Hash collisions are dropped.
+    """
     route = await topics.topic_route(admin, topic)
     messages: list[ReceivedMessage] = []
+    is_truncated = False
     for broker_name in sorted(route.brokers):
         request = requests.make(RequestCode.QUERY_MESSAGE, header)
         try:
@@ -129,5 +144,10 @@ async def _query(
             if error.response_code != ResponseCode.QUERY_NOT_FOUND:
                 raise
         else:
-            messages += received(reply.body, broker_name)
-    return [message for message in messages if topic in (message.stored.topic, message.topic)]
+            records = received(reply.body, broker_name)
+            # Brokers of reput add a remark; those of RocketMQ lower the count silently to 64.
+            is_full = len(records) in (header.max_num, KEY_QUERY_COUNT_MAX)
+            is_truncated |= is_full or bool(reply.remark)
+            messages += records
+    same = [message for message in messages if topic in (message.stored.topic, message.topic)]
+    return same, is_truncated
