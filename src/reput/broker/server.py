@@ -249,10 +249,21 @@ class Broker:
     async def _open(self) -> None:
         """Open the store, create the parts, and listen."""
         filters, by_group = self._load_filters()
+        begun_ms = self.clock.monotonic_ms()
         self.store = MessageStore.open(
             config=self.settings.store, clock=self.clock, filters=by_group
         )
+        self._log_recovery(self.clock.monotonic_ms() - begun_ms)
         await self._serve_store(filters, by_group)
+
+    def _log_recovery(self, took_ms: int) -> None:
+        """Log what the recovery did, if the broker was not stopped cleanly, or had losses."""
+        report = self.store.recovery
+        if report.was_clean and not report.has_losses:
+            return
+        level = logging.WARNING if report.has_losses else logging.INFO
+        end = "stopped cleanly" if report.was_clean else "not stopped cleanly"
+        _log.log(level, "the store was %s; recovered in %d ms: %s", end, took_ms, report)
 
     async def _serve_store(self, filters: Filters, by_group: ConsumerFilters) -> None:
         """Create the parts of an open store, and listen; if that fails, close the store."""

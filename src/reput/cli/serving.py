@@ -1,7 +1,7 @@
 """Runs servers until a signal stops them.
 
-The first SIGTERM or Ctrl-C stops a server cleanly: it unregisters at the name servers, sends
-pending replies and syncs its store. The second one ends the process at once; the store then
+The first SIGTERM, SIGHUP or Ctrl-C stops a server cleanly: it unregisters at the name servers,
+sends pending replies and syncs its store. The second one ends the process at once; the store then
 recovers as after a crash.
 """
 
@@ -250,6 +250,8 @@ def up(
                 await server.start()
             advertised = join_address(loaded.broker.broker_ip1, name_server.port)
             await _serve(server, stop, "--metrics-port", lambda: _banner(server, advertised))
+            count, _ = _contents(server)
+            print_now(f"Stopped cleanly; {count} messages are in {server.store.root}.")
         finally:
             await name_server.stop()
 
@@ -260,7 +262,7 @@ def up(
 
 
 def run(body: "Body") -> int:
-    """Run a server until SIGTERM or Ctrl-C, then stop it cleanly; return the exit code."""
+    """Run a server until SIGTERM, SIGHUP or Ctrl-C, then stop it cleanly; return the exit code."""
     was, now = descriptors.raise_limit()
     if now != was:
         _log.info("up to %d descriptors instead of %d: the hard limit", now, was)
@@ -279,7 +281,7 @@ def _fast_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class StopSignal:
-    """SIGTERM or Ctrl-C."""
+    """SIGTERM, Ctrl-C, or SIGHUP: the end of the terminal or connection."""
 
     def __init__(self) -> None:
         self._is_received = asyncio.Event()
@@ -291,7 +293,9 @@ class StopSignal:
         loop; ending the process meanwhile is no worse than a crash.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # started by nohup
             loop.add_signal_handler(number, self._receive, number)
 
     def listen_to(self, descriptor: int) -> None:
@@ -518,15 +522,15 @@ def _banner(server: "Broker", address: str) -> str:
     """Return the greeting of ``reput up``: addresses, and how clients connect."""
     from reput import __version__
 
-    config, queues = server.settings.broker, server.store.queues
+    config = server.settings.broker
     where = f"{server.identity.address} ({config.broker_name} of {config.broker_cluster_name})"
-    count = sum(queue.max_offset - queue.min_offset for queue in queues)
+    count, queue_count = _contents(server)
     lines = [
         f"reput {__version__}: a name server and a broker",
         "",
         f"  name server  {address}",
         f"  broker       {where}",
-        f"  store        {server.store.root} ({count} messages in {len(queues)} queues)",
+        f"  store        {server.store.root} ({count} messages in {queue_count} queues)",
     ]
     if config.metrics_port:
         url = f"http://{join_address(config.reput_metrics_address, config.metrics_port)}"
@@ -542,6 +546,12 @@ def _banner(server: "Broker", address: str) -> str:
         "Ctrl-C stops it.",
     ]
     return "\n".join(lines)
+
+
+def _contents(server: "Broker") -> tuple[int, int]:
+    """Return the number of messages and queues of a broker's store."""
+    queues = server.store.queues
+    return sum(queue.max_offset - queue.min_offset for queue in queues), len(queues)
 
 
 def environment() -> Mapping[str, str]:

@@ -79,6 +79,30 @@ class RecoveryReport:
     """Number of units that pointed after the end of the log."""
     refilled_units: int = 0
 
+    @property
+    def has_losses(self) -> bool:
+        """True if anything was damaged, cut or rebuilt."""
+        return any((self.torn, self.stale, self.holes, self.rebuilt_queues, self.cut_units))
+
+    def __str__(self) -> str:
+        """Return what the recovery did, for the log."""
+        parts = [f"{self.end_offset - self.dispatched_from} bytes of the log dispatched again"]
+        if self.torn is not None:
+            torn = self.torn
+            parts.append(f"{torn.length} bytes cut at physical offset {torn.physical_offset}")
+        if self.stale is not None:
+            parts.append(f"{self.stale.length} bytes of earlier records after the end cleared")
+        if self.holes:
+            lost, first = sum(hole.length for hole in self.holes), self.holes[0]
+            place = f"the first at physical offset {first.physical_offset}: {first.reason}"
+            parts.append(f"{len(self.holes)} holes of {lost} bytes, {place}")
+        if self.rebuilt_queues:
+            topic, queue_id = self.rebuilt_queues[0]
+            parts.append(f"{len(self.rebuilt_queues)} queues rebuilt, such as {topic}/{queue_id}")
+        if self.cut_units:
+            parts.append(f"{self.cut_units} queue entries after the end of the log removed")
+        return "; ".join(parts)
+
 
 class Recovery:
     """The recovery of one store; all parts are those of the store that is being opened."""

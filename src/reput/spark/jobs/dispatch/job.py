@@ -170,7 +170,8 @@ class DispatchJob:
                 "enableConsumeQueueExt",
                 True,
                 "false: extension units are in the order of their queue, which one process "
-                "makes (reput store verify --repair)",
+                "makes: a broker, at its start, after consumequeue/ and consumequeue_ext/ were "
+                "moved away",
             )
         for topic_folder in self.folder.entries(paths.CONSUME_QUEUE_EXT):
             if self.is_wanted(topic_folder.name):
