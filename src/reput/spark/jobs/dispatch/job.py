@@ -169,9 +169,7 @@ class DispatchJob:
             raise InvalidOption(
                 "enableConsumeQueueExt",
                 True,
-                "false: extension units are in the order of their queue, which one process "
-                "makes: a broker, at its start, after consumequeue/ and consumequeue_ext/ were "
-                "moved away",
+                "false: extension units are in the order of their queue, which one process makes",
             )
         for topic_folder in self.folder.entries(paths.CONSUME_QUEUE_EXT):
             if self.is_wanted(topic_folder.name):
