@@ -218,7 +218,7 @@ class Controls:
         Messages that wait for a retry are not counted before their time.
 
         Raises:
-            TimeoutError: It has not; the text has the first queue that is behind.
+            TimeoutError: It has not; the text names the first queue with messages left.
             InvalidOption: The group is broadcasting: its members keep their offsets.
         """
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000

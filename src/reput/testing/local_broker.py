@@ -294,7 +294,7 @@ class LocalBroker:
         that wait for a retry do not count before their time.
 
         Raises:
-            TimeoutError: It has not; the text has the first queue that is behind.
+            TimeoutError: It has not; the text names the first queue with messages left.
             InvalidOption: The group is broadcasting: its members keep their offsets.
             RuntimeError: It would stop the event loop of this thread.
         """
