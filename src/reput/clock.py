@@ -11,13 +11,19 @@ _NS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
-    """Two times: one for timestamps, one for durations."""
+    """Three times: one for timestamps, one for durations, one for times that clients send."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch; may jump, also backwards."""
 
     def monotonic_ms(self) -> int:
         """Return milliseconds since an arbitrary moment; never goes backwards."""
+
+    def client_ms(self) -> int:
+        """Return milliseconds since the epoch by the clocks of clients.
+
+        It differs from ``now_ms`` only in tests that advance the time of a broker.
+        """
 
 
 class SystemClock:
@@ -30,6 +36,10 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         """Return milliseconds since an arbitrary moment; never goes backwards."""
         return time.monotonic_ns() // _NS_PER_MS
+
+    def client_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+        return time.time_ns() // _NS_PER_MS
 
 
 class ManualClock:
@@ -51,8 +61,12 @@ class ManualClock:
         """Return the sum of all calls of ``advance``."""
         return self._monotonic_ms
 
+    def client_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+        return self._now_ms
+
     def advance(self, duration_ms: int) -> None:
-        """Advance both times."""
+        """Advance all times."""
         assert duration_ms >= 0, f"time does not run backwards: {duration_ms} ms"
         self._now_ms += duration_ms
         self._monotonic_ms += duration_ms

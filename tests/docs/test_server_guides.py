@@ -35,7 +35,7 @@ def blocks() -> list[str]:
 def test_the_blocks_of_test_with_a_local_broker_run() -> None:
     names: dict[str, object] = {}
     plain = [code for code in blocks() if "def test_" not in code and "pytest" not in code]
-    assert len(plain) == 4
+    assert len(plain) == 6
     for block in plain:
         exec(compile(block, TESTING.name, "exec"), names)
 

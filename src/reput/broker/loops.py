@@ -5,6 +5,7 @@ a second; until its next turn ``failures`` makes the broker unhealthy.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable
@@ -224,6 +225,51 @@ class Loops:
         if parts.topics.table.is_saved:  # a crash that loses a retry topic loses its messages
             parts.pops.publish_progress()
         return parts.pops.freed(now_ms) or did
+
+    # After a jump of the clock ------------------------------------------------------------------
+
+    async def deliver_due(self, *, asks_producers: bool) -> None:
+        """Deliver all that is due by the clock, for a test that has moved it; clients can read it.
+
+        Args:
+            asks_producers: Ask also about undecided transactions.
+        """
+        parts = self._parts
+        did = parts.identity.is_master  # a slave gets the messages from its master
+        while did:
+            await self._dispatch_all()
+            now_ms = parts.clock.now_ms()
+            did = parts.delayed.step(now_ms)
+            did = parts.timers.step(now_ms) or did
+            did = self.step_pops(now_ms) or did
+            did = (asks_producers and parts.transactions.step(now_ms)) or did
+        parts.store.notify()
+        parts.replication.slave_port.pump()
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """Return the first later time at which a message becomes due; None if none waits."""
+        parts = self._parts
+        times = (
+            parts.delayed.next_due_ms(now_ms),
+            parts.timers.next_due_ms(now_ms),
+            parts.pops.next_due_ms(),
+        )
+        return min(
+            (due_ms for due_ms in times if due_ms is not None and due_ms > now_ms), default=None
+        )
+
+    async def _dispatch_all(self) -> None:
+        """Dispatch all records: first they leave pooled buffers, or are durable (SYNC_FLUSH)."""
+        store = self._parts.store
+        with contextlib.suppress(WriteFailed):  # reported by the disk loop
+            store.flusher.commit()
+        end = store.max_physical_offset
+        if store.flusher.is_sync and store.log.flushed_offset < end:
+            self._parts.pending_replies.sync_soon()
+            while store.log.flushed_offset < end and store.flusher.failure is None:
+                await self._wait(1)
+        while self._step_memory() and store.has_more_to_do:
+            pass
 
     # Clients ----------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.request_queue import RequestQueue
-from reput.remoting.server import LongReply, RemotingServer
+from reput.remoting.server import BytesService, LongReply, RemotingServer, Service
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.time_slices import Steps
 from reput.remoting.tls_settings import TlsSettings
@@ -129,6 +129,7 @@ class Broker:
         config_path: Path of broker.conf; settings that are changed at run time are written there.
         tls: Settings of TLS; by default RocketMQ's.
         access: Settings of access control; by default all requests are served.
+        wrap_port: Wraps the service of each port; tests inject faults there.
 
     Raises:
         InvalidOption: A file of TLS cannot be used.
@@ -148,6 +149,7 @@ class Broker:
         config_path: str | None = None,
         tls: TlsSettings | None = None,
         access: AccessSettings | None = None,
+        wrap_port: Callable[[BytesService], Service] = lambda port: port,
     ) -> None:
         self.settings = LiveConfig(config, store_config, config_path, tls=tls, access=access)
         self.clock = clock or SystemClock()
@@ -165,6 +167,7 @@ class Broker:
         self.on_open: Callable[[], object] = lambda: None
         """Called when store and parts are new: at the start, and after a change of the role."""
         self._root = store_config.store_path_root_dir
+        self._wrap_port = wrap_port
         self._plain: tuple[PlainFiles, PlainRules] | None = None
         self._changing = asyncio.Lock()
         self._change_task: asyncio.Task[None] | None = None
@@ -878,7 +881,7 @@ class Broker:
 
     async def _listen_on(self, port: int, *, is_fast: bool) -> int:
         server = RemotingServer(
-            _Port(self.parts, self.frontend, is_fast=is_fast),
+            self._wrap_port(_Port(self.parts, self.frontend, is_fast=is_fast)),
             host=self.settings.broker.bind_address,
             port=port,
             idle_ms=self.settings.broker.server_channel_max_idle_time_seconds * 1000,

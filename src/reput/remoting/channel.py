@@ -347,6 +347,11 @@ class Channel(asyncio.BufferedProtocol):
         self._resume()
         return False  # if there is more, it is queued again
 
+    def handle(self, request: Command) -> None:
+        """Handle a request, as if it had just been read."""
+        if not self.is_closed:
+            self._owner.on_request(self, request)
+
     def _take(self, command: Command) -> None:
         if not command.is_reply:
             self._owner.on_request(self, command)

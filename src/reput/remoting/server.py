@@ -51,6 +51,13 @@ class Service(Protocol):
         """Handle the end of a connection."""
 
 
+class BytesService(Service, Protocol):
+    """A service that gets the bytes before they are decoded."""
+
+    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
+        """Serve the requests in a buffer; return the position of the first incomplete one."""
+
+
 class RemotingServer:
     """Listens on a port.
 

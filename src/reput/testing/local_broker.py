@@ -1,4 +1,4 @@
-"""A name server and a broker in a thread of the test process, with their own folder."""
+"""A name server and brokers in a thread of the test process, with their own folder."""
 
 import asyncio
 import concurrent.futures
@@ -12,17 +12,17 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from reput import config
-from reput.broker.parts import Parts
 from reput.broker.server import Broker
 from reput.broker.settings import config as broker_config
-from reput.broker.topic.topics import READ_WRITE
-from reput.client.message import ReceivedMessage, received
+from reput.client.message import ReceivedMessage
 from reput.errors import InvalidOption
+from reput.format.codes import ResponseCode
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting import tls_settings
-from reput.remoting.time_slices import run_whole
-from reput.store.config_tables import TopicConfig
+from reput.testing.controls import Controls
+from reput.testing.faults import Faults, FaultyPort
+from reput.testing.shifted_clock import ShiftedClock
 
 HOST = "127.0.0.1"
 SMALL: Mapping[str, str] = {
@@ -39,10 +39,9 @@ DEFAULTS: Mapping[str, str] = {
     "enablePropertyFilter": "true",
     "listenPort": "0",
 }
+BROKERS_MAX = 8
 _FIXED = ("namesrvAddr", "storePathRootDir", "brokerIP1", "bindAddress")
 _START_TIMEOUT_S = 60
-_READ_COUNT = 1_000
-_LOOK_S = 0.01
 
 _T = TypeVar("_T")
 
@@ -57,9 +56,10 @@ class LocalBroker:
         topics: Names of topics to create, with 4 queues each, or name to number of queues.
         settings: Keys of a broker.conf, such as ``{"flushDiskType": "SYNC_FLUSH"}``.
         folder: Store folder, which is kept. None: a temporary folder, which is deleted.
+        brokers: Number of brokers, all masters: ``broker-a``, ``broker-b``, and so on.
 
     Raises:
-        InvalidOption: A setting is unknown or not allowed; raised on entering.
+        InvalidOption: The number of brokers is not allowed. On entering: a setting is not.
     """
 
     def __init__(
@@ -68,22 +68,25 @@ class LocalBroker:
         topics: Iterable[str] | Mapping[str, int] = (),
         settings: Mapping[str, object] | None = None,
         folder: str | Path | None = None,
+        brokers: int = 1,
     ) -> None:
+        if not 1 <= brokers <= BROKERS_MAX:
+            raise InvalidOption("brokers", brokers, f"1 to {BROKERS_MAX}")
         self.namesrv_addr = ""
         """``host:port`` for clients, once it is started."""
-        self.broker_addr = ""
+        self.broker_addrs: tuple[str, ...] = ()
+        """``host:port`` of each broker, once it is started."""
         self._topics = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 4)
         self._settings = dict(settings or {})
         self._wanted_folder = folder
+        self._broker_count = brokers
         self._folder: Path | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._arrived: asyncio.Event | None = None
-        self._broker: Broker | None = None
-        self._name_server: NameServer | None = None
-        self._built_in: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+        self._brokers: list[Broker] = []
+        self._controls: Controls | None = None
 
     # Starting and stopping --------------------------------------------------------------------
 
@@ -115,7 +118,8 @@ class LocalBroker:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 loop.call_soon_threadsafe(stop.set)
         thread.join()
-        self._thread = self._loop = self._broker = self._name_server = None
+        self._thread = self._loop = self._controls = None
+        self._brokers = []
         if self._wanted_folder is None and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -154,7 +158,6 @@ class LocalBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._arrived = asyncio.Event()
         root = self.store_folder
         names = NamesrvConfig(
             bind_address=HOST,
@@ -162,37 +165,49 @@ class LocalBroker:
             kv_config_path=str(root / "namesrv" / "kvConfig.json"),
             config_store_path=str(root / "namesrv" / "namesrv.properties"),
         )
+        clock, faults = ShiftedClock(), Faults()
         tls = tls_settings.load(config.Settings(self._settings))
-        async with NameServer(CurrentConfig(names, tls=tls)) as name_server:
+        async with contextlib.AsyncExitStack() as running:
+            name_server = await running.enter_async_context(
+                NameServer(CurrentConfig(names, tls=tls))
+            )
             address = f"{HOST}:{name_server.port}"
-            settings = self._load(address)
-            broker = Broker(settings.broker, settings.store, tls=tls, access=settings.access)
-            broker.on_open = lambda: self._opened(broker)
-            async with broker:
-                self._broker, self._name_server = broker, name_server
-                self._built_in = (
-                    frozenset(broker.parts.topics.all()),
-                    frozenset(broker.parts.subscription_groups.all()),
+            for number in range(self._broker_count):
+                settings = self._load(address, number)
+                broker = Broker(
+                    settings.broker,
+                    settings.store,
+                    clock=clock,
+                    tls=tls,
+                    access=settings.access,
+                    wrap_port=lambda port: FaultyPort(port, faults),
                 )
-                for topic, queue_count in self._topics.items():
-                    self._put_topic(topic, queue_count)
-                await broker.parts.registration.register()
-                self.namesrv_addr, self.broker_addr = address, broker.identity.address
-                self._started.set_result(None)
-                await self._stop.wait()
+                self._brokers.append(await running.enter_async_context(broker))
+            controls = Controls(name_server, self._brokers, clock, faults, self._topics)
+            await controls.create_topics()
+            self._controls = controls
+            self.namesrv_addr = address
+            self.broker_addrs = tuple(broker.identity.address for broker in self._brokers)
+            self._started.set_result(None)
+            await self._stop.wait()
 
-    def _load(self, namesrv_addr: str) -> broker_config.BrokerSettings:
-        for key in _FIXED:
+    def _load(self, namesrv_addr: str, number: int) -> broker_config.BrokerSettings:
+        """Return the settings of a broker: the first has number 0."""
+        own: dict[str, str] = {}
+        if self._broker_count > 1:
+            own["brokerName"] = f"broker-{chr(ord('a') + number)}"
+        for key in (*_FIXED, *own):
             if key in self._settings:
                 raise InvalidOption(key, self._settings[key], "left out: a LocalBroker sets it")
         loaded = broker_config.load(
             {
                 **DEFAULTS,
                 **self._settings,
+                **own,
                 "brokerIP1": HOST,
                 "bindAddress": HOST,
                 "namesrvAddr": namesrv_addr,
-                "storePathRootDir": str(self.store_folder),
+                "storePathRootDir": str(self._store_folders[number]),
             }
         )
         for key, value in self._settings.items():
@@ -204,10 +219,25 @@ class LocalBroker:
     # Using it ---------------------------------------------------------------------------------
 
     @property
+    def broker_addr(self) -> str:
+        """``host:port`` of the first broker, once it is started."""
+        return self.broker_addrs[0] if self.broker_addrs else ""
+
+    @property
     def store_folder(self) -> Path:
-        """Store folder, readable by ``reput.store`` and ``reput store`` even while it runs."""
+        """Store folder, readable by ``reput.store`` and ``reput store`` even while it runs.
+
+        With several brokers it has a folder of each, with the broker's name.
+        """
         assert self._folder is not None, "a LocalBroker has a folder once it is started"
         return self._folder
+
+    @property
+    def _store_folders(self) -> list[Path]:
+        if self._broker_count == 1:
+            return [self.store_folder]
+        letters = map(chr, range(ord("a"), ord("a") + self._broker_count))
+        return [self.store_folder / f"broker-{letter}" for letter in letters]
 
     def create_topic(self, name: str, queues: int = 4) -> None:
         """Create a topic, or change its number of queues; clients find it on return.
@@ -218,13 +248,14 @@ class LocalBroker:
         """
         if queues < 1:
             raise InvalidOption("queues", queues, "1 or more")
+        self._call(lambda controls: controls.create_topic(name, queues))
 
-        async def create() -> None:
-            self._parts.topics.check_name(name)
-            self._put_topic(name, queues)
-            await self._parts.registration.register()
+    def clear(self) -> None:
+        """Delete all topics and groups created since the start, all offsets and planned faults.
 
-        self._call(create())
+        A recreated topic starts at queue offset 0. The clock stays. Close the clients first.
+        """
+        self._call(Controls.clear)
 
     def messages(
         self, topic: str, *, at_least: int = 0, timeout_ms: int = 5_000
@@ -233,123 +264,175 @@ class LocalBroker:
 
         Args:
             topic: The topic; an unknown one is empty.
-            at_least: Wait for this number of messages.
+            at_least: Wait for this number of messages; not on an event loop, see ``wait_for``.
             timeout_ms: Maximum time to wait, in ms.
 
         Raises:
             TimeoutError: There are fewer; the text has their number.
+            RuntimeError: It would wait and stop the event loop of this thread.
         """
+        if at_least:
+            _refuse_to_block(
+                f"messages({topic!r}, at_least={at_least})", f"wait_for({topic!r}, {at_least})"
+            )
+        return self._call(lambda controls: controls.messages(topic, at_least, timeout_ms))
 
-        async def collect() -> list[ReceivedMessage]:
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + timeout_ms / 1000
-            assert self._arrived is not None
-            while True:
-                await self._until_open()
-                self._arrived.clear()
-                messages = self._read(topic)
-                if len(messages) >= at_least:
-                    return messages
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await self._arrived.wait()
-                except TimeoutError:
-                    text = f"{topic} has {len(messages)} messages after {timeout_ms} ms"
-                    raise TimeoutError(f"{text}, not {at_least}") from None
+    async def wait_for(
+        self, topic: str, count: int = 1, *, timeout_ms: int = 5_000
+    ) -> list[ReceivedMessage]:
+        """Wait until a topic has this number of messages; return all, in the order of arrival.
 
-        return self._call(collect())
-
-    def clear(self) -> None:
-        """Delete all topics and groups created since the start, and all offsets.
-
-        A recreated topic starts at queue offset 0. Close the clients first.
+        Raises:
+            TimeoutError: There are fewer; the text has their number.
         """
+        return await self._call_async(lambda controls: controls.messages(topic, count, timeout_ms))
 
-        async def delete() -> None:
-            parts, name_server = self._parts, self._name_server
-            assert name_server is not None
-            now_ms = parts.clock.now_ms()
-            topics, groups = self._built_in
-            doomed = {*parts.topics.all(), *parts.store.queues.topics()} - topics
-            for topic in doomed:
-                parts.topics.delete(topic, now_ms)
-                parts.store.delete_topic(topic)
-                parts.deliveries.consumer_offsets.delete(topic=topic)
-                run_whole(parts.deliveries.stats.forget_topic(topic))
-                name_server.routes.delete_topic(topic)
-            for group in parts.subscription_groups.all().keys() - groups:
-                parts.subscription_groups.delete(group, now_ms)
-                parts.deliveries.consumer_offsets.delete(group=group)
-                run_whole(parts.deliveries.stats.forget_group(group))
-            for topic, queue_count in self._topics.items():
-                self._put_topic(topic, queue_count)
-            await parts.registration.register()
+    def wait_until_consumed(self, group: str, *, timeout_ms: int = 30_000) -> None:
+        """Wait until a group has consumed all messages of its topics, and committed that.
 
-        self._call(delete())
+        Push consumers commit every 5 s: set ``persist_offsets_ms`` of the client for less. Messages
+        that wait for a retry do not count before their time.
 
-    # On the broker's thread -------------------------------------------------------------------
+        Raises:
+            TimeoutError: It has not; the text names the first queue with messages left.
+            InvalidOption: The group is broadcasting: its members keep their offsets.
+            RuntimeError: It would stop the event loop of this thread.
+        """
+        call = f"wait_until_consumed({group!r})"
+        _refuse_to_block(call, f"wait_until_consumed_async({group!r})")
+        self._call(lambda controls: controls.until_consumed(group, timeout_ms))
 
-    def _call(self, what: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the broker's thread, and wait for it."""
-        if self._loop is None or self._broker is None:
-            what.close()
-            raise RuntimeError("this LocalBroker is not started: use it within `with`")
+    async def wait_until_consumed_async(self, group: str, *, timeout_ms: int = 30_000) -> None:
+        """Wait like ``wait_until_consumed``, without blocking the event loop."""
+        await self._call_async(lambda controls: controls.until_consumed(group, timeout_ms))
 
-        async def run() -> _T:
-            try:
-                await self._until_open()
-            except BaseException:
-                what.close()
-                raise
-            return await what
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+    # Time -------------------------------------------------------------------------------------
 
     @property
-    def _parts(self) -> Parts:
-        """The current parts: others after a change of the role."""
-        assert self._broker is not None
-        return self._broker.parts
+    def now_ms(self) -> int:
+        """Time of the brokers, in ms since the epoch."""
+        return self._running.clock.now_ms()
 
-    async def _until_open(self) -> None:
-        """Wait while the broker reopens its store. Raises ``RuntimeError`` if it has failed."""
-        broker = self._broker
-        assert broker is not None
-        while not broker.is_open:
-            if broker.failure is not None:
-                raise RuntimeError(f"the broker could not reopen its store: {broker.failure}")
-            await asyncio.sleep(_LOOK_S)
+    def advance(self, duration_ms: int) -> None:
+        """Advance the time of the brokers; it only goes forward.
 
-    def _opened(self, broker: Broker) -> None:
-        broker.store.add_listener(self._messages_arrived)
-        assert self._arrived is not None
-        self._arrived.set()
+        On return everything that is due by then is in its queues: messages of delay levels and
+        delivery times, retries of consumers, popped messages whose invisible time is over. The
+        producers of undecided transactions are asked once if that is due. Connections stay.
 
-    def _put_topic(self, name: str, queue_count: int) -> None:
-        topic = TopicConfig(
-            name=name,
-            read_queue_count=queue_count,
-            write_queue_count=queue_count,
-            perm=READ_WRITE,
-        )
-        self._parts.topics.put(topic, self._parts.clock.now_ms())
+        Raises:
+            InvalidOption: The duration is not 0 to 400 days.
+            TimeoutError: There is too much to deliver.
+        """
+        self._call(lambda controls: controls.advance(duration_ms))
 
-    def _messages_arrived(self, topic: str, queue_id: int, first: int, behind: int) -> None:
-        assert self._arrived is not None
-        self._arrived.set()
+    async def advance_async(self, duration_ms: int) -> None:
+        """Advance like ``advance``, without blocking the event loop."""
+        await self._call_async(lambda controls: controls.advance(duration_ms))
 
-    def _read(self, topic: str) -> list[ReceivedMessage]:
-        store, name = self._parts.store, self._parts.settings.broker.broker_name
-        messages: list[ReceivedMessage] = []
-        for queue_id, queue in store.queues.of_topic(topic).items():
-            queue_offset = queue.min_offset
-            while queue_offset < queue.max_offset:
-                result = store.get(topic, queue_id, queue_offset, _READ_COUNT)
-                if result.next_offset <= queue_offset:
-                    break
-                messages += received(bytes(result.data), name)
-                queue_offset = result.next_offset
-        return sorted(messages, key=lambda message: message.physical_offset)
+    # Faults -----------------------------------------------------------------------------------
+
+    def fail_next(
+        self,
+        count: int = 1,
+        *,
+        code: int = ResponseCode.SYSTEM_BUSY,
+        remark: str | None = None,
+        request: str = "send",
+    ) -> None:
+        """Refuse the next requests of a kind; nothing is stored for them.
+
+        Args:
+            count: Number of requests; a retry of the client is another one.
+            code: Response code of the replies.
+            remark: Text of the replies.
+            request: ``send``, ``pull``, ``pop``, ``ack``, ``send-back``, ``end-transaction``,
+                ``commit-offset`` or ``heartbeat``.
+
+        Raises:
+            InvalidOption: An argument is not allowed.
+        """
+        self._call_now(lambda controls: controls.faults.refuse_next(count, code, remark, request))
+
+    def drop_next(self, count: int = 1, *, request: str = "send", stored: bool = False) -> None:
+        """Close the connection of the next requests of a kind instead of a reply.
+
+        Args:
+            count: Number of requests; a retry of the client is another one.
+            request: As in ``fail_next``.
+            stored: Serve the request before: a message is stored, and its sender does not know.
+
+        Raises:
+            InvalidOption: An argument is not allowed.
+        """
+        self._call_now(lambda controls: controls.faults.drop_next(count, request, is_served=stored))
+
+    def slow(self, delay_ms: int, *, request: str = "send") -> None:
+        """Let all requests of a kind wait before they are served; 0 ends it.
+
+        Raises:
+            InvalidOption: An argument is not allowed.
+        """
+        self._call_now(lambda controls: controls.faults.slow(delay_ms, request))
+
+    def drop_connections(self) -> int:
+        """Close all connections of clients to the brokers; return their number."""
+        return self._call_now(lambda controls: controls.faults.drop_connections())
+
+    def restart(self) -> None:
+        """Stop the brokers, and start them again at the same ports, with their messages.
+
+        Raises:
+            RuntimeError: A broker could not start again.
+        """
+        self._call(Controls.restart)
+
+    async def restart_async(self) -> None:
+        """Restart like ``restart``, without blocking the event loop."""
+        await self._call_async(Controls.restart)
+
+    # On the brokers' thread -------------------------------------------------------------------
+
+    @property
+    def _running(self) -> Controls:
+        if self._controls is None:
+            raise RuntimeError("this LocalBroker is not started: use it within `with`")
+        return self._controls
+
+    def _submit(
+        self, make: Callable[[Controls], Coroutine[Any, Any, _T]]
+    ) -> "concurrent.futures.Future[_T]":
+        """Run a coroutine on the brokers' thread."""
+        controls, loop = self._running, self._loop
+        assert loop is not None
+
+        async def run() -> _T:
+            await controls.until_open()
+            return await make(controls)
+
+        return asyncio.run_coroutine_threadsafe(run(), loop)
+
+    def _call(self, make: Callable[[Controls], Coroutine[Any, Any, _T]]) -> _T:
+        return self._submit(make).result()
+
+    async def _call_async(self, make: Callable[[Controls], Coroutine[Any, Any, _T]]) -> _T:
+        return await asyncio.wrap_future(self._submit(make))
+
+    def _call_now(self, function: Callable[[Controls], _T]) -> _T:
+        async def run(controls: Controls) -> _T:
+            return function(controls)
+
+        return self._call(run)
+
+
+def _refuse_to_block(call: str, instead: str) -> None:
+    """Raise ``RuntimeError`` if this thread runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    text = f"{call} would stop the event loop that runs in this thread"
+    raise RuntimeError(f"{text}; use `await mq.{instead}`")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

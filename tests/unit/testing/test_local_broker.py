@@ -59,8 +59,7 @@ def test_a_local_broker_follows_changes_of_its_role() -> None:
     with LocalBroker(topics={"T": 1}) as mq, blocking.Admin(namesrv=mq.namesrv_addr) as admin:
 
         def change(role: str, broker_id: int) -> None:
-            broker = mq._broker
-            assert broker is not None
+            (broker,) = mq._brokers
             parts = broker.parts
             changes = {"brokerRole": role, "brokerId": str(broker_id)}
             admin.update_broker_config(mq.broker_addr, changes)

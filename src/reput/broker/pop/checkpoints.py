@@ -132,6 +132,10 @@ class Checkpoints:
         """Number of messages that clients hold; iterates over all checkpoints."""
         return sum(len(checkpoint.left) for checkpoint in self._by_key.values())
 
+    def has_open(self, group: str) -> bool:
+        """Return True if a group's members hold messages; iterates over all checkpoints."""
+        return any(key.group == group and held.left for key, held in self._by_key.items())
+
     def add(self, checkpoint: Checkpoint) -> None:
         """Add a checkpoint; those of a revive queue arrive in queue order.
 

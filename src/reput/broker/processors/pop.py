@@ -72,7 +72,7 @@ def time_left(parts: Parts, born_ms: int, poll_ms: int) -> int:
 
 
 def _on_way_ms(parts: Parts, born_ms: int) -> int:
-    return max(parts.clock.now_ms() - born_ms, 0) if born_ms else 0
+    return max(parts.clock.client_ms() - born_ms, 0) if born_ms else 0
 
 
 def wanted(parts: Parts, request: Command, address: str = quotas.OWN) -> tuple[Wanted, int, int]:
