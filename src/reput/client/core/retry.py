@@ -77,8 +77,8 @@ class Attempts:
     """The remaining attempts of one send. Times are monotonic.
 
     Args:
-        count_max: Maximum number of attempts, without those that stored nothing: busy replies and,
-            with ``backoff_ms``, brokers that were not reached.
+        count_max: Maximum number of attempts, without attempts that stored nothing: busy replies,
+            and, with ``backoff_ms``, brokers that were not reached.
         deadline_ms: Time at which all attempts end.
         waits_for_busy: Retry brokers that stored nothing until the deadline.
         backoff_ms: First delay once each broker has failed, in ms; doubled after each failure; 0:
