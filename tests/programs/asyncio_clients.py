@@ -36,6 +36,10 @@ async def send() -> SendResult:
     async with Producer("shop", namesrv=NAMESRV) as producer:
         await producer.send(Message("Orders", "text"))  # type: ignore[arg-type]
         await producer.send_many(Message("Orders", b"%d" % number) for number in range(9))
+        await producer.send_many(
+            [Message("Orders", b"one", keys="7")], sharding_key=lambda message: str(message.keys)
+        )
+        await producer.send(Message("Orders", b"one"), sharding_key=7)  # type: ignore[arg-type]
         return await producer.send(
             Message("Orders", b"one"), queue=lambda queues, message: queues[0]
         )
@@ -51,8 +55,14 @@ async def send_in_transaction() -> bool:
 
 
 async def consume() -> list[MessageQueue]:
-    async with PushConsumer("billing", namesrv=NAMESRV, listener=listen) as push:
+    async def on_queues(queues: list[MessageQueue]) -> None:
+        print(queues)
+
+    async with PushConsumer(
+        "billing", namesrv=NAMESRV, listener=listen, on_assigned=on_queues, on_revoked=print
+    ) as push:
         await push.subscribe("Orders")
+        await push.ready(timeout_ms=5_000)
         queues = push.queues()
     async with PullConsumer("billing", namesrv=NAMESRV) as pull:
         await pull.subscribe("Orders")

@@ -41,7 +41,7 @@ def send() -> list[SendResult]:
     with Producer("shop", namesrv=NAMESRV) as producer:
         queue: MessageQueue = producer.queues("Orders")[0]
         result: SendResult = producer.send(Message("Orders", b"one"), queue=queue)
-        producer.send_oneway(Message("Orders", b"two"))
+        producer.send_oneway(Message("Orders", b"two"), sharding_key="7")
         answer: ReceivedMessage = producer.request(Message("Orders", b"three"))
         producer.reply(answer, b"thanks")
         producer.send("Orders")  # type: ignore[arg-type]
@@ -65,6 +65,9 @@ def push() -> list[MessageQueue]:
     config = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
     with PushConsumer("billing", namesrv=NAMESRV, listener=listen, config=config) as consumer:
         consumer.subscribe("Orders", "new || paid")
+        consumer.ready()
+        is_ready: bool = consumer.is_ready()
+        print(is_ready)
         consumer.subscribe_sql("Prices", "amount > 5")
         consumer.unsubscribe("Prices")
         consumer.pause()

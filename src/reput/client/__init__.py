@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from reput.client.core.retry import SendFailed as SendFailed
     from reput.client.core.route_cache import NoRoute as NoRoute
+    from reput.client.group_member import NotReady as NotReady
     from reput.client.instance import (
         NotStarted as NotStarted,
         StartedElsewhere as StartedElsewhere,
@@ -107,6 +108,7 @@ _HOMES = {
     ),
     "reput.client.core.retry": ("SendFailed",),
     "reput.client.core.route_cache": ("NoRoute",),
+    "reput.client.group_member": ("NotReady",),
     "reput.client.instance": ("NotStarted", "StartedElsewhere"),
     "reput.client.listener": ("ConsumeContext", "ConsumeResult"),
     "reput.client.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),

@@ -32,6 +32,7 @@ from reput.client.core.assign import Strategy
 from reput.client.instance import NotStarted, StartedElsewhere
 from reput.client.listener import Listener
 from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from reput.client.rebalance_calls import QueuesCallback
 from reput.client.transaction_producer import (
     Check,
     TransactionResult,
@@ -164,6 +165,7 @@ class Facade(Generic[C]):
     def __init__(self, client: C) -> None:
         self._client = client
         self._thread: LoopThread | None = None
+        self._is_ending = False
 
     def start(self) -> None:
         """Start the client; ``with`` calls it."""
@@ -195,12 +197,18 @@ class Facade(Generic[C]):
         self._end(lambda: self._client.__aexit__(kind, error, trace))
 
     def _end(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        thread, self._thread = self._thread, None
-        if thread is None or thread.is_of_parent:
+        thread = self._thread
+        if thread is None or self._is_ending:
             return
+        if thread.is_of_parent:
+            self._thread = None
+            return
+        self._is_ending = True
         try:
-            thread.wait_for(end())
+            thread.wait_for(end())  # Listeners and callbacks may still use the client.
         finally:
+            self._thread = None
+            self._is_ending = False
             thread.release()
 
     def _wait_for(self, coroutine: Coroutine[Any, Any, R]) -> R:
@@ -417,6 +425,8 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         listener: Listener,
         orderly: bool = False,
         strategy: Strategy | None = None,
+        on_assigned: QueuesCallback | None = None,
+        on_revoked: QueuesCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         close_timeout_ms: int = 10_000,
@@ -429,6 +439,8 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 listener=listener,
                 orderly=orderly,
                 strategy=strategy,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
                 config=config,
                 client=client,
                 close_timeout_ms=close_timeout_ms,
@@ -437,6 +449,8 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         )
 
     pause = in_loop(push_consumer.PushConsumer.pause)
+    is_ready = in_loop(push_consumer.PushConsumer.is_ready)
+    ready = waiting(push_consumer.PushConsumer.ready)
     queues = in_loop(push_consumer.PushConsumer.queues)
     resume = in_loop(push_consumer.PushConsumer.resume)
     subscribe = waiting(push_consumer.PushConsumer.subscribe)
@@ -478,6 +492,8 @@ class PopConsumer(Facade[pop_consumer.PopConsumer]):
         )
 
     ack = waiting(pop_consumer.PopConsumer.ack)
+    is_ready = in_loop(pop_consumer.PopConsumer.is_ready)
+    ready = waiting(pop_consumer.PopConsumer.ready)
     extend = waiting(pop_consumer.PopConsumer.extend)
     nack = waiting(pop_consumer.PopConsumer.nack)
     pop = waiting(pop_consumer.PopConsumer.pop)
@@ -500,6 +516,8 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         namesrv: str | None = None,
         auto_commit: bool = True,
         strategy: Strategy | None = None,
+        on_assigned: QueuesCallback | None = None,
+        on_revoked: QueuesCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
@@ -510,6 +528,8 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
                 namesrv=namesrv,
                 auto_commit=auto_commit,
                 strategy=strategy,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
                 config=config,
                 client=client,
                 clock=clock,
@@ -526,6 +546,8 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
             raise StopIteration from None
 
     assign = waiting(pull_consumer.PullConsumer.assign)
+    is_ready = in_loop(pull_consumer.PullConsumer.is_ready)
+    ready = waiting(pull_consumer.PullConsumer.ready)
     assignment = in_loop(pull_consumer.PullConsumer.assignment)
     begin_offset = waiting(pull_consumer.PullConsumer.begin_offset)
     commit = waiting(pull_consumer.PullConsumer.commit)

@@ -25,10 +25,26 @@ from reput.client.producer import trace_writer
 from reput.client.running_info import consume_directly, consumer_status
 from reput.client.trace import TraceWriter
 from reput.clock import Clock
-from reput.format import bodies, command, namespace
+from reput.errors import ReputError
+from reput.format import bodies, command, names, namespace
 from reput.format.bodies import ConsumerData, MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
+
+
+class NotReady(ReputError):
+    """Error of a consumer that has no queues in time.
+
+    Args:
+        group: Its group.
+        timeout_ms: Timeout in ms.
+        reason: The cause, if it is known.
+    """
+
+    retriable = True
+
+    def __init__(self, group: str, timeout_ms: int, reason: str) -> None:
+        super().__init__(f"consumer {group} is not ready after {timeout_ms} ms: {reason}")
 
 
 class GroupMember:
@@ -150,6 +166,34 @@ class GroupMember:
     def _started_here(self) -> ClientInstance | None:
         """Return the client instance, None if not started. Raises ``StartedElsewhere``."""
         return None if self._instance is None else self._started()
+
+    def is_ready(self) -> bool:
+        """Return whether the consumer is started and has its queues of all subscribed topics."""
+        return self._instance is not None and bool(self._loops) and self._rebalance.is_divided
+
+    async def ready(self, timeout_ms: int = 10_000) -> None:
+        """Wait until ``is_ready``: messages sent from then on are received.
+
+        This matters to groups that begin at the end of their queues (``consume_from_where``). A
+        member may be ready without queues, if others of the group have them all.
+
+        Args:
+            timeout_ms: Time to wait, in ms.
+
+        Raises:
+            NotStarted: The consumer is not started.
+            NotReady: The time is over; the error has the reason.
+        """
+        self._started()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._rebalance.wait_until_divided()
+        except TimeoutError:
+            is_subscribed = not all(map(names.is_retry_topic, self._membership.wanted))
+            reason = "no topic is subscribed"
+            if is_subscribed:
+                reason = str(self._rebalance.problem or "not all of its queues can be taken yet")
+            raise NotReady(self.group, timeout_ms, reason) from None
 
     # --- subscriptions ----------------------------------------------------------
 

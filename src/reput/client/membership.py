@@ -119,6 +119,24 @@ class Rebalance:
         self._modes: dict[str, str] = {}
         """Topic to the group's mode, as last reported by a broker (setConsumeMode)."""
         self._knows_modes = True
+        self._divided: set[str] = set()
+        """Topics whose queues are allocated, and taken by this member."""
+        self._has_divided = asyncio.Event()
+        """Set after each turn."""
+        self.problem: Exception | None = None
+        """Error of the last turn, if it failed."""
+
+    @property
+    def is_divided(self) -> bool:
+        """True if this member has its queues of all subscribed topics; False without topics."""
+        topics = [topic for topic in self._membership.wanted if not names.is_retry_topic(topic)]
+        return bool(topics) and self._divided.issuperset(topics)
+
+    async def wait_until_divided(self) -> None:
+        """Wait until ``is_divided``."""
+        while not self.is_divided:
+            self._has_divided.clear()
+            await self._has_divided.wait()
 
     def wake(self) -> None:
         """Run ``turn`` soon."""
@@ -148,22 +166,29 @@ class Rebalance:
         """Divide all topics once; return whether every allocation was applied."""
         async with self._turn:
             is_balanced = True
+            problem: Exception | None = None
             for topic in list(self._membership.wanted):
                 try:
                     queues = await self.share(topic)
-                    is_balanced &= await self._apply(topic, queues)
+                    is_applied = await self._apply(topic, queues)
+                    is_balanced &= is_applied
+                    (self._divided.add if is_applied else self._divided.discard)(topic)
                     await self._look_at_mode(topic)
                 except Problem as error:
                     # A retry topic exists once a broker has received the group's heartbeat.
                     if not names.is_retry_topic(topic):
                         group = self._membership.group
                         log.warning("group %s waits for topic %s: %s", group, topic, error)
+                        problem = error
                     is_balanced = False
+            self.problem = problem
+            self._has_divided.set()
             return is_balanced
 
     async def give_up(self, topic: str) -> None:
         """Release all queues of a topic."""
         async with self._turn:
+            self._divided.discard(topic)
             await self._apply(topic, set())
 
     async def share(self, topic: str) -> set[MessageQueue]:

@@ -8,12 +8,13 @@ import enum
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Self, TypeVar, overload
+from dataclasses import InitVar, dataclass, field
+from json import dumps as encode_json, loads as decode_json
+from typing import Any, Self, TypeVar, overload
 
 import msgspec
 
-from reput.errors import CorruptRecord, InvalidOption
+from reput.errors import CorruptRecord, InvalidBody, InvalidOption
 from reput.format import (
     batch,
     java,
@@ -33,10 +34,14 @@ _UTF8_BYTES_MAX = 4
 
 @dataclass(slots=True)
 class Message:
-    """A message to be sent. Sending does not change it, so that it can be sent again."""
+    """A message to be sent. Sending does not change it, so that it can be sent again.
+
+    Raises:
+        InvalidOption: There is a body and ``json`` as well, or the value is not one of JSON.
+    """
 
     topic: str
-    body: bytes
+    body: bytes = b""
     tags: str | None = None
     """Tag by which consumers select: one, without ``||``."""
     keys: str | Sequence[str] = ()
@@ -56,6 +61,20 @@ class Message:
     deliver_at_ms: int = 0
     """Time of delivery, in ms since the epoch; 0 or a past time: at once. Otherwise as
     ``delay_ms``."""
+    json: InitVar[object] = field(default=None, kw_only=True)
+    """Value whose JSON, in UTF-8, is the body; instead of ``body``. None: not given."""
+
+    def __post_init__(self, json: object) -> None:
+        """Make the body of a JSON value."""
+        if json is None:
+            return
+        if self.body:
+            raise InvalidOption("json", json, "nothing, where body= is given as well")
+        try:
+            text = encode_json(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            self.body = text.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidOption("json", type(json).__name__, f"a value of JSON: {error}") from error
 
 
 class SendStatus(enum.StrEnum):
@@ -273,6 +292,18 @@ class ReceivedMessage:
             if self._body is None:
                 self._body = self.stored.plain_body()
         return self._body
+
+    def json(self) -> Any:
+        """Return the value of a JSON body.
+
+        Raises:
+            CorruptRecord: The body cannot be decompressed.
+            InvalidBody: It is not JSON.
+        """
+        try:
+            return decode_json(self.body)
+        except (ValueError, RecursionError) as error:
+            raise InvalidBody(f"body of message {self.message_id} is not JSON: {error}") from error
 
     def _read_texts(self) -> None:
         """Decode body and properties of an undamaged record with IPv4 hosts.

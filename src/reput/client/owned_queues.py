@@ -17,6 +17,7 @@ from reput.client.membership import Membership, Problem, start_offset
 from reput.client.message import ReceivedMessage
 from reput.client.queue_locks import QueueLocks
 from reput.client.queue_pulls import PulledQueue, QueuePulls
+from reput.client.rebalance_calls import RebalanceCalls
 from reput.client.side_tasks import SideTasks
 from reput.format.bodies import MessageQueue
 
@@ -69,6 +70,7 @@ class OwnedQueues:
         offsets: Consumer offsets of the group.
         pulls: Tasks that pull from the queues.
         locks: Locks of an orderly consumer; None: no locks.
+        calls: Calls of the program's functions.
         side_tasks: Tasks in the background.
         on_released: Called when another member may take a queue.
     """
@@ -80,6 +82,7 @@ class OwnedQueues:
         offsets: ConsumerOffsets,
         pulls: QueuePulls[OwnedQueue],
         locks: QueueLocks | None,
+        calls: RebalanceCalls,
         *,
         side_tasks: SideTasks,
         on_released: Callable[[], None],
@@ -94,6 +97,7 @@ class OwnedQueues:
         self._offsets = offsets
         self._pulls = pulls
         self._locks = locks
+        self._calls = calls
         self._side_tasks = side_tasks
         self._on_released = on_released
 
@@ -109,11 +113,17 @@ class OwnedQueues:
             await self._offsets.save([owned.queue for owned in lost])
             for owned in lost:
                 self._offsets.table.remove(owned.queue)
+        await self._calls.revoked(owned.queue for owned in lost)
         new = wanted - self.owned.keys() - self.releasing.keys()
         asked_at_ms = self._clock.monotonic_ms()
         if self._locks is not None and new:
             new &= await self._locks.lock(new)
         await asyncio.gather(*(self._take(queue, asked_at_ms) for queue in sorted(new)))
+        taken = [self.owned[queue] for queue in sorted(new) if queue in self.owned]
+        await self._calls.assigned(owned.queue for owned in taken)
+        for owned in taken:
+            if owned.task is None:  # not reset by an operator meanwhile
+                self._pulls.begin(owned)
         if lost or new:
             log.info(
                 "group %s, topic %s: %d queues given up, %d taken, %d now",
@@ -136,7 +146,6 @@ class OwnedQueues:
             return
         owned = self.owned[queue] = OwnedQueue(queue, begin)
         owned.locked_at_ms = None if self._locks is None else locked_at_ms
-        self._pulls.begin(owned)
 
     def _drop(self, owned: OwnedQueue) -> None:
         """Drop a queue: stop pulling and calling the listener for it."""

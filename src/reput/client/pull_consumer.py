@@ -40,6 +40,7 @@ from reput.client.membership import Problem, Rebalance, start_offset, with_start
 from reput.client.message import ReceivedMessage
 from reput.client.pulling import Puller
 from reput.client.queue_pulls import PulledQueue, QueuePulls
+from reput.client.rebalance_calls import QueuesCallback, RebalanceCalls
 from reput.client.running_info import running_info
 from reput.client.side_tasks import stop
 from reput.clock import Clock, SystemClock
@@ -96,6 +97,11 @@ class PullConsumer(GroupMember):
         namesrv: ``host:port;host:port``; or ``client`` instead.
         auto_commit: Commit consumed offsets periodically and on ``close``.
         strategy: Allocation of queues to members; the same for all members.
+        on_assigned: Function, async or plain, that is called with new queues before they are read.
+            Plain functions run in a thread. Until it returns, the consumer takes no other queues;
+            it must not call ``unsubscribe`` or ``close``. ``seek`` in it decides where to begin.
+        on_revoked: The same with queues that this member loses, or has when it is closed; they can
+            still be committed. Queues of ``assign`` are not reported.
         config: Settings of the consumer; ``pull_threshold_for_queue`` and related ones bound the
             prefetched messages.
         client: Settings of the client.
@@ -112,6 +118,8 @@ class PullConsumer(GroupMember):
         namesrv: str | None = None,
         auto_commit: bool = True,
         strategy: Strategy | None = None,
+        on_assigned: QueuesCallback | None = None,
+        on_revoked: QueuesCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
@@ -125,6 +133,7 @@ class PullConsumer(GroupMember):
             client=client_config(namesrv, client),
             clock=clock,
         )
+        self._rebalance_calls = RebalanceCalls(on_assigned, on_revoked)
         self._auto_commit = auto_commit
         self._is_assigned = False  # by ``assign``, without subscriptions
         self._queues: dict[MessageQueue, AssignedQueue] = {}
@@ -175,6 +184,8 @@ class PullConsumer(GroupMember):
             await asyncio.gather(*map(self._pulls.end, queues))
             if are_consumed:
                 self._settle()
+            if not self._is_assigned:
+                await self._rebalance_calls.revoked(owned.queue for owned in queues)
             for owned in queues:
                 owned.messages.is_dropped = True
             await self._offsets.save()
@@ -191,6 +202,15 @@ class PullConsumer(GroupMember):
         trace: TracebackType | None,
     ) -> None:
         await self._close(are_consumed=kind is None)
+
+    def is_ready(self) -> bool:
+        """Return whether the consumer is started and has its queues."""
+        return super().is_ready() or (self._instance is not None and self._is_assigned)
+
+    async def ready(self, timeout_ms: int = 10_000) -> None:
+        """Wait until ``is_ready``; queues of ``assign`` are ready at once. Raises ``NotReady``."""
+        if not self._is_assigned:
+            await super().ready(timeout_ms)
 
     # --- assignment -------------------------------------------------------------
 
@@ -226,7 +246,7 @@ class PullConsumer(GroupMember):
             self._membership.wanted[topic] = subscriptions.tags(topic, expression, now_ms)
         await self._drop([owned for owned in self._queues.values() if owned.queue not in wanted])
         for queue, begin in zip(new, begins, strict=True):
-            self._begin(queue, begin)
+            self._pulls.begin(self._take(queue, begin))
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that are read."""
@@ -444,12 +464,20 @@ class PullConsumer(GroupMember):
         if self._is_assigned:
             return True
         lost = [owned for owned in self._queues.values() if owned.queue.topic == topic]
-        await self._drop([owned for owned in lost if owned.queue not in wanted])
+        lost = [owned for owned in lost if owned.queue not in wanted]
+        await self._rebalance_calls.revoked(owned.queue for owned in lost)
+        await self._drop(lost)
         new = sorted_queues(wanted - self._queues.keys())
         begins = await asyncio.gather(*map(self._start_offset, new))
-        for queue, begin in zip(new, begins, strict=True):
-            if begin is not None:
-                self._begin(queue, begin)
+        taken = [
+            self._take(queue, begin)
+            for queue, begin in zip(new, begins, strict=True)
+            if begin is not None
+        ]
+        await self._rebalance_calls.assigned(assigned.queue for assigned in taken)
+        for assigned in taken:
+            if assigned.task is None:  # not begun by ``seek``
+                self._pulls.begin(assigned)
         return wanted <= self._queues.keys()
 
     async def _start_offset(self, queue: MessageQueue) -> int | None:
@@ -459,11 +487,11 @@ class PullConsumer(GroupMember):
             log.warning("group %s cannot begin with %s yet: %s", self.group, queue, error)
             return None
 
-    def _begin(self, queue: MessageQueue, next_offset: int) -> None:
+    def _take(self, queue: MessageQueue, next_offset: int) -> AssignedQueue:
         self._offsets.table.remove(queue)
         self._consumed.pop(queue, None)
         assigned = self._queues[queue] = AssignedQueue(queue, next_offset)
-        self._pulls.begin(assigned)
+        return assigned
 
     async def _drop(self, lost: list[AssignedQueue]) -> None:
         if not lost:

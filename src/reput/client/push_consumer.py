@@ -46,6 +46,7 @@ from reput.client.owned_queues import OwnedQueue, OwnedQueues
 from reput.client.pulling import Puller
 from reput.client.queue_locks import QueueLocks
 from reput.client.queue_pulls import QueuePulls
+from reput.client.rebalance_calls import QueuesCallback, RebalanceCalls
 from reput.client.running_info import running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
 from reput.client.side_tasks import SideTasks, stop
@@ -68,6 +69,10 @@ class PushConsumer(GroupMember):
             thread.
         orderly: Consume the messages of a queue in order, one batch at a time.
         strategy: Allocation of queues to members; the same for all members.
+        on_assigned: Function, async or plain, that is called with new queues before they are read.
+            Plain functions run in a thread. Until it returns, the consumer takes no other queues;
+            it must not call ``unsubscribe`` or ``close``.
+        on_revoked: The same with queues that this member loses, or has when it is closed.
         config: Settings of the consumer.
         client: Settings of the client.
         close_timeout_ms: Time for which ``close`` waits for listeners, in ms.
@@ -87,6 +92,8 @@ class PushConsumer(GroupMember):
         listener: Listener,
         orderly: bool = False,
         strategy: Strategy | None = None,
+        on_assigned: QueuesCallback | None = None,
+        on_revoked: QueuesCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         close_timeout_ms: int = 10_000,
@@ -104,6 +111,7 @@ class PushConsumer(GroupMember):
             calls=ListenerCalls(listener, config.consume_concurrency),
             is_orderly=orderly,
         )
+        self._rebalance_calls = RebalanceCalls(on_assigned, on_revoked)
         self._close_timeout_ms = close_timeout_ms
         self._needs_lock = orderly and not self._membership.is_broadcasting
         self._may_pull = asyncio.Event()
@@ -145,6 +153,7 @@ class PushConsumer(GroupMember):
             self._offsets,
             self._pulls,
             self._locks,
+            self._rebalance_calls,
             side_tasks=self._side_tasks,
             on_released=lambda: self._rebalance.wake(),
         )
@@ -189,6 +198,7 @@ class PushConsumer(GroupMember):
             await stop([*self._working, *self._side_tasks, *queues.releasing.values()])
             for owned_queue in owned:
                 owned_queue.messages.is_dropped = True
+            await self._rebalance_calls.revoked(owned_queue.queue for owned_queue in owned)
             await self._offsets.save()
             if self._locks is not None:
                 await self._locks.unlock_all()

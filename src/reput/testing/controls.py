@@ -1,6 +1,6 @@
 """What a test does to its brokers, on their event loop: time, waits, faults, restarts.
 
-``LocalBroker`` calls it from other threads, ``http_controls`` from other programs.
+``LocalBroker`` calls it from other threads.
 """
 
 import asyncio

@@ -1,3 +1,4 @@
+import dataclasses
 import struct
 import zlib
 
@@ -13,12 +14,14 @@ from reput.client.message import (
     received,
 )
 from reput.client.pop_consumer import PopConsumer
+from reput.client.producer import Producer
 from reput.client.pull_consumer import PullConsumer
 from reput.client.push_consumer import PushConsumer
-from reput.errors import CorruptRecord, InvalidOption
+from reput.errors import CorruptRecord, InvalidBody, InvalidOption
 from reput.format import batch, java, message as records, properties as props, sys_flag as flags
 from reput.format.body import crc
 from reput.format.message import Host, StoredMessage
+from reput.testing import LocalBroker
 
 WORDS = st.text(
     st.characters(exclude_characters="\x01\x02 ", exclude_categories=["Cs"]), min_size=1, max_size=9
@@ -233,3 +236,35 @@ def test_any_bytes_give_messages_or_an_error(data: bytes, size: int) -> None:
             continue
         assert sum(message.size_bytes for message in messages) == len(reply)
         assert all(isinstance(message, ReceivedMessage) for message in messages)
+
+
+# --- JSON ---------------------------------------------------------------------------------
+
+
+def test_a_json_body_is_that_of_the_value() -> None:
+    value = {"name": "Käse", "count": 2, "tags": [None, True]}
+    message = Message("T", json=value, tags="new")
+    assert message.body.decode() == '{"name":"Käse","count":2,"tags":[null,true]}'
+    assert dataclasses.replace(message, tags="old").body == message.body
+    assert Message("T", json=0).body == b"0"
+
+
+@pytest.mark.parametrize("value", [b"bytes", {1, 2}, float("nan"), "\ud800"])
+def test_what_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises(InvalidOption, match="a value of JSON"):
+        Message("T", json=value)
+
+
+def test_json_and_body_exclude_each_other() -> None:
+    with pytest.raises(InvalidOption, match="body= is given"):
+        Message("T", b"x", json=5)
+
+
+async def test_json_is_sent_and_received() -> None:
+    with LocalBroker(topics=["T"]) as mq:
+        async with Producer("P", namesrv=mq.namesrv_addr) as producer:
+            await producer.send_many([Message("T", json={"id": 7}), Message("T", b"{")])
+        by_body = {message.body: message for message in mq.messages("T", at_least=2)}
+    assert by_body[b'{"id":7}'].json() == {"id": 7}
+    with pytest.raises(InvalidBody, match=by_body[b"{"].message_id):
+        by_body[b"{"].json()
