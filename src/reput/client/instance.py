@@ -270,7 +270,11 @@ class ClientInstance:
         process_id = os.getpid()
         if process_id != self._process_id:
             raise StartedElsewhere(what, f"process {self._process_id}", f"process {process_id}")
-        if asyncio.get_running_loop() is not self._loop:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # a thread without a loop waits for no call: it reads a property
+        if loop is not self._loop:
             raise StartedElsewhere(what, "one event loop", "another one")
 
     async def close(self) -> None:
