@@ -264,7 +264,7 @@ async def test_json_is_sent_and_received() -> None:
     with LocalBroker(topics=["T"]) as mq:
         async with Producer("P", namesrv=mq.namesrv_addr) as producer:
             await producer.send_many([Message("T", json={"id": 7}), Message("T", b"{")])
-        by_body = {message.body: message for message in mq.messages("T", at_least=2)}
+        by_body = {message.body: message for message in await mq.wait_for("T", 2)}
     assert by_body[b'{"id":7}'].json() == {"id": 7}
     with pytest.raises(InvalidBody, match=by_body[b"{"].message_id):
         by_body[b"{"].json()
