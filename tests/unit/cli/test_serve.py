@@ -161,6 +161,15 @@ def refused(folder: Path, *arguments: str, environment: dict[str, str] | None = 
 # --- up -----------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def ends_with_its_terminal() -> Iterator[None]:
+    """Let processes of the test heed SIGHUP, even if the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("ends_with_its_terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_up_keeps_what_was_sent(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "reput-data"
