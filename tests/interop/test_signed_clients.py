@@ -453,6 +453,12 @@ def test_java_clients_with_credentials(
         pytest.skip(f"it is newer than {java.client.version}, or the broker")
     if case is transactions and not broker.is_ours and broker.rules == "2.0":
         pytest.skip("5.5.0 with access control checks none: it logs that no producer is connected")
+    if (
+        case is lite
+        and not broker.is_ours
+        and (broker.rules, java.client.version) == ("1.0", "5.5.0")
+    ):
+        pytest.skip("4.9.7 with access control gives lite pulls of 5.5.0 no message")
     case(java, broker, name_of(case, java.client.version))
 
 
