@@ -33,13 +33,21 @@ from reput.format.kernels.plain_text import INT_MAX, QUOTE, digits_end, number
 
 NO_WORD = -1
 """Word of a value that a reader does not write."""
+ANY_CODE = -1
 _HEAD_BYTES = struct.calcsize(">hbhii")
 """Size of code, language, version, opaque and flag, bytes; see ``command``."""
 _AT_OPAQUE = struct.calcsize(">hbh")
 _AT_FLAG = struct.calcsize(">hbhi")
 
 
-def json_reader(read_fields: Any, *, code: int, flag: int, opaque: int = NO_WORD) -> Any:
+def json_reader(
+    read_fields: Any,
+    *,
+    code: int = NO_WORD,
+    flag: int = NO_WORD,
+    opaque: int = NO_WORD,
+    only_code: int = ANY_CODE,
+) -> Any:
     """Return a reader of JSON headers: ``read(block, address, limit)``, False for other forms.
 
     Args:
@@ -48,6 +56,7 @@ def json_reader(read_fields: Any, *, code: int, flag: int, opaque: int = NO_WORD
         code: Word of the block for the code.
         flag: Word for the flag.
         opaque: Word for the opaque.
+        only_code: The only code that is read, with flag 0: the reader ends at another one.
     """
 
     @njit(**COMPILE_OPTIONS)
@@ -56,9 +65,13 @@ def json_reader(read_fields: Any, *, code: int, flag: int, opaque: int = NO_WORD
         value = number(address, end - address)
         if value < 0 or value > INT_MAX:
             return 0
-        if key == HAS_CODE:
+        if only_code != ANY_CODE and (
+            (key == HAS_CODE and value != only_code) or (key == HAS_FLAG and value != 0)
+        ):
+            return 0
+        if key == HAS_CODE and code != NO_WORD:
             set_word(block, code, value)
-        elif key == HAS_FLAG:
+        elif key == HAS_FLAG and flag != NO_WORD:
             set_word(block, flag, value)
         elif key == HAS_OPAQUE and opaque != NO_WORD:
             set_word(block, opaque, value)

@@ -18,20 +18,12 @@ valid to the processor, frame by frame, and drops its replies.
 from numba import njit
 
 from reput.format.kernels.hashes import same_bytes
+from reput.format.kernels.header_readers import json_reader
 from reput.format.kernels.json_tokens import (
     CLOSE,
-    COLON,
     COMMA,
-    HAS_CODE,
-    HAS_FIELDS,
-    HAS_FLAG,
-    HAS_NUMBER,
-    HAS_OPAQUE,
     OPEN,
     QUOTE_COLON,
-    REQUIRED,
-    header_key,
-    is_white,
     text_end,
 )
 from reput.format.kernels.memory import (
@@ -127,52 +119,8 @@ def read_fields(block, address, limit):
             return 0
 
 
-@njit(**COMPILE_OPTIONS)
-def read_number(block, key, address, limit):
-    """Read a number of the header; return its end, 0 if it falls back."""
-    end = digits_end(address, limit)
-    value = number(address, end - address)
-    if value < 0 or value > INT_MAX:
-        return 0
-    if (key == HAS_CODE and value != CODE) or (key == HAS_FLAG and value != 0):
-        return 0
-    if key == HAS_OPAQUE:
-        set_word(block, words.FRAME_OPAQUE, value)
-    return end
-
-
-@njit(**COMPILE_OPTIONS)
-def read_header(block, address, limit):
-    """Read a header into words of the block; return False if it falls back."""
-    seen = 0
-    if address >= limit or get_u8(address) != OPEN:
-        return False
-    while True:
-        # At the byte before a key: the brace, or a comma.
-        if limit - address < 8 or get_u8(address + 1) != QUOTE:
-            return False
-        key, key_size = header_key(address + 2, limit)
-        value = address + 2 + key_size + 2
-        if key == 0 or seen & key or value >= limit or get_u8(value - 1) != COLON:
-            return False
-        seen |= key
-        if key & HAS_NUMBER:
-            address = read_number(block, key, value, limit)
-        elif key == HAS_FIELDS:
-            address = read_fields(block, value, limit)
-        elif get_u8(value) != QUOTE:
-            return False
-        else:
-            address = text_end(value + 1, limit)
-            address += address != 0
-        if address == 0 or address >= limit:
-            return False
-        mark = get_u8(address)
-        if mark == CLOSE:
-            break
-        if mark != COMMA:
-            return False
-    return seen & REQUIRED == REQUIRED and is_white(address + 1, limit)
+read_header = json_reader(read_fields, opaque=words.FRAME_OPAQUE, only_code=CODE)
+"""Reads a header into words of the block; returns False if it falls back."""
 
 
 @njit(**COMPILE_OPTIONS)
