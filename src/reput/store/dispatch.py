@@ -18,7 +18,6 @@ and counted, and no valid record is left out (known-bugs.md#dispatch-skips-a-buf
 
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,7 +37,6 @@ from reput.format.kernels import find_record
 from reput.format.message import StoredMessage, Verdict
 from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.commit_log import CommitLog
-from reput.store.commit_log_view import Damage
 from reput.store.config import StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
@@ -121,7 +119,6 @@ class Dispatcher:
         self.filter_bits: FilterBits | None = None
         """Computes the filter bits of extension units; None if they have none."""
         self.listeners: list[Listener] = []
-        self._torn: deque[Damage] = deque()
         self._lacks_keys = False
         self.listener_failures = 0
         self.on_unusable: Callable[[str, Exception], None] = _log_unusable
@@ -153,6 +150,15 @@ class Dispatcher:
     @is_replica.setter
     def is_replica(self, value: bool) -> None:
         self._is_replica = value
+        self.checks_content = value
+
+    @property
+    def checks_content(self) -> bool:
+        """True to skip records that lost a part; else only lengths and offsets are checked."""
+        return bool(self._block[state.CHECKS_CONTENT])
+
+    @checks_content.setter
+    def checks_content(self, value: bool) -> None:
         self._block[state.CHECKS_CONTENT] = value
 
     @property
@@ -160,17 +166,14 @@ class Dispatcher:
         """Physical offset after the last dispatched record."""
         return self._block[state.DISPATCHED]
 
-    def go_to(self, physical_offset: int, torn: Sequence[Damage] = ()) -> None:
+    def go_to(self, physical_offset: int) -> None:
         """Continue dispatch at a physical offset, after all existing queues are loaded.
 
-        ``torn`` are records to skip: kernels do not check checksums.
-
-        Kernels do not check tombstones either. A topic that was created again falls back to
+        Kernels do not check tombstones. A topic that was created again falls back to
         ``put_slowly`` until dispatch has passed its tombstone.
         """
         self._block[state.DISPATCHED] = physical_offset
         self._awaited = 0
-        self._torn = deque(torn)
         self._pending_tombstones = sorted(
             (tombstone, topic)
             for topic, tombstone in self._tombstones.items()
@@ -228,13 +231,6 @@ class Dispatcher:
         if self._lacks_keys:
             self.finish_keys(now_ms)
             self._lacks_keys = False
-        while self._torn and self._torn[0].end <= start:
-            self._torn.popleft()
-        if self._torn and self._torn[0].physical_offset <= start:
-            torn = self._torn[0]
-            self._report(Hole(torn.physical_offset, torn.length, torn.reason))
-            self._block[state.DISPATCHED] = torn.end
-            return True
         file = self._commit_log.files.file_at(start)
         if file is None or not file.hold():
             self._skip_gap(start, limit)
@@ -247,8 +243,6 @@ class Dispatcher:
                 *(tombstone for tombstone, _ in self._pending_tombstones[:1]),
             ]
         )
-        if self._torn:
-            stop = min(stop, self._torn[0].physical_offset)
         try:
             self._dispatch_file(file, stop, limit, now_ms)
         finally:

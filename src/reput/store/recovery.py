@@ -47,7 +47,7 @@ from reput.store.newest_records import records_before
 from reput.store.reader import Condition, LogTail, StoreReader
 from reput.store.summary import Summary
 from reput.store.tombstones import Tombstones
-from reput.store.torn_records import find_torn_records, first_damage
+from reput.store.torn_records import first_damage
 
 _SEARCHED_BYTES = 16 * 1024 * 1024
 """Bytes of the log that are searched for a message missing at the start of a queue."""
@@ -218,7 +218,7 @@ class Recovery:
             self._checkpoint.flush()
         self._cut_queues(end if was_clean else queue_start, end, report)
         self._reset_damaged()
-        self._dispatch(start, min(queue_start, end), end, report, now_ms, progress)
+        self._dispatch(start, end, report, now_ms, progress)
         self._finish(end)
         return report
 
@@ -464,7 +464,6 @@ class Recovery:
     def _dispatch(
         self,
         start: int,
-        unsynced: int,
         end: int,
         report: RecoveryReport,
         now_ms: int,
@@ -475,13 +474,13 @@ class Recovery:
         damaged = {
             (queue.topic, queue.queue_id) for queue in self._all_queues() if queue.is_damaged
         }
-        torn: list[Damage] = []
-        if not report.was_clean:
-            torn = find_torn_records(self._reader.log, unsynced, end)
+        # A master that recovered from a crash skipped the records that it tore, and has given
+        # their queue offsets again: the same records are to be skipped whenever queues are rebuilt.
+        dispatcher.checks_content = True
         dispatcher.finish_keys(now_ms)
         ends: dict[ConsumeQueue, int] = {}
         while True:
-            dispatcher.go_to(start, torn)
+            dispatcher.go_to(start)
             report.dispatched_from = start
             dispatcher.holes.clear()
             dispatcher.is_strict = start > log_min
@@ -509,6 +508,7 @@ class Recovery:
                 gap.queue.reset()
                 start = log_min
         dispatcher.is_strict = False
+        dispatcher.checks_content = False
         for queue, max_offset in ends.items():
             if queue.is_fresh and max_offset:
                 queue.start_at(max_offset)  # its messages are gone; its offsets continue

@@ -12,25 +12,31 @@ from reput.format import message as record
 from reput.format.message import Verdict
 from reput.store.commit_log_view import CommitLogView, Damage, LogBatch
 
-_CHECKSUMS = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
 _BODY_LENGTH_V4 = 84
 _NO_PROPERTIES_V4 = 91
 """Size of a record without properties, minus body and topic, with two IPv4 hosts."""
 
 
-def find_torn_records(log: CommitLogView, start: int, stop: int) -> list[Damage]:
-    """Return records in ``[start, stop)`` with a valid frame and a missing part.
+def without_torn(log: CommitLogView, batch: LogBatch) -> LogBatch:
+    """Return a batch whose records with a missing end are damage, as those with a wrong checksum.
 
     Args:
-        log: The log after a crash.
-        start: Physical offset of a record; everything before it was synced.
-        stop: Physical offset of the log's end.
+        log: The log of the batch.
+        batch: Records of ``CommitLogView.walk``, which has compared their checksums.
     """
-    torn = []
-    for batch in log.walk(start, stop):
-        torn += [damage for damage in batch.damage if damage.verdict in _CHECKSUMS]
-        torn += _cut_short(log, batch)
-    return sorted(torn, key=lambda damage: damage.physical_offset)
+    torn = _cut_short(log, batch)
+    if not torn:
+        return batch
+    starts = [damage.physical_offset - batch.physical_offset for damage in torn]
+    is_whole = ~np.isin(batch.positions, np.array(starts, np.int64))
+    damage = sorted([*batch.damage, *torn], key=lambda each: each.physical_offset)
+    return LogBatch(
+        batch.buffer,
+        batch.physical_offset,
+        batch.positions[is_whole],
+        batch.sizes[is_whole],
+        tuple(damage),
+    )
 
 
 def first_damage(log: CommitLogView, start: int, stop: int) -> int | None:

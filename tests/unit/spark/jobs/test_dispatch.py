@@ -15,11 +15,18 @@ import store_builder
 import store_fixture
 from reput import config
 from reput.errors import InvalidOption, StoreUnavailable
-from reput.format import cq_unit, index_entry, properties as props, sys_flag as flags
+from reput.format import (
+    cq_unit,
+    index_entry,
+    message as record,
+    properties as props,
+    sys_flag as flags,
+)
 from reput.spark.jobs.dispatch import run_dispatch
 from reput.store import paths
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
+from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 from spark.dispatch_setting import (
     FAMILIES,
@@ -394,6 +401,41 @@ def test_the_store_engine_continues_after_the_job(tmp_path: Path) -> None:
         assert store.recovery.rebuilt_queues == []
         assert store.max_offset("TopicA", 0) == 20
     assert_same(built.root, build(tmp_path / "again").root)
+
+
+@pytest.mark.parametrize("part", ["body", "properties"])
+def test_a_record_torn_by_an_earlier_crash_gets_no_unit(part: str, tmp_path: Path) -> None:
+    """The broker skipped it, and gave its queue offset again: rebuilt queues have to agree."""
+    root = tmp_path / "store"
+    options = small(root, mapped_file_size_commit_log=64 * 1024)
+    store = MessageStore.open(config=options)
+    keys = f"KEYS\1{'k' * 600}\2".encode()  # more than a sector
+    ends = [
+        store.put(IncomingMessage("TopicA", b"b" * 700, queue_id, keys)).end_offset
+        for queue_id in [0] * 18 + [1]
+    ]
+    store.abandon()
+    zeros = (ends[17] - 1_000, 10) if part == "body" else (ends[17] & -512, ends[17] % 512)
+    with next((root / paths.COMMIT_LOG).iterdir()).open("r+b") as file:
+        file.seek(zeros[0])
+        file.write(bytes(zeros[1]))
+    with MessageStore.open(config=options) as store:
+        assert [hole.physical_offset for hole in store.recovery.holes] == [ends[16]]
+        for body in (b"after", b"the crash"):
+            store.put(IncomingMessage("TopicA", body))
+        store.step()
+    expected = files_of(root, paths.CONSUME_QUEUE)
+    with MessageStore.open(config=options) as store:
+        (data,) = store.get("TopicA", 0, 17, 1).records
+        assert record.decode(data).body == b"after"
+    result = run_dispatch(Here(), str(root), config=options, target=str(tmp_path / "target"))
+    assert [hole[0] for hole in result.holes] == [ends[16]]
+    assert files_of(tmp_path / "target", paths.CONSUME_QUEUE) == expected
+    shutil.rmtree(root / paths.CONSUME_QUEUE)
+    with MessageStore.open(config=options) as store:
+        assert store.recovery.was_clean
+        assert store.recovery.rebuilt_queues == [("TopicA", 0), ("TopicA", 1)]
+    assert files_of(root, paths.CONSUME_QUEUE) == expected
 
 
 def test_invalid_options_are_refused(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ from reput.store.config import StoreConfig
 from reput.store.config_tables import ConsumerOffset, Table
 from reput.store.files import absolute
 from reput.store.reader import Condition
-from reput.store.torn_records import find_torn_records
 from reput.store.verify.index_check import CheckedFile, spans_of
 from reput.store.verify.queue_rows import redispatch_from
 
@@ -234,7 +233,6 @@ class _Audit:
             self._end,
             None,
             tombstones.read(reader.folder),
-            self._torn_spans(),
             frozenset(topic.name for topic in reader.folder.entries(paths.BATCH_CONSUME_QUEUE)),
         )
         return AuditInputs(
@@ -249,18 +247,6 @@ class _Audit:
             delays=delays,
             index_spans=spans_of(()),
         )
-
-    def _torn_spans(self) -> tuple[tuple[int, int], ...]:
-        """Return the spans of records that a crash has torn; they are in the last two files."""
-        log = self._reader.log
-        if self._reader.state.condition is not Condition.CRASHED or self._reader.is_live:
-            return ()
-        last = [file for file in log.files if file.start < self._end][-2:]
-        if not last:
-            return ()
-        start = log.part_start(last[0].start, self._end)
-        torn = find_torn_records(log, start, self._end)
-        return tuple((record.physical_offset, record.end) for record in torn)
 
     # Tasks
 

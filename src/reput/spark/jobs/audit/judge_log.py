@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from reput.format import cq_unit, kernels, names
-from reput.format.message import Verdict as RecordVerdict
 from reput.spark import plan
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.audit.index_entries import IndexBlock, RangeEntries
@@ -38,6 +37,7 @@ from reput.spark.jobs.dispatch import write_plan
 from reput.spark.jobs.dispatch.write_plan import QueueKey, RecordRun
 from reput.store.commit_log_view import Damage, LogBatch
 from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
+from reput.store.torn_records import without_torn
 from reput.store.verify import queue_rows
 from reput.store.verify.light_rows import light_rows
 from reput.store.verify.unit_check import (
@@ -131,8 +131,8 @@ class _RangeJudge:
         """Yield the judged records; add everything else to the result."""
         source, part = self._inputs.source, self._part
         start = source.log.part_start(part.start, part.stop)
-        for whole in source.log.walk(start, part.stop, is_end=part.is_end):
-            batch = self._without_torn(whole)
+        for window in source.log.walk(start, part.stop, is_end=part.is_end):
+            batch = without_torn(source.log, window)
             if not len(batch.positions):
                 self._open_holes += batch.damage
                 continue
@@ -141,25 +141,6 @@ class _RangeJudge:
             yield self._judge(batch, columns)
         self._result.holes += [(hole, self._result.last_ms, None) for hole in self._open_holes]
         self._result.strays = self._entries.settle()
-
-    def _without_torn(self, batch: LogBatch) -> LogBatch:
-        """Turn records that a crash has torn into holes."""
-        is_torn = self._inputs.source.is_torn(batch)
-        if not is_torn.any():
-            return batch
-        places = batch.positions + batch.physical_offset
-        name = self._inputs.source.log.file_at(int(places[0])).name
-        torn = [
-            Damage(int(place), int(size), RecordVerdict.TRUNCATED, name)
-            for place, size in zip(places[is_torn], batch.sizes[is_torn], strict=True)
-        ]
-        return LogBatch(
-            batch.buffer,
-            batch.physical_offset,
-            batch.positions[~is_torn],
-            batch.sizes[~is_torn],
-            (*batch.damage, *torn),
-        )
 
     def _add_holes(self, batch: LogBatch, columns: kernels.Columns) -> None:
         """Add holes with the store times around them; keep those after the last record open."""

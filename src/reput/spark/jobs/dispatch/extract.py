@@ -30,6 +30,7 @@ from reput.store.commit_log_view import CommitLogView, LogBatch
 from reput.store.config import StoreConfig
 from reput.store.consume_queue_view import UNIT_TYPE
 from reput.store.files import Folder, open_folder
+from reput.store.torn_records import without_torn
 from reput.store.verify.light_rows import light_rows
 
 UNIT_ROW = np.dtype([("queue_offset", "<i8"), ("unit", UNIT_TYPE)])
@@ -68,8 +69,6 @@ class LogSource:
     """Topics whose queues are made; None for all, and the light queues of their messages."""
     tombstones: Mapping[str, int]
     """Topic -> physical offset before which its messages are in no queue."""
-    torn: tuple[tuple[int, int], ...]
-    """Spans of records that a crash has torn; they are skipped."""
     batch_topics: frozenset[str] = frozenset()
     """Topics with batch queues; they get no plain queues."""
 
@@ -86,11 +85,6 @@ class LogSource:
     def __getstate__(self) -> dict[str, object]:
         """Leave out the opened files: a task opens its own."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-    def is_torn(self, batch: LogBatch) -> npt.NDArray[np.bool_]:
-        """Return which records of a window a crash has torn."""
-        starts = np.array([start for start, _ in self.torn], np.int64)
-        return np.isin(batch.positions + batch.physical_offset, starts)
 
     def is_wanted(self, topic: str, range_start: int) -> bool:
         """Return whether a topic's records in a range get units; ranges are cut at tombstones."""
@@ -120,21 +114,14 @@ def read(source: LogSource, part: plan.LogRange, *, is_indexed: bool) -> RangeRe
     """
     reading = _Reading(source, part, is_indexed=is_indexed)
     start = source.log.part_start(part.start, part.stop)
-    for batch in source.log.walk(start, part.stop, check_crc=False, is_end=part.is_end):
+    for window in source.log.walk(start, part.stop, is_end=part.is_end):
+        batch = without_torn(source.log, window)
         reading.survey.holes += [
             (hole.physical_offset, hole.length, hole.reason) for hole in batch.damage
         ]
-        kept = _without_torn(source, batch)
-        if len(kept.positions):
-            reading.add(kept)
+        if len(batch.positions):
+            reading.add(batch)
     return reading.done()
-
-
-def _without_torn(source: LogSource, batch: LogBatch) -> LogBatch:
-    if not source.torn:
-        return batch
-    kept = ~source.is_torn(batch)
-    return LogBatch(batch.buffer, batch.physical_offset, batch.positions[kept], batch.sizes[kept])
 
 
 class _Reading:
@@ -246,10 +233,7 @@ class _Reading:
 
     def done(self) -> RangeRead:
         """Sort the units by queue, and return all rows."""
-        source, part, survey = self._source, self._part, self.survey
-        for low, high in plan.meet_spans(source.torn, part.start, part.stop):
-            survey.holes.append((low, high - low, "a crash has torn the record"))
-        survey.holes.sort()
+        source, survey = self._source, self.survey
         units = _joined(self._units, UNIT_ROW)
         keys = np.concatenate(self._keys) if self._keys else np.empty(0, np.int64)
         if source.config.enable_multi_dispatch:

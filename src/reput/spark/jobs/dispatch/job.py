@@ -30,7 +30,6 @@ from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
 from reput.store.files import Folder, open_folder
 from reput.store.reader import Condition, StoreReader, refuse_rocksdb
-from reput.store.torn_records import find_torn_records
 
 RANGE_BYTES = 256 * 1024 * 1024
 """Approximate bytes of the log that a task reads."""
@@ -245,10 +244,7 @@ class DispatchJob:
         """
         log, config = self.reader.log, self.config
         deleted_before = self.deleted_before(end)
-        torn = self._torn_spans(end)
-        source = LogSource(
-            self.store, config, end, self.topics, deleted_before, torn, self._batch_topics
-        )
+        source = LogSource(self.store, config, end, self.topics, deleted_before, self._batch_topics)
         files = [(file.start, min(file.nominal_end, file.end)) for file in log.files]
         spans = write_plan.cut_spans(plan.meet_spans(files, start, stop), deleted_before.values())
         ranges = plan.split_log(0, spans, end, range_bytes)
@@ -268,27 +264,6 @@ class DispatchJob:
             has=before.index_count,
         )
         return Surveyed(source, parts, start, stop, ranges, surveys, queues, index)
-
-    def _torn_spans(self, end: int) -> tuple[tuple[int, int], ...]:
-        """Return the spans of torn records, in the part of the log that was not synced."""
-        if self.reader.state.condition is not Condition.CRASHED or self.reader.is_live:
-            return ()
-        torn = find_torn_records(self.reader.log, self._synced(end), end)
-        return tuple((record.physical_offset, record.end) for record in torn)
-
-    def _synced(self, end: int) -> int:
-        """Return a record before which the log was on disk when the broker crashed."""
-        log, saved = self.reader.log, self.reader.state.checkpoint
-        if saved is None:
-            return log.min_offset
-        start = saved.queue_physical_offset
-        if log.min_offset < start < end and log.end_of(start) is not None:
-            return start
-        for file in reversed(log.files):
-            first = log.first_record(file) if file.start < end else None
-            if first is not None and first.store_timestamp <= saved.min_timestamp:
-                return file.start
-        return log.min_offset
 
 
 def open_log(store: str, config: StoreConfig) -> Folder:

@@ -36,14 +36,12 @@ from reput.spark.jobs.salvage.copy import Layout
 from reput.spark.jobs.salvage.scan import QueueKey, Scanned, ScanTask
 from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store import config_tables, paths
-from reput.store.commit_log_view import Damage
 from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 from reput.store.files import Folder, absolute
 from reput.store.message_store import MessageStore
-from reput.store.reader import Condition, StoreReader
+from reput.store.reader import StoreReader
 from reput.store.table_files import ConsumerOffsetTable, DelayOffsetTable
-from reput.store.torn_records import find_torn_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,9 +213,8 @@ class _Salvage:
         self._refuse_target()
         reader, log = self._reader, self._reader.log
         stop = self._stop()
-        torn = self._torn_records(stop)
-        scanned = self._runner("scan", salvage_scan.scan, self._scan_tasks(stop, torn))
-        holes = hole_filling.join([*salvage_scan.with_times(scanned), *torn])
+        scanned = self._runner("scan", salvage_scan.scan, self._scan_tasks(stop))
+        holes = hole_filling.join(salvage_scan.with_times(scanned))
         end = max([log.min_offset, *(task.end for task in scanned)])
         # Holes after the end are reported, but not filled.
         inner = [hole for hole in holes if hole.end <= end]
@@ -271,7 +268,7 @@ class _Salvage:
             return tail.stale.end
         return max(tail.end_offset, self._reader.log.min_offset)
 
-    def _scan_tasks(self, stop: int, torn: Sequence[Hole]) -> list[ScanTask]:
+    def _scan_tasks(self, stop: int) -> list[ScanTask]:
         reader, start = self._reader, self._reader.log.min_offset
         span = [(start, stop)] if start < stop else []
         parts: list[plan.LogRange | tuple[QueueKey, ...]] = [
@@ -285,22 +282,7 @@ class _Salvage:
         ]
         share = max(-(-len(keys) // 32), 1)
         parts += [tuple(keys[i : i + share]) for i in range(0, len(keys), share)]
-        starts = tuple(hole.physical_offset for hole in torn)
-        return [ScanTask(self._store, part, starts) for part in parts]
-
-    def _torn_records(self, stop: int) -> list[Hole]:
-        """Return records that a crash has torn although records follow them.
-
-        Only the last two files are checked: older ones had been synced long before.
-        """
-        log = self._reader.log
-        if self._reader.state.condition is not Condition.CRASHED:
-            return []
-        files = [file for file in log.files if file.start < stop][-2:]
-        torn: list[Damage] = []
-        if files:
-            torn = find_torn_records(log, log.part_start(files[0].start, stop), stop)
-        return [salvage_scan.hole(damage) for damage in torn]
+        return [ScanTask(self._store, part) for part in parts]
 
     def _after_the_end(self, reader: StoreReader, stop: int) -> list[Hole]:
         tail = reader.tail

@@ -19,6 +19,7 @@ from reput.spark.jobs.queue_runs import Run
 from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store.commit_log_view import Damage, LogBatch
 from reput.store.reader import StoreReader
+from reput.store.torn_records import without_torn
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
@@ -32,8 +33,6 @@ class ScanTask:
 
     source: StoppedStore
     part: plan.LogRange | tuple[QueueKey, ...]
-    torn: tuple[int, ...]
-    """Physical offsets of records with a valid frame and torn content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +58,29 @@ def scan(task: ScanTask) -> Scanned:
     """Run a task."""
     reader = task.source.reader()
     if isinstance(task.part, plan.LogRange):
-        return _scan_log(reader, task.part, task.torn)
+        return _scan_log(reader, task.part)
     return _list_queues(reader, task.part)
 
 
-def _scan_log(reader: StoreReader, part: plan.LogRange, torn: tuple[int, ...]) -> Scanned:
+def _scan_log(reader: StoreReader, part: plan.LogRange) -> Scanned:
     """Scan a range of the log. Each damage is in full in exactly one range."""
     log = reader.log
     start = log.part_start(part.start, part.stop)
     holes: list[Hole] = []
     by_queue: dict[QueueKey, list[npt.NDArray[np.int64]]] = defaultdict(list)
     count = size = end = last_ms = 0
-    for batch in log.walk(start, part.stop, is_end=part.is_end):
-        times = batch.columns().numbers("store_timestamp")
+    for window in log.walk(start, part.stop, is_end=part.is_end):
+        batch = without_torn(log, window)
+        columns = batch.columns()
+        times = columns.numbers("store_timestamp")
         holes += [_timed(damage, batch, times, last_ms) for damage in batch.damage]
-        starts = batch.positions + batch.physical_offset
-        is_whole = ~np.isin(starts, np.array(torn, np.int64))
-        sizes = batch.sizes[is_whole]
-        if not len(sizes):
+        if not len(batch.positions):
             continue
-        last_ms = int(times[is_whole][-1])
-        count += len(sizes)
-        size += int(sizes.sum(dtype=np.int64))
-        end = int(starts[is_whole][-1]) + int(sizes[-1])
-        for key, offsets in _queue_offsets(batch.columns().take(is_whole)):
+        last_ms = int(times[-1])
+        count += len(batch.sizes)
+        size += int(batch.sizes.sum(dtype=np.int64))
+        end = batch.physical_offset + int(batch.positions[-1]) + int(batch.sizes[-1])
+        for key, offsets in _queue_offsets(columns):
             by_queue[key].append(offsets)
     runs = tuple(
         (*key, *run)
