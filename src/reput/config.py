@@ -11,17 +11,18 @@ One file holds the settings of several parts: make each from the same ``Settings
 ``unknown`` at the end.
 """
 
+import codecs
 import dataclasses
 import enum
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from reput.errors import InvalidOption, excerpt, similar_name
+from reput.errors import InvalidOption, InvalidOptions, excerpt, similar_name
 from reput.secret import Secret
 
 ENVIRONMENT_PREFIX = "REPUT_"
@@ -166,28 +167,52 @@ class Settings:
         """Return a part's settings: an instance of its dataclass.
 
         Raises:
-            InvalidOption: A value is not allowed, or a setting was given under two names.
+            InvalidOption: A value is not allowed, or a setting was given under two names; also
+                ``InvalidOptions``, for several of them.
         """
         fields = _fields(part)
         keys: Keys = getattr(part, "keys", Keys())
         self._known |= {*fields, *keys.renamed, *keys.without_effect, *keys.only}
         values: dict[str, Any] = {}
+        problems: list[InvalidOption] = []
         for layer in self._layers:
             in_layer: dict[str, str] = {}
             for given in layer:
                 key = keys.renamed.get(given.key, given.key)
-                if given.key in keys.without_effect:
-                    self.without_effect[given.key] = keys.without_effect[given.key]
-                elif given.key in keys.only:
-                    _check_only(given, *keys.only[given.key])
-                elif key in fields:
-                    if key in in_layer:
-                        other = f"one of {in_layer[key]} and {given.name}, not both"
-                        raise InvalidOption(given.name, given.value, other)
-                    in_layer[key] = given.name
-                    name, hint = fields[key]
-                    values[name] = _convert(given, hint, is_renamed=key != given.key)
-        return part(**values)
+                try:
+                    if given.key in keys.without_effect:
+                        self.without_effect[given.key] = keys.without_effect[given.key]
+                    elif given.key in keys.only:
+                        _check_only(given, *keys.only[given.key])
+                    elif key in fields:
+                        if key in in_layer:
+                            other = f"one of {in_layer[key]} and {given.name}, not both"
+                            raise InvalidOption(given.name, given.value, other)
+                        in_layer[key] = given.name
+                        name, hint = fields[key]
+                        values[name] = _convert(given, hint, is_renamed=key != given.key)
+                except InvalidOption as error:
+                    problems.append(error)
+        try:
+            made = part(**values)
+        except InvalidOption as error:
+            problems.append(error)
+        else:
+            if not problems:
+                return made
+        raise problems[0] if len(problems) == 1 else InvalidOptions(problems)
+
+    def problems(self, parts: Iterable[type]) -> list[InvalidOption]:
+        """Return the values of some parts that are not allowed."""
+        problems: list[InvalidOption] = []
+        for part in parts:
+            try:
+                self.make(part)
+            except InvalidOptions as error:
+                problems += error.problems
+            except InvalidOption as error:
+                problems.append(error)
+        return problems
 
     def unknown(self) -> tuple[Unknown, ...]:
         """Return the keys that no part made so far has, in the given order."""
@@ -246,6 +271,20 @@ def check_ranges(part: object) -> None:
 
 
 # --- the syntax of java.util.Properties ------------------------------------
+
+
+def read_properties(path: str | Path) -> dict[str, str]:
+    """Return the pairs of a .properties file.
+
+    It is read as Latin-1, as in Java: the same file must refer to the same folders. The mark that
+    editors write before UTF-8, to Java a part of the first key, is left out.
+
+    Raises:
+        InvalidOption: As ``parse_properties``.
+        OSError: The file cannot be read.
+    """
+    data = Path(path).read_bytes()
+    return parse_properties(data.removeprefix(codecs.BOM_UTF8).decode("latin-1"))
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -354,13 +393,11 @@ def _of_source(source: Mapping[str, object] | str | Path | None) -> list[_Given]
     if source is None or isinstance(source, Mapping):
         return [_Given(key, key, value, "settings") for key, value in (source or {}).items()]
     try:
-        # Latin-1, as in Java: the same file must refer to the same folders.
-        text = Path(source).read_bytes().decode("latin-1")
+        pairs = read_properties(source)
     except OSError as error:
-        raise InvalidOption(
-            "configuration file", str(source), f"a readable file: {error}"
-        ) from error
-    return [_Given(key, key, value, str(source)) for key, value in parse_properties(text).items()]
+        allowed = f"a readable file: {error.strerror}"
+        raise InvalidOption("configuration file", str(source), allowed) from error
+    return [_Given(key, key, value, str(source)) for key, value in pairs.items()]
 
 
 def _fields(part: type) -> dict[str, tuple[str, Any]]:

@@ -27,7 +27,7 @@ broker, may succeed; ``refresh_route`` that the route must be fetched again firs
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 EXCERPT_LETTERS = 200
 """Characters of foreign text that an error repeats."""
@@ -154,6 +154,23 @@ class InvalidOption(ReputError):
         self.value = value
         self.allowed = allowed
         super().__init__(f"option {excerpt(name)!r} is {excerpt(repr(value))}; allowed: {allowed}")
+
+
+class InvalidOptions(InvalidOption):
+    """Several options have values that are not allowed.
+
+    Args:
+        problems: All of them, at least two; the first one is this error's own.
+    """
+
+    def __init__(self, problems: Sequence[InvalidOption]) -> None:
+        first = problems[0]
+        super().__init__(first.name, first.value, first.allowed)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        """Return all problems as one line."""
+        return "; ".join(f"{problem}" for problem in self.problems)
 
 
 class InvalidHeader(ReputError):

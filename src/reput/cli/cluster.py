@@ -100,9 +100,10 @@ def brokers(
     return View(
         {"brokers": brokers},
         Table(
-            "cluster broker=broker_name #id=broker_id address version #put/s=put_tps:.1f "
-            "#p99_ms=put_latency_99_ms #get/s=get_tps:.1f #put_today=put_today_count "
-            "#got_today=got_today_count #disk=disk_ratio:.0% @up_since=boot_timestamp problem",
+            "cluster broker=broker_name #id=broker_id address version reput=reput_version "
+            "#put/s=put_tps:.1f #p99_ms=put_latency_99_ms #get/s=get_tps:.1f "
+            "#put_today=put_today_count #got_today=got_today_count #disk=disk_ratio:.0% "
+            "@up_since=boot_timestamp problem",
             brokers,
         ),
         exit_code=EXIT_DAMAGE if any(row["problem"] for row in brokers) else 0,
@@ -145,6 +146,7 @@ def _status_document(status: dict[str, str]) -> Document:
     got_today = _difference(status, "msgGetTotalTodayNow", "msgGetTotalTodayMorning")
     return {
         "version": status.get("brokerVersionDesc", "").removeprefix("V").replace("_", ".") or None,
+        "reput_version": status.get("reputVersion"),
         "put_tps": _first_number(status.get("putTps")),
         "get_tps": _first_number(status.get("getTransferedTps") or status.get("getTransferredTps")),
         "put_latency_99_ms": _first_number(status.get("putLatency99")),

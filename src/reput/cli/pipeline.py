@@ -542,6 +542,7 @@ def compact(
 
     if (store is None) == (archive is None):
         raise InvalidOption("--store", store, "a store with --target, or --archive")
+    retention = retention_from("--keep", keep)
     return _run(
         session,
         "compact",
@@ -549,7 +550,7 @@ def compact(
             spark,
             store or archive or "",
             target,
-            retention=retention_from("--keep", keep),
+            retention=retention,
             dry_run=dry_run,
             progress=progress,
         ),

@@ -64,10 +64,10 @@ def _up(arguments: Sequence[str]) -> int:
     parser = _parser("up", _up)
     parser.add_argument("--store", metavar="DIR", help="the store folder (./reput-data)")
     parser.add_argument(
-        "--port", type=int, default=9876, help="port of the name server; 0: any (9876)"
+        "--port", type=_port, default=9876, help="port of the name server; 0: any (9876)"
     )
     parser.add_argument(
-        "--broker-port", type=int, default=10911, help="port of the broker; 0: any (10911)"
+        "--broker-port", type=_port, default=10911, help="port of the broker; 0: any (10911)"
     )
     parser.add_argument(
         "--host",
@@ -103,7 +103,7 @@ def _namesrv(arguments: Sequence[str]) -> int:
     """
     parser = _parser("namesrv", _namesrv)
     _add_config(parser, "a namesrv.conf")
-    parser.add_argument("--port", type=int, help="port to listen on (listenPort, 9876)")
+    parser.add_argument("--port", type=_port, help="port to listen on (listenPort, 9876)")
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
@@ -127,7 +127,18 @@ def _broker(arguments: Sequence[str]) -> int:
         help="name servers: host:port;host:port (namesrvAddr)",
     )
     parser.add_argument("--store", metavar="DIR", help="the store folder (storePathRootDir)")
-    parser.add_argument("--port", type=int, help="port to listen on (listenPort, 10911)")
+    parser.add_argument("--port", type=_port, help="port to listen on (listenPort, 10911)")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="report everything that is wrong with the settings, and exit: with 2 if the broker "
+        "would not start",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse unknown settings and settings without effect, instead of a warning",
+    )
     # Of ``reput up --replicas``: its end, even by SIGKILL, closes the pipe.
     parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
     _add_metrics(parser)
@@ -157,13 +168,20 @@ def _parser(name: str, command: Callable[..., int]) -> _Parser:
     )
 
 
+def _port(text: str) -> int:
+    """Return the number of a port. Raises ``argparse.ArgumentTypeError``."""
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; allowed: 0 to 65535")
+    return int(text)
+
+
 def _add_config(parser: _Parser, text: str) -> None:
     parser.add_argument("-c", "--config", dest="path", metavar="FILE", help=text)
 
 
 def _add_metrics(parser: _Parser) -> None:
     parser.add_argument(
-        "--metrics-port", type=int, help="serve /metrics and /health over HTTP (metricsPort)"
+        "--metrics-port", type=_port, help="serve /metrics and /health over HTTP (metricsPort)"
     )
     parser.add_argument(
         "--metrics-address",

@@ -13,13 +13,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reput import config as settings, descriptors, remote_settings
 from reput.cli import garbage
-from reput.cli.exit_codes import EXIT_INTERRUPTED
+from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 from reput.errors import InvalidOption, ReputError, StoreUnavailable
 from reput.limits import Refusals
 
@@ -135,6 +135,8 @@ def broker(
     metrics_address: str | None,
     print_all: bool,
     print_important: bool,
+    check: bool = False,
+    strict: bool = False,
     stop_with_stdin: bool = False,
 ) -> int:
     """Run a broker; return the exit code."""
@@ -150,7 +152,16 @@ def broker(
     }
     if namesrv_addr is None and "namesrvAddr" not in keys_of(path):
         explicit["namesrv_addr"] = os.environ.get("NAMESRV_ADDR")  # as mqbroker does
-    loaded = config.load(path, environment=environment(), explicit=_given(explicit))
+    try:
+        loaded = config.load(path, environment=environment(), explicit=_given(explicit))
+    except InvalidOption as error:
+        if check:
+            return _report_check(error, ())
+        raise
+    if check:
+        return _report_check(None, loaded.warnings, is_strict=strict)
+    if strict and loaded.warnings:
+        raise CannotServe("; ".join(loaded.warnings))
     for warning in loaded.warnings:
         _log.warning("%s", warning)
     if print_all or print_important:
@@ -168,9 +179,10 @@ def broker(
             loaded.broker, loaded.store, config_path=path, tls=loaded.tls, access=loaded.access
         )
         where = loaded.store.store_path_root_dir
-        with readable_errors(
-            loaded.broker.listen_port, "--port, or listenPort in broker.conf", store=where
-        ):
+        port_option = "--port, or listenPort in broker.conf"
+        with readable_errors(loaded.broker.listen_port, port_option, store=where):
+            _refuse_store(where)
+            _refuse_port(loaded.broker.bind_address, loaded.broker.listen_port)
             await server.start()
         if stop_with_stdin:
             stop.listen_to(sys.stdin.fileno())
@@ -206,6 +218,7 @@ def up(
 
     given = keys_of(path)
     root = str(Path(store or given.get("storePathRootDir") or DEFAULT_FOLDER).absolute())
+    _refuse_store(root)
     defaults: dict[str, object] = {
         "broker_name": "broker-a",
         "enable_property_filter": True,
@@ -247,6 +260,7 @@ def up(
                 loaded.broker, loaded.store, config_path=path, tls=loaded.tls, access=loaded.access
             )
             with readable_errors(broker_port, "--broker-port", store=root):
+                _refuse_port(host, broker_port)
                 await server.start()
             advertised = join_address(loaded.broker.broker_ip1, name_server.port)
             await _serve(server, stop, "--metrics-port", lambda: _banner(server, advertised))
@@ -256,6 +270,50 @@ def up(
             await name_server.stop()
 
     return run(body)
+
+
+def _report_check(
+    error: InvalidOption | None, warnings: Sequence[str], *, is_strict: bool = False
+) -> int:
+    """Print the faults in the settings of a broker; return the exit code."""
+    problems = getattr(error, "problems", (error,)) if error is not None else ()
+    for problem in problems:
+        print(f"wrong    {problem}")
+    for warning in warnings:
+        print(f"warning  {warning}")
+    if problems:
+        print(f"The broker would not start: {len(problems)} settings are wrong.")
+    elif warnings and is_strict:
+        print("The broker would not start with --strict.")
+    else:
+        print("The broker would start with these settings.")
+    return EXIT_ERROR if problems or (warnings and is_strict) else 0
+
+
+def _refuse_store(root: str) -> None:
+    """Refuse a store that is no folder, before anything else is reported about files in it.
+
+    Raises:
+        CannotServe: There is another file, or a folder that does not exist cannot be made.
+    """
+    first = next(path for path in (Path(root), *Path(root).parents) if path.exists())
+    if not first.is_dir():
+        raise CannotServe(f"{first} is no folder; choose another for the store: --store")
+
+
+def _refuse_port(host: str, port: int) -> None:
+    """Refuse a port in use before a store is created, as a start would fail only after that.
+
+    Raises:
+        OSError: The port cannot be listened on.
+    """
+    if port:
+        for *kind, _, address in socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[:1]:
+            with socket.socket(*kind) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -523,7 +581,8 @@ def _banner(server: "Broker", address: str) -> str:
     from reput import __version__
 
     config = server.settings.broker
-    where = f"{server.identity.address} ({config.broker_name} of {config.broker_cluster_name})"
+    broker_address = join_address(config.broker_ip1, server.identity.port)
+    where = f"{broker_address} ({config.broker_name} of {config.broker_cluster_name})"
     count, queue_count = _contents(server)
     lines = [
         f"reput {__version__}: a name server and a broker",
@@ -568,10 +627,10 @@ def keys_of(path: str | None) -> dict[str, str]:
     values = {}
     if path is not None:
         try:
-            values = settings.parse_properties(Path(path).read_bytes().decode("latin-1"))
+            values = settings.read_properties(path)
         except OSError as error:
-            allowed = f"a readable file: {error}"
-            raise InvalidOption("configuration file", path, allowed) from error
+            allowed = f"a readable file: {error.strerror}"
+            raise InvalidOption("--config", path, allowed) from error
     for name, text in environment().items():
         if name.startswith(settings.ENVIRONMENT_PREFIX):
             key = settings.key_of(name.removeprefix(settings.ENVIRONMENT_PREFIX).lower())

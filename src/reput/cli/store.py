@@ -96,9 +96,11 @@ def _info_fields(document: Document, clock: Clock) -> Fields:
 
 
 def _condition_text(document: Document) -> str:
+    from reput.store.reader import process_name
+
     condition = str(document["condition"])
     if condition == "running":
-        return f"running (process {document['lock_holder']})"
+        return f"running ({process_name(document['lock_holder'])})"
     return "crashed, or copied while running (has abort)" if condition == "crashed" else condition
 
 

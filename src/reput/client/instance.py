@@ -35,6 +35,7 @@ from reput.client.core.route_cache import (
 )
 from reput.clock import Clock, SystemClock
 from reput.errors import (
+    BrokerError,
     CorruptRecord,
     InvalidBody,
     InvalidOption,
@@ -407,12 +408,19 @@ class ClientInstance:
             task.add_done_callback(_retrieve)
         return await asyncio.shield(task)
 
+    def name_server_error(self, reply: Command) -> BrokerError:
+        """Return the error of a name server's reply whose code is not success."""
+        remark = reply.remark
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            remark = f"{remark}; it may be a broker: name servers listen at port 9876 by default"
+        return broker_error(reply.code, remark, self.name_servers[self._name_server_at])
+
     async def _fetch_alone(self, topic: str) -> TopicRoute:
         reply = await self.ask_name_server(requests.route(topic))
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(topic)
         if reply.code != ResponseCode.SUCCESS:
-            raise broker_error(reply.code, reply.remark, self.name_servers[self._name_server_at])
+            raise self.name_server_error(reply)
         route = topic_route(topic, bodies.decode(bodies.TopicRouteData, reply.body))
         self._learn(route)
         return route

@@ -11,6 +11,7 @@ the reply was lost: a retried message can be stored twice, with one ``message_id
 
 import asyncio
 import dataclasses
+import logging
 import os
 import random
 import socket
@@ -172,6 +173,7 @@ class Producer:
         self._choice = QueueChoice(self._slow_brokers)
         self._unique_keys = UniqueKeys(bytes(4), 0, 0)
         self._full_topics: dict[str, str] = {}
+        self._has_warned_of_level = False
         """Topics of sends, to their names with namespace."""
         self._awaited = AwaitedReplies(self._clock)
         self._traces: TraceWriter | None = None
@@ -604,6 +606,14 @@ class Producer:
         if tags and TAG_SEPARATOR in tags and props.UNIQ_KEY not in message.properties:
             allowed = "one tag; only subscriptions list tags, like TagA || TagB"
             raise InvalidOption("tags", tags, allowed)
+        if message.delay_level > DEFAULT_DELAY_LEVELS and not self._has_warned_of_level:
+            self._has_warned_of_level = True
+            _log.warning(
+                "delay level %d: RocketMQ has %d levels, unless messageDelayLevel has more; a "
+                "message with a higher one waits as long as with the highest: 2 hours by default",
+                message.delay_level,
+                DEFAULT_DELAY_LEVELS,
+            )
         if not -_FLAG_LIMIT <= message.flag < _FLAG_LIMIT:
             raise InvalidOption("flag", message.flag, "a whole number of 32 bits with a sign")
 
@@ -804,7 +814,10 @@ def _sharded(
     return dataclasses.replace(message, properties=properties), select
 
 
+_log = logging.getLogger(__name__)
 _FLAG_LIMIT = 1 << 31
+DEFAULT_DELAY_LEVELS = 18
+"""Number of delay levels of a broker without messageDelayLevel."""
 _RECONSUME_TIME = "RECONSUME_TIME"
 _MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 

@@ -288,7 +288,7 @@ def load(
     tls = tls_settings.load(settings)
     others = {}
     if path is not None:
-        pairs = config.parse_properties(Path(path).read_bytes().decode("latin-1"))
+        pairs = config.read_properties(path)
         known = _pairs(value)
         others = {key: text for key, text in pairs.items() if key not in known}
     return CurrentConfig(value, others, tls), settings.unknown()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, similar_name
 from reput.spark import option_kinds as kinds
 from reput.spark.option_kinds import (
     COLUMNS,
@@ -399,7 +399,9 @@ def parse(options: Mapping[str, str], uses: Use, source: Source, **defaults: str
         if key not in known:
             choices = {option for row in rows for option in row.names.split()} | {"nameServer"}
             allowed = ", ".join(sorted(choices, key=str.lower))
-            raise InvalidOption(name, _shown(name, text), f"one of {allowed}")
+            similar = similar_name(name, choices)
+            question = f"; did you mean {similar!r}?" if similar else ""
+            raise InvalidOption(name, _shown(name, text), f"one of {allowed}{question}")
     return values
 
 

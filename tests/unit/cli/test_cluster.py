@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from reput.cli import cluster, main as cli
+import reput
+from reput.cli import cluster, exit_codes, main as cli
 from reput.cli.connecting import version_text
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command
@@ -29,6 +30,7 @@ def test_brokers_have_version_rates_and_disk(command: Command) -> None:
         "4.9.7",
         None,
     )
+    assert result["reput_version"] == reput.__version__
     assert 0 <= result["disk_ratio"] <= 1
     assert result["put_latency_99_ms"] >= 0
     assert "broker-a" in command("cluster", "brokers")
@@ -147,3 +149,13 @@ def test_the_name_server_comes_from_the_environment(
 )
 def test_versions(number: int, text: str) -> None:
     assert version_text(number) == text
+
+
+def test_the_port_of_a_broker_is_no_name_server(
+    rocketmq: LocalBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["topic", "list"], ["cluster", "show"]):
+        assert cli.run([*command, "-n", rocketmq.broker_addr]) == exit_codes.EXIT_ERROR
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"reput: {rocketmq.broker_addr} answers code 3: ")
+        assert "it may be a broker: name servers listen at port 9876 by default" in line

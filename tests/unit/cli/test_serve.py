@@ -378,17 +378,63 @@ def test_a_port_or_store_in_use_names_the_process(start: Start, tmp_path: Path) 
         assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
         text = refused(tmp_path, "up", *ANY_PORT)
         assert text.startswith(f"reput: {tmp_path}/reput-data is in use by pid {server.pid} (")
+        text = refused(tmp_path, "broker", "--store", "other", "--port", port)
+        assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
         assert server.stop() == 0
-    assert not (tmp_path / "other" / "abort").exists()
+    assert not (tmp_path / "other").exists(), "a start that is refused leaves a store"
+
+
+def test_a_store_that_is_no_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for command in ("up", "broker"):
+        assert cli.run([command, "--store", str(tmp_path / "file" / "store")]) == 2
+        text = f"reput: {tmp_path}/file is no folder; choose another for the store: --store"
+        assert capsys.readouterr().err.splitlines()[-1] == text
+
+
+def test_check_reports_everything_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_bytes(
+        # An editor's mark before the first key is no part of it.
+        b"\xef\xbb\xbfbrokerName=b\nlistenPort=x\nflushDiskType=y\nautocreatetopicenable=false\n"
+    )
+    broker = ["broker", "-c", str(conf)]
+    assert cli.run([*broker, "--check"]) == exit_codes.EXIT_ERROR
+    assert capsys.readouterr().out.splitlines() == [
+        "wrong    option 'listenPort' is 'x'; allowed: a whole number",
+        "wrong    option 'flushDiskType' is 'y'; allowed: ASYNC_FLUSH, SYNC_FLUSH",
+        "The broker would not start: 2 settings are wrong.",
+    ]
+    assert cli.run(broker) == exit_codes.EXIT_ERROR
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'listenPort' is 'x'" in line
+    assert "'flushDiskType' is 'y'" in line
+    conf.write_text("autocreatetopicenable=false\n")
+    warning = f"{conf}: unknown key 'autocreatetopicenable'; did you mean 'autoCreateTopicEnable'?"
+    assert cli.run([*broker, "--check"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"warning  {warning}"
+    assert cli.run([*broker, "--check", "--strict"]) == exit_codes.EXIT_ERROR
+    assert cli.run([*broker, "--strict"]) == exit_codes.EXIT_ERROR
+    assert capsys.readouterr().err == f"reput: {warning}\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["up", "--port", "x"], "argument --port: invalid int value: 'x' (reput up --help shows"),
+        (
+            ["up", "--port", "x"],
+            "argument --port: 'x' is no port; allowed: 0 to 65535 (reput up --help shows",
+        ),
         (["up", "--prot", "1"], "unrecognized arguments: --prot 1"),
-        (["broker", "-c", "missing.conf"], "missing.conf"),
-        (["namesrv", "--port", "70000"], "option 'listenPort' is 70000"),
+        (
+            ["broker", "-c", "missing.conf"],
+            "'missing.conf'; allowed: a readable file: No such file",
+        ),
+        (["namesrv", "--port", "70000"], "argument --port: '70000' is no port"),
         (["up", "--log-level", "loud"], "debug, info, warning, error, critical"),
         (["broker", "-n", "here"], "host:port of each name server"),
     ],

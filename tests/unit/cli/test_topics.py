@@ -104,3 +104,12 @@ def test_a_topic_is_not_created_twice(command: Command) -> None:
     command("topic", "create", "Orders")
     text = command.complaint("topic", "create", "Orders", "--queues", 1)
     assert text == "topic Orders already exists on broker-a; `reput topic update` changes it"
+
+
+def test_the_log_has_changes_of_topics_as_pairs(
+    command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="reput.broker")
+    command("topic", "create", "Orders", "--queues", "3")
+    (text,) = [text for text in caplog.messages if "'Orders' set by" in text]
+    assert " read_queue_count=3 write_queue_count=3 perm=6 " in text

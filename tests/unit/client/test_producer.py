@@ -209,6 +209,15 @@ async def test_invalid_messages_are_refused_before_sending(
     assert not sent(cluster)
 
 
+async def test_a_delay_level_that_few_brokers_have_is_reported_once(
+    producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for level in (18, 99, 100):
+        await producer.send(Message("T", b"x", delay_level=level))
+    (text,) = caplog.messages
+    assert text.startswith("delay level 99: RocketMQ has 18 levels")
+
+
 async def test_a_copy_keeps_the_tags_of_its_original(
     cluster: ScriptedCluster, producer: Producer
 ) -> None:

@@ -204,7 +204,9 @@ def test_refusals_have_name_value_and_allowed_values(name: str, text: str, allow
 def test_an_unknown_name_is_refused() -> None:
     error = refuse(topik="a")
     assert (error.name, error.value) == ("topik", "a")
-    known = error.allowed.removeprefix("one of ").split(", ")
+    names, _, question = error.allowed.partition("; ")
+    assert question == "did you mean 'topic'?"
+    known = names.removeprefix("one of ").split(", ")
     assert known == sorted(known, key=str.lower)
     assert {name for name, *_ in ACCEPTED} | {"path", "paths"} <= {*known}
 

@@ -7,6 +7,7 @@ the value that is true here.
 
 import shutil
 
+from reput import __version__
 from reput.broker.counters.stats import TIMER_DEQUEUE_NUMS, TOPIC_PUT_NUMS, Sums
 from reput.broker.parts import Parts
 from reput.broker.processors.connections import topics_of_group
@@ -65,6 +66,7 @@ def _described(parts: Parts) -> dict[str, str]:
         "brokerActive": str(parts.identity.is_master).lower(),
         "brokerVersion": str(codes.VERSION),
         "brokerVersionDesc": codes.VERSION_NAME,
+        "reputVersion": __version__,
         "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
         "startAcceptSendRequestTimeStamp": "0",
     }

@@ -9,9 +9,10 @@ are merged with it again when it is put; if that is refused, the entry is unchan
 put, and the reply is the refusal.
 """
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from reput.broker.parts import Parts
 from reput.broker.quotas import Reservation
@@ -23,6 +24,16 @@ from reput.remoting.time_slices import Steps, to_the_end
 
 LOGGED_MAX = 10
 """Entries of a list that are logged individually."""
+
+
+def _shown(settings: Any) -> str:
+    """Return settings as ``key=value`` for the log."""
+    return " ".join(
+        f"{field.name}={getattr(settings, field.name)}"
+        for field in dataclasses.fields(settings)
+        if field.name != "name"
+    )
+
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +127,7 @@ def _put(
                         continue
                 entries.put(settings, now_ms, reservation)
                 if len(merged) <= LOGGED_MAX:
-                    _log.info("%r set by %s: %s", name, channel.peer, settings)
+                    _log.info("%r set by %s: %s", name, channel.peer, _shown(settings))
             yield
     finally:
         entries.release(reservation)

@@ -18,7 +18,7 @@ from reput import config, limits
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, InvalidOptions
 from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from reput.format.ip_address import Network
 from reput.remote_settings import RemoteSettings
@@ -356,11 +356,15 @@ def load(
 
     Raises:
         InvalidOption: The file cannot be read, a value is not allowed, or two contradict each
-            other.
+            other; also ``InvalidOptions``, for several values.
     """
     settings = config.Settings(source, environment=environment, explicit=explicit)
-    given, store = settings.make(BrokerConfig), settings.make(StoreConfig)
-    access = settings.make(AccessSettings)
+    try:
+        given, store = settings.make(BrokerConfig), settings.make(StoreConfig)
+        access = settings.make(AccessSettings)
+    except InvalidOption as error:
+        problems = settings.problems((BrokerConfig, StoreConfig, AccessSettings))
+        raise InvalidOptions(problems) if len(problems) > 1 else error from None
     tls = tls_settings.load(settings)
     broker = for_role(given, store)
     honoured = pairs(broker, store).keys()

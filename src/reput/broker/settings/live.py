@@ -353,7 +353,9 @@ def _write(path: str, changes: Mapping[str, str]) -> None:
     try:
         text = Path(path).read_bytes().decode("latin-1")
     except OSError as error:
-        raise InvalidOption("configuration file", path, f"a readable file: {error}") from error
+        raise InvalidOption(
+            "configuration file", path, f"a readable file: {error.strerror}"
+        ) from error
     # The file may have a key under its alternative name, and only one of them is allowed.
     spelling = {_RENAMED.get(key, key): key for key in config.parse_properties(text)}
     replacements = {

@@ -12,7 +12,7 @@ from reput.client.core import requests
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import ClientInstance, Guest, NotStarted
 from reput.clock import Clock
-from reput.errors import BrokerError, InvalidOption, RemotingError, ReputError, broker_error
+from reput.errors import BrokerError, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, names
 from reput.format.bodies import ClusterInfo, MessageQueue
 from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
@@ -94,7 +94,7 @@ class ClusterCalls:
         """Send a request to one name server."""
         reply = await self.instance.ask_name_server(request)
         if reply.code != ResponseCode.SUCCESS:
-            raise broker_error(reply.code, reply.remark)
+            raise self.instance.name_server_error(reply)
         return reply
 
     async def ask_broker(self, broker: str, request: Command) -> Command:
