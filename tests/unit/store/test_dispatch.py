@@ -16,7 +16,7 @@ from reput.format import message as record, properties as props
 from reput.store import incoming, paths
 from reput.store.config import StoreConfig
 from reput.store.filter_bits import FilterBits
-from reput.store.incoming import IncomingMessage
+from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
 from store_fixture import Stores
@@ -152,3 +152,28 @@ def test_topics_with_batch_queues_get_no_plain_queues(tmp_path: Path) -> None:
         stored, _ = store.put_encoded(incoming.encode(IncomingMessage(topic, b"x"), b"../x"), 1)
         assert stored == 0
     assert {path.name for path in (root / paths.CONSUME_QUEUE).iterdir()} == before | {"Other"}
+
+
+def test_properties_at_their_limit_with_light_queues_and_checksum(stores: Stores) -> None:
+    """known-bugs.md#record-checksum: all that the broker adds counts, before anything is stored."""
+    store = stores.open(
+        enable_multi_dispatch=True, enabled_append_prop_crc=True, max_message_size=40_000
+    )
+    added = len("INNER_MULTI_QUEUE_OFFSET\x010\x02") + len("__CRC32#\x010123456789\x02")
+    own = {props.INNER_MULTI_DISPATCH: "%LMQ%a", "x": "x"}
+    room = 32_767 - added - len(props.encode(own)) + 1
+    for extra in (1, 0):
+        own["x"] = "x" * (room + extra)
+        result = store.put(IncomingMessage("Topic", b"body", 0, props.encode(own)))
+        while store.step():
+            pass
+        if extra:
+            assert result.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
+            assert store.max_offset("Topic", 0) == store.max_offset("%LMQ%a", 0) == 0
+    assert result.status is PutStatus.PUT_OK
+    for topic in ("Topic", "%LMQ%a"):
+        (data,) = store.get(topic, 0, 0).records
+        message = record.decode(data)
+        assert len(message.property_bytes) == 32_767
+        assert message.properties["x"] == own["x"]
+        assert message.properties["INNER_MULTI_QUEUE_OFFSET"] == "0"

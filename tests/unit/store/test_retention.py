@@ -132,6 +132,30 @@ def log_starts(store: MessageStore) -> list[int]:
     return [file.start // LOG_FILE_BYTES for file in store.log.files.files]
 
 
+def test_the_usage_is_checked_while_a_deletion_hangs(
+    stores: Stores, clock: ManualClock, disk: MeasuredDisk
+) -> None:
+    """known-bugs.md#disk-check: nothing more is deleted, but puts are refused in time."""
+    store = open_store(stores, clock=clock, disk=disk, **AT_NOON)
+    fill(store, 4)
+    age(store, clock, 100, 100)
+    run(store, clock, 59)
+    while log_starts(store) == [0, 1, 2, 3]:
+        store.step_disk()
+        clock.advance(100)
+        store.step_memory(clock.now_ms())
+    # From here on ``step_disk``, which runs in its own thread, waits for the disk.
+    assert log_starts(store) == [1, 2, 3]
+    disk.percent = 99
+    for _ in range(100):
+        clock.advance(100)
+        store.step_memory(clock.now_ms())
+    result = store.put(IncomingMessage("TopicA", BODY))
+    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "99" in result.reason
+    assert log_starts(store) == [1, 2, 3]
+
+
 # --- by room -------------------------------------------------------------------------------------
 
 
