@@ -99,6 +99,11 @@ def run(report_file: Path, master: str, *, is_bundled: bool, as_json: bool) -> i
         print(json.dumps(document, indent=2, ensure_ascii=False))
     report_text.show(console, report, _facts(story))
     console.print(f"\nReport with plots: [bold]{report_file.resolve()}[/]")
+    console.print(
+        "Next: `.venv/bin/reput up` starts a broker that stays, README.md sends it the first "
+        "messages, and `reput pipeline report --store DIR` reports on a store of yours.",
+        highlight=False,
+    )
     return 1 if report.damage or (story is not None and story.problems) else 0
 
 

@@ -73,7 +73,8 @@ def _flow(series: Sequence[_Series]) -> _Flow:
     span = max(max(samples[-1][0] for _, _, samples in series) - start, 1)
     peak = max(samples[-1][1] for _, _, samples in series) or 1
     return _Flow(
-        note="Messages so far. The height between two lines is the lag of the lower one.",
+        note="Messages so far: acknowledged by the broker, processed by the consumers, written "
+        "by Spark. The height between two lines is the lag of the lower one.",
         height=charts.PLOT_HEIGHT,
         lines=[(color, _points(samples, start, span, peak)) for _, color, samples in series],
         values=charts.value_axis(peak),

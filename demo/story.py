@@ -124,7 +124,7 @@ class Story:
                 (
                     "Consumed",
                     f"{traffic.consumed_count:,} by group {traffic.group}, "
-                    f"{traffic.consume_rate:,.0f} a second",
+                    f"{traffic.consume_rate:,.0f} a second{self._unread}",
                 ),
             ]
         if (streamed := self.streamed) is not None:
@@ -157,6 +157,16 @@ class Story:
                 )
             )
         return facts
+
+    @property
+    def _unread(self) -> str:
+        """Why the report shows a lag of the group; empty if it has none."""
+        if self.traffic is None or self.streamed is None:
+            return ""
+        count = self.streamed.published - self.traffic.message_count
+        group = self.traffic.group
+        text = f"; {count:,} more were sent for the stream: group {group} has not read them"
+        return text if count > 0 else ""
 
     @property
     def problems(self) -> list[str]:

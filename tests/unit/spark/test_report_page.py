@@ -419,9 +419,9 @@ def test_a_hundred_percent_is_shown_only_for_all() -> None:
     assert figure(report_page.render(report), "Queue agreement")[0] == "99.99 %"
 
 
-def test_a_sound_store_is_in_order() -> None:
+def test_a_sound_store_is_healthy() -> None:
     page = report_page.render(one_message())
-    assert "No damage" in "".join(section(page, "In order").itertext())
+    assert "No damage" in "".join(section(page, "Healthy").itertext())
     assert figure(page, "Damaged ranges") == ("0", "none found", "✓ ok")
 
 

@@ -272,7 +272,7 @@ def _topics(result: "AuditResult") -> charts.Table:
         (str(verdict), "number") for verdict in MessageVerdict
     ]
     return charts.Table(
-        "Every topic, system topics too",
+        "Every topic that has messages, including system topics",
         [
             *(("Topic", "name"), ("Messages", "number"), ("Bytes", "number")),
             *verdicts,

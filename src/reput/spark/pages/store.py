@@ -113,7 +113,7 @@ def _verdict(report: "Report", problems: Sequence[str]) -> dict[str, Any]:
         return {"title": "Worth a look", "problems": problems_shown, "state": "warn"}
     if report.messages:
         text = "No damage in the log; queues and index agree with it."
-        return {"title": "In order", "text": text, "problems": [], "state": "ok"}
+        return {"title": "Healthy", "text": text, "problems": [], "state": "ok"}
     text = "The store holds no messages."
     return {"title": "Empty", "text": text, "problems": [], "state": ""}
 
@@ -359,7 +359,7 @@ def _gaps(report: "Report") -> charts.Table:
 
 def _topics(report: "Report") -> charts.Table:
     return charts.Table(
-        "Every topic, system topics too",
+        "Every topic that has messages, including system topics",
         [
             *(("Topic", "name"), ("Messages", "number"), ("Bytes", "number")),
             *(("Body bytes", "number"), ("Queues", "number")),
