@@ -123,8 +123,8 @@ class Dispatcher:
         self.listener_failures = 0
         self.on_unusable: Callable[[str, Exception], None] = _log_unusable
         """Called with the place of a record that is skipped, and the error."""
-        self.holes: list[Hole] = []
-        """Ranges that were skipped since the store was opened."""
+        self.on_hole: Callable[[Hole], None] = lambda hole: None
+        """Called with each range that is skipped, which is logged, too."""
         self.refilled_units = 0
         """Number of units that replace messages lost from the log."""
         self._is_replica = False
@@ -363,7 +363,7 @@ class Dispatcher:
         _log.error("%s; dispatch stops there", self.problem)
 
     def _report(self, hole: Hole) -> None:
-        self.holes.append(hole)
+        self.on_hole(hole)
         _log.error(
             "the log is damaged at physical offset %d: %d bytes are no records (%s); "
             "dispatch continues after them",

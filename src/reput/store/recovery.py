@@ -477,12 +477,13 @@ class Recovery:
         # A master that recovered from a crash skipped the records that it tore, and has given
         # their queue offsets again: the same records are to be skipped whenever queues are rebuilt.
         dispatcher.checks_content = True
+        dispatcher.on_hole = report.holes.append
         dispatcher.finish_keys(now_ms)
         ends: dict[ConsumeQueue, int] = {}
         while True:
             dispatcher.go_to(start)
             report.dispatched_from = start
-            dispatcher.holes.clear()
+            report.holes.clear()
             dispatcher.is_strict = start > log_min
             try:
                 while dispatcher.step(end, now_ms):
@@ -509,12 +510,12 @@ class Recovery:
                 start = log_min
         dispatcher.is_strict = False
         dispatcher.checks_content = False
+        dispatcher.on_hole = lambda hole: None
         for queue, max_offset in ends.items():
             if queue.is_fresh and max_offset:
                 queue.start_at(max_offset)  # its messages are gone; its offsets continue
             elif queue.is_fresh and not queue.max_offset:
                 self._queues.drop([queue])
-        report.holes = list(dispatcher.holes)
         report.refilled_units = dispatcher.refilled_units
         report.rebuilt_queues = sorted(damaged)
 
