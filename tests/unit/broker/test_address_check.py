@@ -61,7 +61,7 @@ async def test_an_address_without_a_listener_is_reported_with_the_setting(tmp_pa
     assert str(problem) == (
         f"127.0.0.2:{subject.broker.identity.port} cannot be reached: "
         f"{problem.reason.split(': ')[1]}; "
-        "set in broker.conf: brokerIP1=10.1.2.3"
+        "give --advertise to reput up, or set in broker.conf: brokerIP1=10.1.2.3"
     )
     assert "efused" in problem.reason
 
@@ -70,7 +70,8 @@ async def test_in_a_container_the_setting_has_a_placeholder(tmp_path: Path) -> N
     async with broker_subject.running(tmp_path, broker_ip1="127.0.0.2") as subject:
         (problem,) = await check(subject, CONTAINER)
     assert problem.fix == (
-        "set in broker.conf: brokerIP1=ADDRESS, one of this machine that clients can reach"
+        "give --advertise to reput up, or set in broker.conf: brokerIP1=ADDRESS, one of this "
+        "machine that clients can reach"
     )
 
 
@@ -123,7 +124,8 @@ def test_metrics_unreachable_from_outside_the_container_are_reported(
     assert problems == (
         [
             f"{address}:{port} (metrics and health) is inside of a container, and cannot be "
-            "reached from outside; set in broker.conf: reputMetricsAddress=0.0.0.0"
+            "reached from outside; give --metrics-address, or set in broker.conf: "
+            "reputMetricsAddress=0.0.0.0"
         ]
         if is_wrong
         else []

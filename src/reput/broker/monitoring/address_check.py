@@ -90,7 +90,7 @@ async def check(
         _why_unreachable(host, identity.port),
         *(_why_unreachable(*split(server_address)) for server_address in name_servers),
     )
-    fix = f"set in broker.conf: brokerIP1={_better(host, here)}"
+    fix = f"give --advertise to reput up, or set in broker.conf: brokerIP1={_better(host, here)}"
     problems = []
     if reasons[0]:
         problems.append(Problem(identity.address, f"cannot be reached: {reasons[0]}", fix))
@@ -125,7 +125,8 @@ def judge_metrics(config: BrokerConfig, here: Surroundings) -> list[Problem]:
     if not port or not here.is_container or not is_loopback:
         return []
     text = "(metrics and health) is inside of a container, and cannot be reached from outside"
-    return [Problem(f"{host}:{port}", text, "set in broker.conf: reputMetricsAddress=0.0.0.0")]
+    fix = "give --metrics-address, or set in broker.conf: reputMetricsAddress=0.0.0.0"
+    return [Problem(f"{host}:{port}", text, fix)]
 
 
 def split(address: str) -> tuple[str, int]:
