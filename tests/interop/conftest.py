@@ -41,6 +41,7 @@ class TableOracle(Oracle):
 # Tests that wait for half a minute or more. Another version of RocketMQ, or the more likely
 # outcome, is tested by default.
 ONLY_WITH_ALL = (
+    re.compile(r"test_recipes.py::"),
     re.compile(r"test_retry.py::.*5\.5\.0"),
     re.compile(r"test_retry.py::test_consumers_get_equal_messages_from_the_official_broker"),
     re.compile(r"test_namesrv.py::.*\[5\.5\.0-4\.9\.7\]"),

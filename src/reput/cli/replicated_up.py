@@ -16,13 +16,12 @@ from pathlib import Path
 
 from reput import config as settings
 from reput.cli.replication import MASTER_ROLES, SLAVE
+from reput.cli.server_texts import CannotServe, join_address
 from reput.cli.serving import (
     DEFAULT_FOLDER,
     LOG_FILE_BYTES,
-    CannotServe,
     StopSignal,
     environment,
-    join_address,
     keys_of,
     print_now,
     readable_errors,

@@ -60,6 +60,9 @@ def _up(arguments: Sequence[str]) -> int:
 
     For development and tests. Messages stay in the store folder. Ctrl-C stops cleanly, a second
     Ctrl-C at once. With --replicas, brokers are processes: kill the master, and promote a slave.
+
+    With -- COMMAND it runs a command, such as the tests of a project, with NAMESRV_ADDR set, and
+    ends with it and with its exit code.
     """
     parser = _parser("up", _up)
     parser.add_argument("--store", metavar="DIR", help="the store folder (./reput-data)")
@@ -82,18 +85,65 @@ def _up(arguments: Sequence[str]) -> int:
         metavar="N",
         help="start N slaves as well, each broker in a separate process (0)",
     )
+    parser.add_argument(
+        "--json",
+        dest="as_json",
+        action="store_true",
+        help="print one line of JSON with all addresses instead of the greeting",
+    )
+    parser.add_argument(
+        "--ready-file",
+        metavar="FILE",
+        help="write that JSON to a file once clients can connect; it is deleted at the end",
+    )
+    parser.add_argument(
+        "--test-controls",
+        type=_port,
+        metavar="PORT",
+        help="let tests advance the time, wait, and cause faults, over HTTP at this port; 0: any",
+    )
     _add_config(parser, "a broker.conf with other settings")
     _add_metrics(parser)
     _add_logging(parser, "warning")
+    command: list[str] = []
+    if "--" in arguments:
+        end = list(arguments).index("--")
+        arguments, command = arguments[:end], list(arguments[end + 1 :])
+        if not command:
+            parser.error("-- is followed by a command")
     options = _options(parser, arguments)
     replicas = options.pop("replicas")
+    _refuse_together(parser, replicas, command, options)
     if replicas:
         from reput.cli import replicated_up
 
         return replicated_up.run_group(replicas, **options)
     from reput.cli import serving
 
-    return serving.up(**options)
+    return serving.up(command=command, **options)
+
+
+def _refuse_together(
+    parser: _Parser, replicas: int, command: Sequence[str], options: dict[str, Any]
+) -> None:
+    """Refuse options that exclude each other; delete what --replicas lacks.
+
+    Raises:
+        UsageError: They were given together.
+    """
+    if command and options["as_json"]:
+        parser.error("--json is for a terminal or a pipe: a command gets it from --ready-file")
+    if not replicas:
+        return
+    others = {
+        "--json": options.pop("as_json"),
+        "--ready-file": options.pop("ready_file"),
+        "--test-controls": options.pop("test_controls") is not None,
+        "-- COMMAND": command,
+    }
+    for name, value in others.items():
+        if value:
+            parser.error(f"{name} is not allowed with --replicas")
 
 
 def _namesrv(arguments: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ recovers as after a crash.
 import asyncio
 import contextlib
 import errno
+import json
 import logging
 import os
 import signal
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from reput import config as settings, descriptors, remote_settings
 from reput.cli import garbage
 from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
-from reput.errors import InvalidOption, ReputError, StoreUnavailable
+from reput.cli.server_texts import CannotServe, join_address, own_address
+from reput.errors import InvalidOption, StoreUnavailable
 from reput.limits import Refusals
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ IMPORTANT = (
 _NO_SETTINGS = frozenset(
     {
         *("REPUT_DEBUG", "REPUT_INTEROP", "REPUT_JARS", "REPUT_KERNELS", "REPUT_TLS_KEY_PASSWORD"),
+        *("REPUT_TEST_CONTROLS",),
         *("REPUT_ACCESS_KEY", "REPUT_SECRET_KEY", "REPUT_SECRET_KEY_FILE", "REPUT_SECURITY_TOKEN"),
         "REPUT_USER_PASSWORD",
     }
@@ -67,10 +70,6 @@ _NO_SETTINGS = frozenset(
 """Environment variables of the other commands, which a shell may export, and of development."""
 
 _log = logging.getLogger(__name__)
-
-
-class CannotServe(ReputError):
-    """A server could not start; the text gives the reason and a remedy."""
 
 
 # --- the commands -------------------------------------------------------------------------------
@@ -208,10 +207,15 @@ def up(
     metrics_port: int | None,
     metrics_address: str | None,
     path: str | None,
+    as_json: bool = False,
+    ready_file: str | None = None,
+    test_controls: int | None = None,
+    command: Sequence[str] = (),
 ) -> int:
-    """Run a name server and a broker; return the exit code."""
+    """Run a name server and a broker; return the exit code, of the command if there is one."""
     from reput.broker.server import Broker
     from reput.broker.settings.config import load
+    from reput.cli import up_for_tests
     from reput.namesrv.config import CurrentConfig, NamesrvConfig
     from reput.namesrv.server import NameServer
     from reput.remoting import tls_settings
@@ -233,7 +237,9 @@ def up(
         "metrics_port": metrics_port,
         "reput_metrics_address": metrics_address,
     }
-    here = "127.0.0.1" if host in ("0.0.0.0", "") else "::1" if host == "::" else host
+    here = own_address(host)
+    if ready_file is not None:
+        up_for_tests.drop_ready_file(ready_file)
     name_config = NamesrvConfig(
         bind_address=host,
         listen_port=port,
@@ -243,7 +249,8 @@ def up(
 
     name_tls = tls_settings.load(settings.Settings(path, environment=environment()))
 
-    async def body(stop: StopSignal) -> None:
+    async def body(stop: StopSignal) -> int:
+        code = 0
         name_server = NameServer(CurrentConfig(name_config, tls=name_tls))
         with readable_errors(port, "--port"):
             await name_server.start()
@@ -256,18 +263,52 @@ def up(
             )
             for warning in loaded.warnings:
                 _log.warning("%s", warning)
+            controls = None if test_controls is None else up_for_tests.Controlled()
             server = Broker(
-                loaded.broker, loaded.store, config_path=path, tls=loaded.tls, access=loaded.access
+                loaded.broker,
+                loaded.store,
+                config_path=path,
+                tls=loaded.tls,
+                access=loaded.access,
+                **({} if controls is None else controls.broker_arguments),
             )
             with readable_errors(broker_port, "--broker-port", store=root):
                 _refuse_port(host, broker_port)
                 await server.start()
             advertised = join_address(loaded.broker.broker_ip1, name_server.port)
-            await _serve(server, stop, "--metrics-port", lambda: _banner(server, advertised))
+            async with contextlib.AsyncExitStack() as running:
+                running.push_async_callback(server.stop)
+                url = None
+                if controls is not None:
+                    wanted = test_controls or 0
+                    with readable_errors(wanted, "--test-controls"):
+                        url = await controls.serve(running, name_server, server, host, wanted)
+                addresses = up_for_tests.addresses(server, advertised, url)
+
+                async def serve_command() -> None:
+                    nonlocal code
+                    code = await up_for_tests.run_command(command, addresses, stop.wait)
+
+                def greeting() -> str:
+                    if ready_file is not None:
+                        running.callback(up_for_tests.write_ready_file(ready_file, addresses))
+                    if as_json:
+                        return json.dumps(addresses)
+                    return "" if command else _banner(server, advertised)
+
+                await _serve(
+                    server,
+                    stop,
+                    "--metrics-port",
+                    greeting,
+                    until=serve_command if command else None,
+                )
             count, _ = _contents(server)
-            print_now(f"Stopped cleanly; {count} messages are in {server.store.root}.")
+            if not (as_json or command):
+                print_now(f"Stopped cleanly; {count} messages are in {server.store.root}.")
         finally:
             await name_server.stop()
+        return code
 
     return run(body)
 
@@ -325,8 +366,7 @@ def run(body: "Body") -> int:
     if now != was:
         _log.info("up to %d descriptors instead of %d: the hard limit", now, was)
     with asyncio.Runner(loop_factory=_fast_loop_factory()) as runner:
-        runner.run(body(StopSignal()))
-    return 0
+        return runner.run(body(StopSignal())) or 0
 
 
 def _fast_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -383,12 +423,17 @@ class StopSignal:
         self._is_received.set()
 
 
-Body = Callable[[StopSignal], Coroutine[Any, Any, None]]
-"""Starts a server, waits for the signal, and stops the server."""
+Body = Callable[[StopSignal], Coroutine[Any, Any, int | None]]
+"""Starts a server, waits for the signal, and stops it; returns the exit code, None for 0."""
 
 
 async def _serve(
-    server: "Broker", stop: StopSignal, option: str, greeting: Callable[[], str]
+    server: "Broker",
+    stop: StopSignal,
+    option: str,
+    greeting: Callable[[], str],
+    *,
+    until: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
     """Run a broker that has started, until the signal, and stop it.
 
@@ -396,28 +441,34 @@ async def _serve(
         server: The broker.
         stop: The signal.
         option: Option of the metrics port, for errors.
-        greeting: Returns the text to print when the broker is registered.
+        greeting: Returns the text to print when the broker is registered; empty: none.
+        until: Returns when the broker is to be stopped, instead of the signal.
     """
     garbage.keep_pauses_short()
     stop.listen()
     try:
         await _register(server, stop)
         async with _monitored(server, option):
-            print_now(greeting())
+            text = greeting()
+            if text:
+                print_now(text)
             await asyncio.to_thread(server.parts.filters.load_compiler)
-            await _until_ended(server, stop)
+            await _until_ended(server, until or stop.wait)
     finally:
         await server.stop()
 
 
-async def _until_ended(server: "Broker", stop: StopSignal) -> None:
-    """Wait for the signal.
+async def _until_ended(server: "Broker", stopped: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Wait for the signal, or the end of a command.
 
     Raises:
         CannotServe: The broker could not reopen its store in another role.
     """
-    tasks = {asyncio.create_task(stop.wait()), asyncio.create_task(server.ended.wait())}
+    waiting = asyncio.create_task(stopped())
+    tasks = {waiting, asyncio.create_task(server.ended.wait())}
     await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
+    if waiting.done():
+        waiting.result()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -645,11 +696,6 @@ def _log_file_bytes(root: str) -> int:
         return os.stat(f"{root}/commitlog/{names[0]}").st_size or LOG_FILE_BYTES  # noqa: PTH116
     except (OSError, IndexError):
         return LOG_FILE_BYTES
-
-
-def join_address(host: str, port: int) -> str:
-    """Return ``host:port``, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def print_now(text: str) -> None:

@@ -5,6 +5,7 @@ also make them directly: ``ProducerConfig(send_timeout_ms=1000)``.
 """
 
 import enum
+import os
 import ssl
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -19,6 +20,8 @@ from reput.remoting.tls_settings import TlsSettings
 from reput.secret import NO_SECRET, Secret
 
 DEFAULT_INSTANCE_NAME = "DEFAULT"
+NAMESRV_VARIABLE = "NAMESRV_ADDR"
+"""Environment variable of the name servers."""
 DEFAULT_PORT = 9876
 """Port of a name server whose address has none."""
 
@@ -290,11 +293,16 @@ def name_servers(text: str) -> tuple[str, ...]:
 def client_config(namesrv: str | None, client: ClientConfig | None) -> ClientConfig:
     """Return the configuration of a client, from its name servers or a whole configuration.
 
+    Without either, the name servers are those of the environment, as in RocketMQ's clients.
+
     Raises:
-        InvalidOption: Both or neither were given, or an address is invalid.
+        InvalidOption: Both were given, or an address is invalid or missing.
     """
     if client is not None and namesrv is not None:
         raise InvalidOption("namesrv", namesrv, "nothing, where client= is given as well")
     if client is None and namesrv is None:
-        raise InvalidOption("namesrv", namesrv, "host:port of a name server, or client= instead")
+        namesrv = os.environ.get(NAMESRV_VARIABLE)
+        if not namesrv:
+            allowed = f"host:port of a name server, or client=, or {NAMESRV_VARIABLE} is set"
+            raise InvalidOption("namesrv", namesrv, allowed)
     return client or ClientConfig(namesrv_addr=namesrv or "")

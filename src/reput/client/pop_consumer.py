@@ -74,7 +74,7 @@ class PopConsumer(GroupMember):
 
     Args:
         group: The consumer group; all members must have the same subscriptions.
-        namesrv: ``host:port;host:port``; or ``client`` instead.
+        namesrv: ``host:port;host:port``; by default NAMESRV_ADDR of the environment.
         listener: Async or plain function that gets the messages; plain functions run in a thread.
             The invisible time is extended while it runs. None: the program calls ``pop``.
         orderly: Take the messages of a queue in order: the next ones become available when the

@@ -138,7 +138,7 @@ class Producer:
 
     Args:
         group: Group of equal producers; brokers may query any of them about a transaction.
-        namesrv: ``host:port;host:port``; or ``client`` instead.
+        namesrv: ``host:port;host:port``; by default NAMESRV_ADDR of the environment.
         config: Settings of sends.
         client: Settings of the client.
         clock: The clock; tests pass their own.

@@ -94,7 +94,7 @@ class PullConsumer(GroupMember):
 
     Args:
         group: The consumer group, whose offsets are read and committed.
-        namesrv: ``host:port;host:port``; or ``client`` instead.
+        namesrv: ``host:port;host:port``; by default NAMESRV_ADDR of the environment.
         auto_commit: Commit consumed offsets periodically and on ``close``.
         strategy: Allocation of queues to members; the same for all members.
         on_assigned: Function, async or plain, that is called with new queues before they are read.

@@ -64,7 +64,7 @@ class PushConsumer(GroupMember):
 
     Args:
         group: The consumer group; all members must have the same subscriptions.
-        namesrv: ``host:port;host:port``; or ``client`` instead.
+        namesrv: ``host:port;host:port``; by default NAMESRV_ADDR of the environment.
         listener: Async or plain function that gets messages of one queue; plain functions run in a
             thread.
         orderly: Consume the messages of a queue in order, one batch at a time.

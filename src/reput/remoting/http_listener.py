@@ -13,7 +13,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -40,13 +40,23 @@ class HttpAnswer:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class HttpPost:
+    """A request with a body."""
+
+    path: str
+    headers: Mapping[str, str]
+    """Value by name in lower case; the last of equal names counts."""
+    body: bytes
+
+
 NOT_FOUND = HttpAnswer(
     HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"available: /metrics and /health\n"
 )
 
 
 class HttpListener:
-    """Listens on a port, and answers GET and HEAD.
+    """Listens on a port, and answers GET and HEAD, and POST if there is a function for it.
 
     Args:
         answer: Returns the answer to a path; called on the listener's loop, one task per request.
@@ -54,8 +64,9 @@ class HttpListener:
         port: Port to listen on; 0 for any free port.
         refusals: Counts refusals by limits.
         connections: Limit of connections.
-        request_bytes: Limit of a request's size; requests have no body.
+        request_bytes: Limit of the size of a request's head, and of its body.
         request_ms: Timeout of reading a request.
+        post: Returns the answer to a POST; None refuses them.
     """
 
     def __init__(
@@ -68,11 +79,13 @@ class HttpListener:
         connections: Limit = limits.HTTP_CONNECTIONS,
         request_bytes: Limit = limits.HTTP_REQUEST_BYTES,
         request_ms: Limit = limits.HTTP_REQUEST_MS,
+        post: Callable[[HttpPost], Awaitable[HttpAnswer]] | None = None,
     ) -> None:
         self.host = host
         self.port = port
         """Port it listens on, after ``start``."""
         self._answer = answer
+        self._post = post
         self._refusals = Refusals() if refusals is None else refusals
         self._connections = connections
         self._request_bytes = request_bytes
@@ -170,32 +183,54 @@ class HttpListener:
         try:
             async with asyncio.timeout(self._request_ms.maximum / 1000):
                 head = await reader.readuntil(b"\r\n\r\n")
+                method, _, rest = head.split(b"\r\n", 1)[0].partition(b" ")
+                headers = _headers_of(head)
+                size = _body_bytes_of(headers) if self._post and method == b"POST" else 0
+                if size > self._request_bytes.maximum:
+                    return self._too_long(writer)
+                body = await reader.readexactly(size)
         except TimeoutError:
             self._refuse(self._request_ms.exceeded(), writer)
             return None
         except asyncio.LimitOverrunError:
-            error = self._request_bytes.exceeded()
-            self._refuse(error, writer)
-            text = f"{error}\n".encode()
-            return _bytes_of(HttpAnswer(HTTPStatus.BAD_REQUEST, "text/plain", text))
+            return self._too_long(writer)
         except (asyncio.IncompleteReadError, OSError):
             return None  # the client closed the connection
-        method, _, rest = head.split(b"\r\n", 1)[0].partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-        if method not in (b"GET", b"HEAD"):
-            text = b"GET and HEAD only\n"
+        if method not in (b"GET", b"HEAD") and not (self._post and method == b"POST"):
+            text = b"GET, HEAD and POST only\n" if self._post else b"GET and HEAD only\n"
             return _bytes_of(HttpAnswer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", text))
         try:
-            answer = await self._answer(path)
+            if method == b"POST" and self._post:
+                answer = await self._post(HttpPost(path, headers, body))
+            else:
+                answer = await self._answer(path)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             _log.exception("a request over HTTP failed")
             text = f"{type(error).__name__}: {error}\n".encode(errors="backslashreplace")
             answer = HttpAnswer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", text)
-        return _bytes_of(answer, has_body=method == b"GET")
+        return _bytes_of(answer, has_body=method != b"HEAD")
+
+    def _too_long(self, writer: asyncio.StreamWriter) -> bytes:
+        error = self._request_bytes.exceeded()
+        self._refuse(error, writer)
+        return _bytes_of(HttpAnswer(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode()))
 
     def _refuse(self, error: LimitExceeded, writer: asyncio.StreamWriter) -> None:
         self._refusals.add(error.limit)
         self._faults.warn(error.limit, "%s: HTTP: %s", _peer(writer), error)
+
+
+def _headers_of(head: bytes) -> dict[str, str]:
+    lines = head.decode("latin-1").split("\r\n")[1:]
+    pairs = (line.partition(":") for line in lines if ":" in line)
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _body_bytes_of(headers: Mapping[str, str]) -> int:
+    """Return the size of a request's body; 0 without a valid Content-Length."""
+    text = headers.get("content-length", "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _bytes_of(answer: HttpAnswer, *, has_body: bool = True) -> bytes:

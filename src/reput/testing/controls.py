@@ -143,7 +143,7 @@ class Controls:
     async def advance(self, duration_ms: int) -> None:
         """Advance the brokers' clock, and deliver everything that becomes due, in order of time.
 
-        Producers of undecided transactions are asked once, at the end.
+        Producers of undecided transactions are asked once, at the end. No log file expires.
 
         Raises:
             InvalidOption: The duration is not allowed.

@@ -89,13 +89,20 @@ def test_numbers_out_of_range_are_refused() -> None:
         ConsumerConfig(pull_timeout_ms=10, broker_suspend_ms=10)
 
 
-def test_a_client_takes_a_config_or_an_address_not_both() -> None:
+def test_a_client_takes_a_config_or_an_address_not_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = ClientConfig(namesrv_addr="a:1")
 
     assert client_config("a:1", None) == whole
     assert client_config(None, whole) is whole
-    with pytest.raises(InvalidOption, match="instead"):
-        client_config(None, None)
+    with monkeypatch.context() as environment:
+        environment.delenv("NAMESRV_ADDR", raising=False)
+        with pytest.raises(InvalidOption, match="or NAMESRV_ADDR is set"):
+            client_config(None, None)
+        environment.setenv("NAMESRV_ADDR", "b:2;c:3")
+        assert client_config(None, None) == ClientConfig(namesrv_addr="b:2;c:3")
+        assert client_config("a:1", None) == whole
     with pytest.raises(InvalidOption, match="as well"):
         client_config("a:1", whole)
 
