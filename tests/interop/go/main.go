@@ -143,7 +143,10 @@ func produce(wanted request) error {
 				return err
 			}
 		}
-		time.Sleep(time.Second) // The client does not report when one-way messages are sent.
+		// The client does not report when one-way messages are sent. It ends a connection without
+		// reading the replies to its heartbeats: the system then resets the connection, and a broker
+		// that writes the next reply cannot read the last messages any more.
+		time.Sleep(time.Second)
 	case "async":
 		var waiting sync.WaitGroup
 		var failure error
