@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import pytest
 
 from interop import java_oracle
-from interop import secured_cluster as secured
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage
 from interop.mqadmin.sides import (

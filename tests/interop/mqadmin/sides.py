@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import broker_subject
-from interop import java_cluster, java_oracle
-from interop import secured_cluster as secured
+from interop import java_cluster, java_oracle, secured_cluster as secured
 from interop.java_cluster import JavaClient, JavaSent, PushConsumer
 from reput.broker.server import Broker
 from reput.broker.settings.config import load
