@@ -143,9 +143,9 @@ func produce(wanted request) error {
 				return err
 			}
 		}
-		// The client does not report when one-way messages are sent. It ends a connection without
-		// reading the replies to its heartbeats: the system then resets the connection, and a broker
-		// that writes the next reply cannot read the last messages any more.
+		// The client does not report when one-way messages are sent, and does not mark them as
+		// one-way: brokers reply. It ends the connection without reading that. The system resets it
+		// at the next reply, and what the broker has not read yet is lost: over TLS in 2 of 12 runs.
 		time.Sleep(time.Second)
 	case "async":
 		var waiting sync.WaitGroup
