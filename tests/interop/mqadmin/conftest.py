@@ -28,7 +28,7 @@ from interop.secured_cluster import ADMIN, ADMIN_SECRET
 
 TOOLS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("4.9.7",)
 CASES = [(version, False) for version in TOOLS]
-"""Version of the tools and the official cluster, and whether our broker has access control."""
+"""Version of the tools and the official cluster, which has no access control; whether ours has."""
 if java_oracle.wants_all_versions():
     CASES += [(version, True) for version in TOOLS]
 

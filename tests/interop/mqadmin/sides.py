@@ -76,7 +76,7 @@ class Both:
     java_home: Path
     """Folder in which the tools look for their settings."""
     is_secured: bool = False
-    """Whether our broker has access control; the official one never has."""
+    """Whether our broker has access control."""
 
     @property
     def is_4(self) -> bool:
@@ -188,20 +188,17 @@ class Both:
         return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
-def secured_settings(
-    version: str, home: Path, plain_acl: str = secured.PLAIN_ACL
-) -> Mapping[str, object]:
+def secured_settings(version: str, home: Path) -> Mapping[str, object]:
     """Return the settings of our broker with the access control of an official version.
 
     Args:
         version: The version: 4.9.7 has access control 1.0, 5.5.0 has 2.0.
         home: Folder for the accounts of 1.0.
-        plain_acl: The accounts.
     """
     if version >= "5":
         return secured.SETTINGS[version]
     (home / "conf").mkdir(parents=True)
-    (home / "conf/plain_acl.yml").write_text(plain_acl)
+    (home / "conf/plain_acl.yml").write_text(secured.PLAIN_ACL)
     return {**secured.SETTINGS[version], "rocketmqHome": str(home)}
 
 
