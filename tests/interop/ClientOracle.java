@@ -48,6 +48,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * RocketMQ's own clients, controlled over stdin and stdout by java_cluster.py.
@@ -446,7 +447,7 @@ public final class ClientOracle {
 
         Admin(JSONObject request) throws Exception {
             admin = Class.forName("org.apache.rocketmq.tools.admin.DefaultMQAdminExt")
-                .getConstructor().newInstance();
+                .getConstructor(RPCHook.class).newInstance(Signing.HOOK);
             configure(admin, request);
             admin.getClass().getMethod("start").invoke(admin);
         }

@@ -119,7 +119,7 @@ def broker(
 
 async def prepare(broker: Secured) -> None:
     async with Admin(client=broker.config()) as admin:
-        for topic in (*TOPICS, OTHER_TOPIC):
+        for topic in (*TOPICS, OTHER_TOPIC, *FOREIGN):
             await admin.create_topic(topic, queue_count=2)
         if broker.rules == "2.0":
             topics = TOPICS | {TRACE_TOPIC: "PUB"}
@@ -399,6 +399,42 @@ def refused(java: Java, broker: Secured, name: str) -> None:
     assert_refused(java.client, broker, "pull", name, "other-group")
 
 
+SPACE = "tenant"
+
+
+def in_namespace(java: Java, broker: Secured, name: str, **space: str) -> None:
+    """Send in a namespace, and send each message back once."""
+    client = java.client
+    with (
+        client.push_consumer(broker.namesrv, name, name, laters=1, **QUICK, **space) as consumer,
+        client.producer(broker.namesrv, **space) as producer,
+    ):
+        producer.send([JavaMessage(name, body) for body in BODIES])
+        received = consumer.take(2 * len(BODIES))
+    assert sorted(message.body for message in received) == sorted(BODIES * 2)
+    assert sum(message.reconsume_times for message in received) == len(BODIES)
+    assert {message.topic for message in received} == {name}
+
+
+def namespaces(java: Java, broker: Secured, name: str) -> None:
+    """Use a namespace that is a part of names, as permissions name them."""
+    in_namespace(java, broker, name, namespace=SPACE)
+    for request in ("sync", "pull"):
+        error = refusal(java.client, broker, request, name, name, namespace="other")
+        assert_error(error, broker, "(topic|group)", f"other%{name}")
+        error = refusal(java.client, broker, request, name, name)
+        assert_error(error, broker, "(topic|group)", name)
+
+
+def namespaces_2(java: Java, broker: Secured, name: str) -> None:
+    """Use a namespace in fields of requests, which are signed; brokers do not separate topics."""
+    in_namespace(java, broker, name, namespaceV2=SPACE)
+    in_namespace(java, broker, name, namespaceV2="other")
+    for request in ("sync", "pull"):
+        error = refusal(java.client, broker, request, OTHER_TOPIC, name, namespaceV2=SPACE)
+        assert_error(error, broker, "topic", OTHER_TOPIC)
+
+
 REFUSALS = {
     "1.0": (1, "AclException: No default permission for {kind}:{name}"),
     "2.0": (16, "User:some-user has no permission to access {kind}:{name}"),
@@ -412,31 +448,46 @@ def assert_refused(
     """Assert that the topic is refused, or the group if it is not one of the account's."""
     error = refusal(client, broker, request, topic, group)
     kind, name = ("topic", topic) if group in GROUPS else ("group", group)
+    assert_error(error, broker, kind, name)
+
+
+def assert_error(error: ClientError, broker: Secured, kind: str, name: str) -> None:
+    """Assert that a client's exception is the refusal of a topic or a group."""
     code, text = REFUSALS[broker.rules]
     assert error.code == code
     assert re.search(text.format(kind=kind, name=name), error.trace, re.IGNORECASE)
 
 
 def refusal(
-    client: JavaClient, broker: Secured, request: str, topic: str, group: str
+    client: JavaClient, broker: Secured, request: str, topic: str, group: str, **settings: str
 ) -> ClientError:
     """Return the exception of a pull, or of a send in one of Java's ways."""
     if request == "pull":
         with (
-            client.pull_consumer(broker.namesrv, group) as consumer,
+            client.pull_consumer(broker.namesrv, group, **settings) as consumer,
             pytest.raises(ClientError) as error,
         ):
             consumer.pull(Queue(topic, "broker-a", 0), 0)
     else:
-        with client.producer(broker.namesrv) as producer, pytest.raises(ClientError) as error:
+        with (
+            client.producer(broker.namesrv, **settings) as producer,
+            pytest.raises(ClientError) as error,
+        ):
             producer.send([JavaMessage(topic, b"x")], request)
     return error.value
 
 
 CASES: tuple[Callable[[Java, Secured, str], None], ...] = (
-    sends, orderly, sql, pull, lite, pop, transactions, replies, dead_letters, since, refused
+    sends, orderly, sql, pull, lite, pop, transactions, replies, dead_letters, since, refused,
+    namespaces, namespaces_2,
 )  # fmt: skip
-SINCE = {"lite": "4.9.7", "pop": "5.5.0", "replies": "4.9.7", "transactions": "4.9.7"}
+SINCE = {
+    "lite": "4.9.7",
+    "namespaces_2": "5.5.0",
+    "pop": "5.5.0",
+    "replies": "4.9.7",
+    "transactions": "4.9.7",
+}
 """First tested version with the feature."""
 
 
@@ -472,9 +523,34 @@ def test_java_clients_with_a_wrong_secret(broker: Secured, java: Java, tmp_path:
             assert text[broker.rules] in error.trace
 
 
+def test_java_clients_in_a_zone(broker: Secured, java: Java, tmp_path: Path) -> None:
+    """Clients of 5.x add the fields of their zone after they have signed: no broker takes that."""
+    # In mode true, the name server of 5.5.0 hides brokers of other zones.
+    zone = {"rocketmq.zone": "zone-a", "rocketmq.zone.mode": "false"}
+    properties = properties_of(broker, USER, USER_SECRET) | zone
+    text = {"1.0": "Check signature failed for accessKey=", "2.0": "check signature failed"}
+    name = name_of(pull, java.client.version)
+    with JavaClient(java.client.version, tmp_path, properties=properties) as client:
+        if java.client.version < "5":
+            with client.producer(broker.namesrv) as producer:
+                (sent,) = producer.send([JavaMessage(name, b"x")])
+            assert sent.status == "SEND_OK"
+            return
+        for request in ("sync", "pull"):
+            error = refusal(client, broker, request, name, name)
+            assert text[broker.rules] in error.trace
+
+
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 NAMES = [f"by-{kind.name}" for kind in OTHERS]
-NAMES += [name_of(case, version) for version in VERSIONS for case in CASES]
+NAMES += [
+    name_of(case, version) for version in VERSIONS for case in CASES if case is not namespaces
+]
+NAMES += [f"{SPACE}%{name_of(namespaces, version)}" for version in VERSIONS]
+FOREIGN = [
+    f"{space}{name_of(namespaces, version)}" for version in VERSIONS for space in ("", "other%")
+]
+"""Topics in no namespace and in another one, without permissions."""
 TOPICS = {name: "SUB" if name.endswith("since") else "PUB|SUB" for name in NAMES}
 GROUPS = dict.fromkeys(NAMES, "SUB")
 """Permissions of the account; access control 1.0 allows the trace topic by itself."""

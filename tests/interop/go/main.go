@@ -143,7 +143,10 @@ func produce(wanted request) error {
 				return err
 			}
 		}
-		time.Sleep(time.Second) // The client does not report when one-way messages are sent.
+		// The client does not report when one-way messages are sent, and does not mark them as
+		// one-way: brokers reply. It ends the connection without reading that. The system resets it
+		// at the next reply, and what the broker has not read yet is lost: over TLS in 2 of 12 runs.
+		time.Sleep(time.Second)
 	case "async":
 		var waiting sync.WaitGroup
 		var failure error

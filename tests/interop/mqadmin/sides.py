@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import broker_subject
-from interop import java_cluster, java_oracle
+from interop import java_cluster, java_oracle, secured_cluster as secured
 from interop.java_cluster import JavaClient, JavaSent, PushConsumer
 from reput.broker.server import Broker
 from reput.broker.settings.config import load
@@ -75,6 +75,8 @@ class Both:
     """Path of our broker.conf."""
     java_home: Path
     """Folder in which the tools look for their settings."""
+    is_secured: bool = False
+    """Whether our broker has access control."""
 
     @property
     def is_4(self) -> bool:
@@ -184,6 +186,25 @@ class Both:
         lines = self.run(side, *arguments).splitlines()
         pairs = (re.split(r" *[:=] +", line, maxsplit=1) for line in lines)
         return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def secured_settings(version: str, home: Path) -> Mapping[str, object]:
+    """Return the settings of our broker with the access control of an official version.
+
+    Args:
+        version: The version: 4.9.7 has access control 1.0, 5.5.0 has 2.0.
+        home: Folder for the accounts of 1.0.
+    """
+    if version >= "5":
+        return secured.SETTINGS[version]
+    (home / "conf").mkdir(parents=True)
+    (home / "conf/plain_acl.yml").write_text(secured.PLAIN_ACL)
+    return {**secured.SETTINGS[version], "rocketmqHome": str(home)}
+
+
+def write_tools_file(home: Path, access_key: str, secret_key: str) -> None:
+    """Write the credentials that mqadmin reads for each command."""
+    (home / "conf/tools.yml").write_text(f"accessKey: {access_key}\nsecretKey: {secret_key}\n")
 
 
 @contextlib.contextmanager

@@ -110,6 +110,8 @@ def test_consume_mode_is_set(both: Both) -> None:
 
 def test_groups_are_monitored(both: Both) -> None:
     """``startMonitoring`` runs until it is killed; ``test_console`` covers its requests."""
+    if both.is_secured:
+        pytest.skip("the consumer of this tool signs nothing, so no broker with users serves it")
     with contextlib.ExitStack() as stack:
         for side in both.sides:
             stack.enter_context(both.running(side, "startMonitoring"))

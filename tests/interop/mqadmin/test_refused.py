@@ -9,14 +9,14 @@ from interop.mqadmin.sides import Both
 pytestmark = pytest.mark.interop
 
 ACL = ("-s", "User:user", "-r", "Topic:T", "-a", "PUB", "-d", "ALLOW")
-OURS_4 = (
+ACCOUNTS_4 = (
     ("clusterAclConfigVersion", "-b", "BROKER"),
     ("deleteAclConfig", "-b", "BROKER", "-a", "RocketMQ"),
     ("getAclConfig", "-b", "BROKER"),
     ("updateAclConfig", "-b", "BROKER", "-a", "RocketMQ", "-s", "12345678"),
     ("updateGlobalWhiteAddr", "-b", "BROKER", "-g", "10.0.0.1"),
 )
-OURS_5 = (
+USERS_5 = (
     # Java refuses these as well unless a user store is configured, with another text.
     ("createUser", "-b", "BROKER", "-u", "user", "-p", "password"),
     ("updateUser", "-b", "BROKER", "-u", "user", "-p", "password"),
@@ -30,6 +30,8 @@ OURS_5 = (
     ("getAcl", "-b", "BROKER", "-s", "User:user"),
     ("listAcl", "-b", "BROKER"),
     ("copyAcl", "-f", "BROKER", "-t", "BROKER", "-s", "User:user"),
+)
+OURS_5 = (
     ("getBrokerEpoch", "-b", "broker-a"),
     # Java's broker supports these.
     ("getColdDataFlowCtrInfo", "-b", "BROKER"),
@@ -66,7 +68,10 @@ BOTH_5 = (
 
 
 def test_unsupported_commands_are_refused(both: Both) -> None:
-    for command in OURS_4 if both.is_4 else OURS_5:
+    commands = () if both.is_4 else OURS_5
+    if not both.is_secured:
+        commands += ACCOUNTS_4 if both.is_4 else USERS_5
+    for command in commands:
         text = both.run_masked(*command)
         # 16: users and rules, as authentication is off.
         is_off = "authenticationEnabled is false" in text
