@@ -64,7 +64,7 @@ class GroupMember:
         InvalidOption: The group's name is not allowed.
     """
 
-    kind = MemberKind.CONSUMER
+    _kind = MemberKind.CONSUMER
 
     _rebalance: Rebalance
     """Allocation of queues to this member; set by ``start``."""
@@ -248,25 +248,25 @@ class GroupMember:
 
     # --- as a member of the instance --------------------------------------------
 
-    def heartbeat_part(self) -> ConsumerData | None:
+    def _heartbeat_part(self) -> ConsumerData | None:
         """Return the member's part of a heartbeat."""
         return self._membership.heartbeat_part()
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         """Return the topics whose routes are refreshed."""
         return list(self._membership.wanted)
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         """Rebalance the queues."""
         if self._loops and not self._is_closing:
             self._rebalance.wake()
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         """Rebalance the queues if the topic is subscribed."""
         if route.topic in self._membership.wanted:
-            self.on_members_changed()
+            self._on_members_changed()
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Answer requests of operators, which arrive through the broker."""
         if self._instance is None or not self._loops:
             remark = f"consumer group {self.group!r} is not running"

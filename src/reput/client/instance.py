@@ -100,26 +100,26 @@ class Member(Protocol):
     """A producer or consumer, as seen by its instance."""
 
     @property
-    def kind(self) -> MemberKind:
+    def _kind(self) -> MemberKind:
         """Kind of the member."""
 
     @property
     def group(self) -> str:
-        """Group of the member; unique per ``kind`` within its instance."""
+        """Group of the member; unique per kind within its instance."""
 
-    def heartbeat_part(self) -> ConsumerData | ProducerData | None:
+    def _heartbeat_part(self) -> ConsumerData | ProducerData | None:
         """Return the member's part of a heartbeat."""
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         """Return the topics whose routes are refreshed."""
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         """Handle a change of its consumer group's members (code 40)."""
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         """Handle a changed route of any topic."""
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Answer a request of a server: 39, 220, 221, 307, 309, 326.
 
         None: no reply. For 326 this means that the reply belongs to another producer.
@@ -129,25 +129,25 @@ class Member(Protocol):
 class Guest:
     """A member that only sends requests and is unknown to brokers."""
 
-    kind = MemberKind.ADMIN
+    _kind = MemberKind.ADMIN
 
     def __init__(self) -> None:
         self.group = f"guest {next(_serial)}"
 
-    def heartbeat_part(self) -> None:
+    def _heartbeat_part(self) -> None:
         """Return nothing."""
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         """Return nothing: each request for a route fetches it."""
         return ()
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         """Do nothing."""
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         """Do nothing."""
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Return None."""
         return None
 
@@ -201,7 +201,7 @@ class ClientInstance:
         """
         # The whole configuration, so that the first client's intervals do not apply to others.
         instances = _instances.setdefault(asyncio.get_running_loop(), {}).setdefault(config, [])
-        key = (member.kind, member.group)
+        key = (member._kind, member.group)
         instance = next(
             (candidate for candidate in instances if key not in candidate._members), None
         )
@@ -210,7 +210,7 @@ class ClientInstance:
                 raise InvalidOption(
                     "instanceName",
                     config.instance_name,
-                    f"another name: {member.kind.value} group {member.group!r} is in it already",
+                    f"another name: {member._kind.value} group {member.group!r} is in it already",
                 )
             instance = cls(config, clock=clock)
             instances.append(instance)
@@ -224,7 +224,7 @@ class ClientInstance:
 
     async def leave(self, member: Member) -> None:
         """Remove a member, inform the brokers, and close the instance after the last one."""
-        if self._members.keys() == {(member.kind, member.group)}:
+        if self._members.keys() == {(member._kind, member.group)}:
             self._withdraw()  # No client may join an instance that is about to close.
         self._leaving_count += 1
         try:
@@ -236,16 +236,16 @@ class ClientInstance:
 
     def add_member(self, member: Member) -> None:
         """Add a member; the next heartbeat, due at once, informs the brokers."""
-        self._members[member.kind, member.group] = member
+        self._members[member._kind, member.group] = member
         self._is_heartbeat_due.set()
 
     async def remove_member(self, member: Member) -> None:
         """Remove a member and inform all brokers; those not reached drop it by timeout."""
-        if self._members.pop((member.kind, member.group), None) is None:
+        if self._members.pop((member._kind, member.group), None) is None:
             return
-        if member.kind is MemberKind.ADMIN:
+        if member._kind is MemberKind.ADMIN:
             return
-        groups = {f"{member.kind.value}_group": member.group}
+        groups = {f"{member._kind.value}_group": member.group}
         # A heartbeat in flight still has the member; it must not arrive after this request.
         async with self._heartbeat_lock:
             pass
@@ -424,12 +424,12 @@ class ClientInstance:
         if not self._heartbeat_addresses() <= before:
             self._is_heartbeat_due.set()
         for member in list(self._members.values()):
-            member.on_route_changed(route)
+            member._on_route_changed(route)
 
     async def _poll_routes(self) -> None:
         while True:
             await asyncio.sleep(self.config.poll_name_server_ms / 1000)
-            in_use = {topic for member in self._members.values() for topic in member.topics()}
+            in_use = {topic for member in self._members.values() for topic in member._topics()}
             self._routes.forget_all_but(in_use)
             for topic in sorted(in_use):
                 try:
@@ -451,7 +451,7 @@ class ClientInstance:
     async def heartbeat(self) -> None:
         """Send a heartbeat to all known brokers; failures are logged."""
         async with self._heartbeat_lock:
-            parts = [member.heartbeat_part() for member in self._members.values()]
+            parts = [member._heartbeat_part() for member in self._members.values()]
             consumers = [part for part in parts if isinstance(part, ConsumerData)]
             producers = [part for part in parts if isinstance(part, ProducerData)]
             if not consumers and not producers:
@@ -519,15 +519,15 @@ class ClientInstance:
             remark = f"{kind.value} group {group!r} is not in client {self.client_id}"
             return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            member.on_members_changed()
+            member._on_members_changed()
             return None
-        return member.on_request(address, request)
+        return member._on_request(address, request)
 
     def _push_reply(self, address: str, request: Command) -> Answer:
         """Offer a reply message to each producer: only its correlation id identifies the owner."""
         for member in list(self._members.values()):
-            if member.kind is MemberKind.PRODUCER:
-                answer = member.on_request(address, request)
+            if member._kind is MemberKind.PRODUCER:
+                answer = member._on_request(address, request)
                 if answer is not None:
                     return answer
         return command.reply(request)  # A late reply is not the broker's concern.

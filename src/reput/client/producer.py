@@ -146,7 +146,7 @@ class Producer:
         InvalidOption: An argument is not allowed.
     """
 
-    kind = MemberKind.PRODUCER
+    _kind = MemberKind.PRODUCER
 
     def __init__(
         self,
@@ -498,21 +498,21 @@ class Producer:
 
     # --- what an instance asks its members --------------------------------------
 
-    def heartbeat_part(self) -> ProducerData:
+    def _heartbeat_part(self) -> ProducerData:
         """Return the producer's part of a heartbeat."""
         return ProducerData(group_name=self.group)
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         """Return the topics of earlier sends."""
         return self._full_topics.values()
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         """Do nothing: producers do not rebalance."""
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         """Do nothing: each send uses the current route."""
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Handle a pushed reply message; other requests are for transaction producers."""
         if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self._awaited.take(request)

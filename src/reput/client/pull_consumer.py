@@ -61,9 +61,7 @@ class NotAssigned(ReputError):
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
-        super().__init__(
-            f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name} is not assigned"
-        )
+        super().__init__(f"{queue} is not assigned")
 
 
 class AssignedQueue(PulledQueue):
@@ -521,7 +519,7 @@ class PullConsumer(GroupMember):
 
     # --- as a member of the instance --------------------------------------------
 
-    def heartbeat_part(self) -> ConsumerData | None:
+    def _heartbeat_part(self) -> ConsumerData | None:
         """Return the member's part of a heartbeat; None without subscriptions."""
         return None if self._is_assigned else self._membership.heartbeat_part()
 

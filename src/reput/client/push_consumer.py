@@ -265,14 +265,6 @@ class PushConsumer(GroupMember):
         self._rates.of(owned.queue.topic, now_ms).add_pull(now_ms, duration_ms, count)
         self._workers.line_up(owned)
 
-    async def send_back_overdue(self) -> None:
-        """Send back messages that listeners have held for over ``consume_timeout_min``.
-
-        An orderly consumer waits instead: no message may overtake another.
-        """
-        if self._loops and isinstance(self._consumption, ConcurrentConsumption):
-            await self._consumption.send_back_overdue()
-
     # --- what operators ask -----------------------------------------------------
 
     def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:

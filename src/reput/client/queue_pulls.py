@@ -240,6 +240,4 @@ class QueuePulls(Generic[Q]):
 
 
 def _place(pulled: PulledQueue) -> str:
-    queue = pulled.queue
-    next_offset = pulled.messages.next_offset
-    return f"{queue.topic}@{queue.broker_name}:{queue.queue_id} at offset {next_offset}"
+    return f"{pulled.queue} at offset {pulled.messages.next_offset}"

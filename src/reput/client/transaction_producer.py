@@ -236,10 +236,10 @@ class TransactionProducer(Producer):
 
     # --- being asked ------------------------------------------------------------
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Handle checks of brokers, each in its own task."""
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
-            return super().on_request(address, request)
+            return super()._on_request(address, request)
         if len(list(self._checks)) >= CHECKS_WAITING_MAX:
             log.warning("%s asks about more messages than can be answered", address)
         else:
@@ -285,7 +285,7 @@ class TransactionProducer(Producer):
 
     def _broker_name(self, address: str) -> str:
         """Return the name of the broker at an address; "" if no route has it."""
-        routes = map(self._joined().known_route, self.topics())
+        routes = map(self._joined().known_route, self._topics())
         names = (
             name
             for route in routes
