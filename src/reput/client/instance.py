@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Protocol
 
 from reput.client.config import DEFAULT_INSTANCE_NAME, ClientConfig, name_servers
+from reput.client.connection_events import ConnectionChange, ConnectionEvent, PeerKind
 from reput.client.core import requests
 from reput.client.core.route_cache import (
     NoRoute,
@@ -50,6 +51,8 @@ from reput.remoting.client import RemotingClient
 
 log = logging.getLogger(__name__)
 
+KNOWN_ADDRESSES_MAX = 1_000
+"""Number of addresses for which a new connection counts as a reconnection."""
 UNKNOWN_ADDRESS = "127.0.0.1"
 """Address in a client id on machines without a route to the name servers."""
 
@@ -82,6 +85,22 @@ class StartedElsewhere(ReputError):
             f"this {what} was started in {started_in} and is used in {used_in};"
             " start a client in each process and event loop"
         )
+
+
+class NotReady(ReputError):
+    """Error of a client that is not ready in time.
+
+    Args:
+        what: ``producer`` or ``consumer``.
+        group: Its group.
+        timeout_ms: Timeout in ms.
+        reason: The cause, if it is known.
+    """
+
+    retriable = True
+
+    def __init__(self, what: str, group: str, timeout_ms: int, reason: str) -> None:
+        super().__init__(f"{what} {group} is not ready after {timeout_ms} ms: {reason}")
 
 
 Answer = Command | None | Awaitable[Command | None]
@@ -125,6 +144,9 @@ class Member(Protocol):
         None: no reply. For 326 this means that the reply belongs to another producer.
         """
 
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        """Handle a connection that was opened or closed."""
+
 
 class Guest:
     """A member that only sends requests and is unknown to brokers."""
@@ -151,6 +173,18 @@ class Guest:
         """Return None."""
         return None
 
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        """Do nothing."""
+
+
+class ConnectionCounts:
+    """Connections that an instance has opened since its start, by kind of server."""
+
+    def __init__(self) -> None:
+        self.opened = dict.fromkeys(PeerKind, 0)
+        self.reopened = dict.fromkeys(PeerKind, 0)
+        """Those to an address that had a connection before."""
+
 
 class ClientInstance:
     """Connections, routes, heartbeats and dispatch of servers' requests; see the module.
@@ -173,7 +207,12 @@ class ClientInstance:
             tls=config.tls_context(),
             signer=config.signer(),
             fields=config.request_fields(),
+            on_connected=self._on_connected,
+            on_disconnected=self._on_disconnected,
         )
+        self.connection_counts = ConnectionCounts()
+        self._known_addresses: dict[str, None] = {}
+        """Addresses that have had a connection, the newest last."""
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
@@ -237,6 +276,9 @@ class ClientInstance:
     def add_member(self, member: Member) -> None:
         """Add a member; the next heartbeat, due at once, informs the brokers."""
         self._members[member._kind, member.group] = member
+        for address in self.remoting.open_addresses():
+            event = ConnectionEvent(ConnectionChange.CONNECTED, self._peer_kind(address), address)
+            member._on_connection(event)
         self._is_heartbeat_due.set()
 
     async def remove_member(self, member: Member) -> None:
@@ -308,6 +350,44 @@ class ClientInstance:
         for instances in _instances.get(asyncio.get_running_loop(), {}).values():
             if self in instances:
                 instances.remove(self)
+
+    # --- connections ------------------------------------------------------------
+
+    def open_connections(self) -> dict[PeerKind, int]:
+        """Return the number of open connections; may be called in any thread."""
+        counts = dict.fromkeys(PeerKind, 0)
+        for address in self.remoting.open_addresses():
+            counts[self._peer_kind(address)] += 1
+        return counts
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a connection to a broker is open."""
+        return self.open_connections()[PeerKind.BROKER] > 0
+
+    def _peer_kind(self, address: str) -> PeerKind:
+        return PeerKind.NAME_SERVER if address in self.name_servers else PeerKind.BROKER
+
+    def _on_connected(self, address: str) -> None:
+        kind, counts = self._peer_kind(address), self.connection_counts
+        counts.opened[kind] += 1
+        change = ConnectionChange.CONNECTED
+        if address in self._known_addresses:
+            del self._known_addresses[address]
+            counts.reopened[kind] += 1
+            change = ConnectionChange.RECONNECTED
+        elif len(self._known_addresses) >= KNOWN_ADDRESSES_MAX:
+            del self._known_addresses[next(iter(self._known_addresses))]
+        self._known_addresses[address] = None
+        self._report(ConnectionEvent(change, kind, address))
+
+    def _on_disconnected(self, address: str, reason: str) -> None:
+        kind = self._peer_kind(address)
+        self._report(ConnectionEvent(ConnectionChange.DISCONNECTED, kind, address, reason))
+
+    def _report(self, event: ConnectionEvent) -> None:
+        for member in list(self._members.values()):
+            member._on_connection(event)
 
     # --- asking -----------------------------------------------------------------
 

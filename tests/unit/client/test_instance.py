@@ -5,6 +5,7 @@ import pytest
 
 from reput.client.admin import Admin
 from reput.client.config import ClientConfig
+from reput.client.connection_events import ConnectionEvent
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import (
     Answer,
@@ -59,6 +60,9 @@ class Recorder:
 
     def _on_route_changed(self, route: TopicRoute) -> None:
         self.routes.put_nowait(route)
+
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        pass
 
     def _on_request(self, address: str, request: Command) -> Answer:
         self.requests.append((address, request.code))

@@ -8,14 +8,14 @@ from reput import client
 from reput.client import ConsumeContext, MessageQueue, blocking
 from reput.client.listener import ListenerCalls
 
-LIFE = {"start", "close"}
+LIFE = {"start", "close", "metrics", "is_connected", "ready", "is_ready"}
 PRODUCER = LIFE | {
     *("send", "send_batch", "send_many", "send_oneway"),
     *("request", "reply", "recall", "queues"),
 }
 SUBSCRIBER = LIFE | {
     *("subscribe", "subscribe_sql", "unsubscribe"),
-    *("queues", "ready", "is_ready"),
+    "queues",
 }
 NAMES = {
     "Producer": PRODUCER,
