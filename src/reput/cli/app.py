@@ -67,7 +67,9 @@ _GROUPS = {
     "bench": _Group("bench", "Measure send and pull rates of brokers."),
     "store": _Group("store", "Inspect a store folder. Read-only."),
     "pipeline": _Group(
-        "pipeline", "Rebuild, audit, salvage, compare and archive stores with Spark."
+        "pipeline",
+        "Rebuild, audit, salvage, compare and archive stores with Spark"
+        " (pip install 'reput[spark]').",
     ),
 }
 

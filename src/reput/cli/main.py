@@ -33,9 +33,12 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         problem = error
         text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except ModuleNotFoundError as error:
+        problem = error
+        text = _missing_extra(arguments, error) or _bug(error)
     except Exception as error:  # noqa: BLE001 - the outermost edge: a line, not a traceback
         problem = error
-        text = _usage_problem(error) or f"a bug in reput: {type(error).__name__}: {error}"
+        text = _usage_problem(error) or _bug(error)
     if os.environ.get("REPUT_DEBUG"):
         raise problem
     print(f"reput: {' '.join(text.split())}", file=sys.stderr)
@@ -59,6 +62,19 @@ def _invoke(arguments: Sequence[str]) -> int:
     command = typer.main.get_command(build_app(only=arguments[0] if arguments else ""))
     result = command.main(list(arguments), prog_name="reput", standalone_mode=False)
     return result if isinstance(result, int) else 0
+
+
+def _missing_extra(arguments: Sequence[str], error: ModuleNotFoundError) -> str | None:
+    """Return the message for a package that was not installed; None for one that must be there."""
+    from reput.extras import extra_missing
+
+    command = " ".join(["reput", *arguments[:1]])
+    missing = extra_missing(command, error, is_spark=arguments[:1] == ["pipeline"])
+    return None if missing is None else str(missing)
+
+
+def _bug(error: Exception) -> str:
+    return f"a bug in reput: {type(error).__name__}: {error}"
 
 
 def _usage_problem(error: Exception) -> str | None:
