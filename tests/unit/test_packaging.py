@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import hatch_build
 from reput.testing import LocalBroker
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,43 @@ def test_the_command_line_starts_without_anything_heavy() -> None:
     assert set(HEAVY) & set(json.loads(loaded)) == set()
 
 
-# --- what is not installed ------------------------------------------------------------
+# --- the wheel ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("platform", "symbols", "tag"),
+    [
+        # PEP 600: the glibc of the tag is the newest one that a symbol needs.
+        ("linux-x86_64", [b"GLIBC_2.2.5\0GLIBC_2.14", b""],
+         "manylinux_2_17_x86_64.manylinux2014_x86_64"),
+        ("linux-aarch64", [b"GLIBC_2.17"], "manylinux_2_17_aarch64.manylinux2014_aarch64"),
+        ("linux-x86_64", [b"GLIBC_2.9", b"memcpy\0GLIBC_2.34\0GLIBC_2.14"],
+         "manylinux_2_34_x86_64"),
+        ("linux-x86_64", [b"libc.musl-x86_64.so.1"], "linux_x86_64"),
+        ("macosx-11.0-arm64", [b""], "macosx_11_0_arm64"),
+    ],
+)  # fmt: skip
+def test_the_tag_of_a_wheel_is_that_of_its_shared_objects(
+    platform: str, symbols: list[bytes], tag: str
+) -> None:
+    assert hatch_build.platform_tag(platform, symbols) == tag
+
+
+def test_a_pure_wheel_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REPUT_WHEEL", raising=False)
+    hook = hatch_build.KernelBuildHook.__new__(hatch_build.KernelBuildHook)
+    assert any(requirement.startswith("numba") for requirement in hook.dependencies())
+    monkeypatch.setenv("REPUT_WHEEL", "pure")
+    assert hook.dependencies() == []
+    build_data: dict[str, object] = {}
+    hook.initialize("standard", build_data)
+    assert build_data == {}
+    monkeypatch.setenv("REPUT_WHEEL", "slim")
+    with pytest.raises(ValueError, match="'slim'; allowed: pure"):
+        hook.dependencies()
+
+
+# --- missing packages -----------------------------------------------------------------
 
 OF_EXTRAS = ("numpy", "lark", "lz4", "prometheus_client", "rich", "typer", "uvloop", "zstandard",
              "pyspark", "pyarrow", "jinja2", "numba", "cryptography", "yaml")  # fmt: skip
