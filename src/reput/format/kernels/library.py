@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -108,6 +109,11 @@ def _linked_kernels(package: str) -> LinkedKernels:
     if Path(path).exists():
         return LinkedKernels(Path(path))
     data: bytes = spec.loader.get_data(path)  # type: ignore[union-attr]
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(suffix=".so") as copy:
+            copy.write(data)
+            copy.flush()
+            return LinkedKernels(Path(copy.name))  # stays loaded without its name
     # A file in memory: there may be no folder that can be written to and executed from. It stays
     # open: the linker identifies libraries by path, and the next one must not get its number.
     file = os.memfd_create("reput-kernels")
