@@ -119,9 +119,9 @@ def _show_help(context: typer.Context) -> None:
 
 def _show_version(is_requested: bool) -> None:
     if is_requested:
-        from reput import __version__
+        from reput import kernel_choice
 
-        print(f"reput {__version__}")
+        print(kernel_choice.version_text())
         raise typer.Exit
 
 

@@ -51,9 +51,9 @@ def _invoke(arguments: Sequence[str]) -> int:
 
         return serve.run(arguments)
     if list(arguments) == ["--version"]:  # without the import of typer
-        from reput import __version__
+        from reput import kernel_choice
 
-        print(f"reput {__version__}")
+        print(kernel_choice.version_text())
         return 0
     import typer.main
 

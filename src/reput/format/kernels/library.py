@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from reput import kernel_choice
+from reput.errors import InvalidOption
 from reput.format.kernels.layout import SHARED_OBJECT
 
 _Made = TypeVar("_Made")
@@ -154,13 +156,20 @@ def _compiled_code(package: str) -> bytes:
 
 
 def _load(package: str) -> LinkedKernels | _CompiledHere:
-    if os.environ.get("REPUT_KERNELS") == "reference":
+    asked = kernel_choice.asked_engine()
+    if asked == kernel_choice.REFERENCE:
         raise KernelsUnavailable("REPUT_KERNELS asks for the reference implementation")
-    try:
-        return _linked_kernels(package)
-    except OSError:
-        pass  # slower is better than not at all
+    if asked != kernel_choice.NUMBA:
+        try:
+            return _linked_kernels(package)
+        except OSError as error:  # slower is better than not at all
+            if asked:
+                allowed = f"{kernel_choice.NUMBA} or {kernel_choice.REFERENCE} here: {error}"
+                raise InvalidOption(kernel_choice.VARIABLE, asked, allowed) from error
     if importlib.util.find_spec("numba") is None:
+        if asked:
+            allowed = f"{kernel_choice.REFERENCE}, as numba is not installed"
+            raise InvalidOption(kernel_choice.VARIABLE, asked, allowed)
         raise KernelsUnavailable("no shared object beside the kernels, and numba is not installed")
     try:
         return _CompiledHere(package, _compiled_code(package))
