@@ -80,9 +80,7 @@ def build_app(only: str | None = None) -> typer.Typer:
     Args:
         only: The group whose commands are built, "" for none of them. None: build all commands.
     """
-    app = typer.Typer(
-        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP
-    )
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP)
     app.callback(cls=_LightGroup, invoke_without_command=True)(_root)
     serve.register(app)
     for name, group in _GROUPS.items():

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 
+_COMPLETION = "_REPUT_COMPLETE"
 _SERVERS = ("up", "namesrv", "broker")
 
 
@@ -59,7 +60,10 @@ def _invoke(arguments: Sequence[str]) -> int:
 
     from reput.cli.app import build_app
 
-    command = typer.main.get_command(build_app(only=arguments[0] if arguments else ""))
+    only: str | None = arguments[0] if arguments else ""
+    if _COMPLETION in os.environ:  # the shell asks; its words are in the environment
+        only = None
+    command = typer.main.get_command(build_app(only=only))
     result = command.main(list(arguments), prog_name="reput", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
