@@ -272,10 +272,10 @@ class Producer:
         pause_ms = READY_PAUSE_MS
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while not self.is_ready(topic):
+                while True:
                     try:
                         await self._connect(instance, full)
-                        continue
+                        return
                     except Problem as error:
                         problem = str(error)
                     await asyncio.sleep(pause_ms / 1000)
