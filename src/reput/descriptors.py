@@ -6,14 +6,20 @@ connections only a part of it (``connections_max``), and keeps a reserve of desc
 """
 
 import errno
+import fcntl
 import os
 import resource
+import struct
+import sys
 import threading
 
 FILES_RESERVED = 256
 """Descriptors for files rather than connections: 128 of queue files that stay open, those of the
 log and the index, tables that are being saved, and what Python and the event loop need."""
 SPARES = 32
+_IS_LINUX = sys.platform == "linux"
+_FLOCK = struct.Struct("hhqqi4x" if _IS_LINUX else "qqihh")
+"""The system's ``struct flock``: type, whence, start, length and process, in its order."""
 
 
 def raise_limit() -> tuple[int, int]:
@@ -34,6 +40,56 @@ def connections_max() -> int:
     if soft == resource.RLIM_INFINITY:
         return 1 << 30
     return max(soft - FILES_RESERVED, soft // 2)
+
+
+def seek_data(descriptor: int, position: int) -> int:
+    """Return the first position with data of a sparse file.
+
+    Raises:
+        OSError: ``ENXIO``: there is only a hole; other: it is not known where data is.
+    """
+    return _seek(descriptor, position, "SEEK_DATA")
+
+
+def seek_hole(descriptor: int, position: int) -> int:
+    """Return the first position of a hole, or the end of the file. Raises as ``seek_data``."""
+    return _seek(descriptor, position, "SEEK_HOLE")
+
+
+def _seek(descriptor: int, position: int, whence: str) -> int:
+    if not hasattr(os, whence):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return os.lseek(descriptor, position, getattr(os, whence))
+
+
+def read_into(descriptor: int, buffer: memoryview, position: int) -> int:
+    """Read bytes at a position into a buffer, without a copy if the system can; return the number.
+
+    Raises:
+        OSError: They cannot be read.
+    """
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [buffer], position)
+    data = os.pread(descriptor, len(buffer), position)
+    buffer[: len(data)] = data
+    return len(data)
+
+
+def first_byte_lock() -> bytes:
+    """Return the system's description of an exclusive lock of a file's first byte."""
+    kind, whence, start, length, process_id = fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0
+    if _IS_LINUX:
+        return _FLOCK.pack(kind, whence, start, length, process_id)
+    return _FLOCK.pack(start, length, process_id, kind, whence)
+
+
+def lock_owner(description: bytes) -> int | None:
+    """Return the process of a lock that ``F_GETLK`` has described; None if there is none."""
+    if _IS_LINUX:
+        kind, _, _, _, process_id = _FLOCK.unpack(description)
+    else:
+        _, _, process_id, kind, _ = _FLOCK.unpack(description)
+    return None if kind == fcntl.F_UNLCK else int(process_id)
 
 
 class SpareDescriptors:

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from reput.errors import WriteFailed
+from reput.file_sync import sync_data, sync_folder
 
 _BACKUP_SUFFIX = ".bak"
 _writing = threading.Lock()
@@ -52,7 +53,7 @@ def replace_file(path: str | Path, data: bytes) -> None:
                 backup = backup_of(target)
                 _write_draft(backup, target.read_bytes()).replace(backup)
             draft.replace(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
         except OSError as error:
             raise WriteFailed(str(path), f"cannot write: {error.strerror or error}") from error
 
@@ -63,13 +64,5 @@ def _write_draft(target: Path, data: bytes) -> Path:
     with draft.open("wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        sync_data(file.fileno())
     return draft
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

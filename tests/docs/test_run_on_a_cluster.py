@@ -35,8 +35,15 @@ def test_dependencies_equal_the_imports_of_workers() -> None:
     match = re.search(r"\(`reput` needs ([^)]*)\)", PAGE)
     assert match is not None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
-    names = {re.split(r"[><=~;\[ ]", requirement)[0] for requirement in needed}
+    needed, names = [*project["dependencies"], "reput[spark]"], set()
+    while needed:
+        requirement = needed.pop()
+        extras = re.match(r"reput\[([\w,]+)\]", requirement)
+        if extras is None:
+            names.add(re.split(r"[><=~;\[ ]", requirement)[0])
+            continue
+        for extra in extras[1].split(","):
+            needed += project["optional-dependencies"][extra]
     assert {*match[1].split(", ")} <= names
 
 

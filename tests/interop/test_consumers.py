@@ -385,10 +385,10 @@ async def test_an_overdue_message_is_sent_back(
     async with push(official, topic, listen, config, clock=clock) as consumer:
         await consumer.subscribe(topic)
         await until(lambda: calls == [0])
-        await consumer.send_back_overdue()
+        await consumer._consumption.send_back_overdue()
         clock.advance(15 * 60_000 + 1)
-        await consumer.send_back_overdue()
-        await consumer.send_back_overdue()  # already sent back
+        await consumer._consumption.send_back_overdue()
+        await consumer._consumption.send_back_overdue()  # already sent back
         may_end.set()
         async with asyncio.timeout(GUARD_S):
             await retried.wait()  # after 10 s

@@ -45,7 +45,8 @@ def test_a_crash_leaves_the_old_or_the_new_file(
 
         return call
 
-    own_thread.replace(monkeypatch, os, "fsync", counted(os.fsync))
+    for name in ("sync_data", "sync_folder"):
+        own_thread.replace(monkeypatch, small_file, name, counted(getattr(small_file, name)))
     own_thread.replace(monkeypatch, Path, "replace", counted(Path.replace))
     try:
         small_file.replace_file(str(path), b"new")
@@ -71,7 +72,10 @@ def test_the_file_is_synced_before_the_rename(
         done.append(f"rename {self.name} {target.name}")
         return replace(self, target)
 
-    own_thread.replace(monkeypatch, os, "fsync", sync)
+    own_thread.replace(monkeypatch, small_file, "sync_data", sync)
+    own_thread.replace(
+        monkeypatch, small_file, "sync_folder", lambda path: done.append(f"sync {path.name}")
+    )
     own_thread.replace(monkeypatch, Path, "replace", rename)
     small_file.replace_file(str(path), b"new")
     draft = f"file.{os.getpid()}.tmp"

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable, Generator, Mapping
 from typing import Self
 
-from reput import descriptors, limits
+from reput import descriptors, kernel_choice, limits
 from reput.broker import deletions, master_guard
 from reput.broker.access import plain_control, plain_migration, user_rules
 from reput.broker.access.access import Access
@@ -243,6 +243,9 @@ class Broker:
             config.broker_id,
             store.max_physical_offset,
         )
+        engine = hot.engine()
+        level = logging.WARNING if engine == kernel_choice.REFERENCE else logging.INFO
+        _log.log(level, "kernels: %s", kernel_choice.engine_text(engine))
         if identity.is_master:
             needed = store.config.replicas_needed - 1
             _log.info(

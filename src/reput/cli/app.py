@@ -67,7 +67,9 @@ _GROUPS = {
     "bench": _Group("bench", "Measure send and pull rates of brokers."),
     "store": _Group("store", "Inspect a store folder. Read-only."),
     "pipeline": _Group(
-        "pipeline", "Rebuild, audit, salvage, compare and archive stores with Spark."
+        "pipeline",
+        "Rebuild, audit, salvage, compare and archive stores with Spark"
+        " (pip install 'reput[spark]').",
     ),
 }
 
@@ -78,9 +80,7 @@ def build_app(only: str | None = None) -> typer.Typer:
     Args:
         only: The group whose commands are built, "" for none of them. None: build all commands.
     """
-    app = typer.Typer(
-        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP
-    )
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP)
     app.callback(cls=_LightGroup, invoke_without_command=True)(_root)
     serve.register(app)
     for name, group in _GROUPS.items():
@@ -117,9 +117,9 @@ def _show_help(context: typer.Context) -> None:
 
 def _show_version(is_requested: bool) -> None:
     if is_requested:
-        from reput import __version__
+        from reput import kernel_choice
 
-        print(f"reput {__version__}")
+        print(kernel_choice.version_text())
         raise typer.Exit
 
 

@@ -5,12 +5,15 @@ requests in flight. So it uses sockets without an event loop, patches frames of 
 (``load_frames``), and reads only length, code and opaque of a reply.
 """
 
+import functools
 import select
 import ssl
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from reput.cli import load_frames as frames
 from reput.errors import (
@@ -430,20 +433,20 @@ class SendLoad:
         clock, window, is_exact = time.perf_counter_ns, self._plan.window_count, self._plan.is_exact
         by_descriptor = {connection.fileno(): connection for connection in self.connections}
         blocked: set[int] = set()
-        with select.epoll() as poll:
+        with _polling() as (poll, wait):
             for descriptor, connection in by_descriptor.items():
-                poll.register(descriptor, select.EPOLLIN)
+                poll.register(descriptor, select.POLLIN)
                 self._fill(connection, window - connection.in_flight)
             while clock() < until_ns and not self.is_finished:
-                for descriptor, event in poll.poll(_POLL_S):
+                for descriptor, event in wait():
                     connection = by_descriptor[descriptor]
                     try:
-                        if event & ~select.EPOLLOUT:
+                        if event & ~select.POLLOUT:
                             self._stored_count += connection.receive(is_exact=is_exact)
                             room = window - connection.in_flight
                             if room and not connection.unwritten:
                                 self._fill(connection, room)
-                        if event & select.EPOLLOUT:
+                        if event & select.POLLOUT:
                             connection.flush()
                     except RemotingError as error:
                         poll.unregister(descriptor)
@@ -451,8 +454,8 @@ class SendLoad:
                         continue
                     if bool(connection.unwritten) != (descriptor in blocked):
                         blocked ^= {descriptor}
-                        out = select.EPOLLOUT if connection.unwritten else 0
-                        poll.modify(descriptor, select.EPOLLIN | out)
+                        out = select.POLLOUT if connection.unwritten else 0
+                        poll.modify(descriptor, select.POLLIN | out)
 
     def _fill(self, connection: SendConnection, count: int) -> None:
         """Send up to ``count`` of the remaining requests."""
@@ -529,6 +532,17 @@ class SendLoad:
         connection.close()
         if connection.in_flight:
             self._on_failure(error, connection.in_flight * self._plan.batch_count)
+
+
+@contextmanager
+def _polling() -> Iterator[tuple[Any, Callable[[], list[tuple[int, int]]]]]:
+    """Open an object that waits for sockets: epoll, or poll, which has the same flags."""
+    if hasattr(select, "epoll"):
+        with select.epoll() as epoll:
+            yield epoll, functools.partial(epoll.poll, _POLL_S)
+    else:
+        poll = select.poll()
+        yield poll, functools.partial(poll.poll, _POLL_S * 1000)
 
 
 def _in_flight(connection: SendConnection) -> int:

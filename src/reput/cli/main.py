@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 
+_COMPLETION = "_REPUT_COMPLETE"
 _SERVERS = ("up", "namesrv", "broker")
 
 
@@ -33,9 +34,12 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         problem = error
         text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except ModuleNotFoundError as error:
+        problem = error
+        text = _missing_extra(arguments, error) or _bug(error)
     except Exception as error:  # noqa: BLE001 - the outermost edge: a line, not a traceback
         problem = error
-        text = _usage_problem(error) or f"a bug in reput: {type(error).__name__}: {error}"
+        text = _usage_problem(error) or _bug(error)
     if os.environ.get("REPUT_DEBUG"):
         raise problem
     print(f"reput: {' '.join(text.split())}", file=sys.stderr)
@@ -48,17 +52,33 @@ def _invoke(arguments: Sequence[str]) -> int:
 
         return serve.run(arguments)
     if list(arguments) == ["--version"]:  # without the import of typer
-        from reput import __version__
+        from reput import kernel_choice
 
-        print(f"reput {__version__}")
+        print(kernel_choice.version_text())
         return 0
     import typer.main
 
     from reput.cli.app import build_app
 
-    command = typer.main.get_command(build_app(only=arguments[0] if arguments else ""))
+    only: str | None = arguments[0] if arguments else ""
+    if _COMPLETION in os.environ:  # the shell asks; its words are in the environment
+        only = None
+    command = typer.main.get_command(build_app(only=only))
     result = command.main(list(arguments), prog_name="reput", standalone_mode=False)
     return result if isinstance(result, int) else 0
+
+
+def _missing_extra(arguments: Sequence[str], error: ModuleNotFoundError) -> str | None:
+    """Return the message for a package that was not installed; None for one that must be there."""
+    from reput.extras import extra_missing
+
+    command = " ".join(["reput", *arguments[:1]])
+    missing = extra_missing(command, error, is_spark=arguments[:1] == ["pipeline"])
+    return None if missing is None else str(missing)
+
+
+def _bug(error: Exception) -> str:
+    return f"a bug in reput: {type(error).__name__}: {error}"
 
 
 def _usage_problem(error: Exception) -> str | None:

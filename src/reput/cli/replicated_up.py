@@ -257,9 +257,11 @@ async def _stop(member: _Member) -> None:
 def _banner(members: list[_Member], namesrv: str) -> str:
     """Return the banner: the brokers, and the commands of a failover."""
     from reput import __version__
+    from reput.kernel_choice import engine_text, expected_engine
 
     lines = [f"reput {__version__}: a name server and {len(members)} brokers named {NAME}", ""]
     lines.append(f"  name server  {namesrv}")
+    lines.append(f"  kernels      {engine_text(expected_engine())}")
     master = slave = members[0]
     for member in members:
         role, broker_id = member.role()

@@ -630,6 +630,8 @@ def _process_with(is_wanted: Callable[[os.stat_result], bool]) -> str:
 def _banner(server: "Broker", address: str) -> str:
     """Return the greeting of ``reput up``: addresses, and how clients connect."""
     from reput import __version__
+    from reput.kernel_choice import engine_text
+    from reput.store.kernels import hot
 
     config = server.settings.broker
     broker_address = join_address(config.broker_ip1, server.identity.port)
@@ -641,6 +643,7 @@ def _banner(server: "Broker", address: str) -> str:
         f"  name server  {address}",
         f"  broker       {where}",
         f"  store        {server.store.root} ({count} messages in {queue_count} queues)",
+        f"  kernels      {engine_text(hot.engine())}",
     ]
     if config.metrics_port:
         url = f"http://{join_address(config.reput_metrics_address, config.metrics_port)}"

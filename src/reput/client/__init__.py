@@ -16,6 +16,7 @@ client was started in another process or event loop.
     core/            pure decisions; times are arguments
     instance.py      the part that the clients of a process share
     producer.py  transaction_producer.py  push_consumer.py  pull_consumer.py  pop_consumer.py
+    metrics.py       metrics of a client; connection_events.py: calls of the program
     admin/           topics, groups, offsets, messages, brokers: one module per subject
     blocking.py      all of them without await
 """
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
         MessageModel as MessageModel,
         ProducerConfig as ProducerConfig,
     )
+    from reput.client.connection_events import (
+        ConnectionChange as ConnectionChange,
+        ConnectionEvent as ConnectionEvent,
+        PeerKind as PeerKind,
+    )
     from reput.client.core.assign import (
         Averagely as Averagely,
         AveragelyByCircle as AveragelyByCircle,
@@ -42,8 +48,8 @@ if TYPE_CHECKING:
     )
     from reput.client.core.retry import SendFailed as SendFailed
     from reput.client.core.route_cache import NoRoute as NoRoute
-    from reput.client.group_member import NotReady as NotReady
     from reput.client.instance import (
+        NotReady as NotReady,
         NotStarted as NotStarted,
         StartedElsewhere as StartedElsewhere,
     )
@@ -56,6 +62,10 @@ if TYPE_CHECKING:
         ReceivedMessage as ReceivedMessage,
         SendResult as SendResult,
         SendStatus as SendStatus,
+    )
+    from reput.client.metrics import (
+        ClientCollector as ClientCollector,
+        Metric as Metric,
     )
     from reput.client.pop_consumer import PopConsumer as PopConsumer
     from reput.client.popping import PoppedMessage as PoppedMessage
@@ -98,6 +108,7 @@ _HOMES = {
         "MessageModel",
         "ProducerConfig",
     ),
+    "reput.client.connection_events": ("ConnectionChange", "ConnectionEvent", "PeerKind"),
     "reput.client.core.assign": (
         "Averagely",
         "AveragelyByCircle",
@@ -108,10 +119,10 @@ _HOMES = {
     ),
     "reput.client.core.retry": ("SendFailed",),
     "reput.client.core.route_cache": ("NoRoute",),
-    "reput.client.group_member": ("NotReady",),
-    "reput.client.instance": ("NotStarted", "StartedElsewhere"),
+    "reput.client.instance": ("NotReady", "NotStarted", "StartedElsewhere"),
     "reput.client.listener": ("ConsumeContext", "ConsumeResult"),
     "reput.client.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
+    "reput.client.metrics": ("ClientCollector", "Metric"),
     "reput.client.pop_consumer": ("PopConsumer",),
     "reput.client.popping": ("PoppedMessage",),
     "reput.client.producer": ("NotAllSent", "NotTried", "Producer"),

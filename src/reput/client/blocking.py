@@ -28,6 +28,7 @@ from reput.client import (
 )
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from reput.client.connection_events import ConnectionCallback
 from reput.client.core.assign import Strategy
 from reput.client.instance import NotStarted, StartedElsewhere
 from reput.client.listener import Listener
@@ -64,8 +65,17 @@ class AsyncClient(Protocol):
         """Close the client, given the exception that ended the block."""
 
 
+class ConnectedClient(AsyncClient, Protocol):
+    """Interface of an asyncio producer or consumer."""
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a connection to a broker is open."""
+
+
 C = TypeVar("C", bound=AsyncClient, covariant=True)
 """Class of the asyncio client. Covariant: a method of its base is one of each blocking client."""
+K = TypeVar("K", bound=ConnectedClient, covariant=True)
 
 
 class LoopThread:
@@ -254,7 +264,26 @@ def in_loop(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Faca
     return run
 
 
-class Producer(Facade[producer.Producer]):
+def reading(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[Facade[C], P], R]:
+    """Return a method that calls a plain method of the asyncio client in the caller's thread."""
+
+    @functools.wraps(method)
+    def read(self: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(self._client, *args, **kwargs)
+
+    return read
+
+
+class ConnectedFacade(Facade[K]):
+    """Base of the blocking producers and consumers."""
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a connection to a broker is open."""
+        return self._client.is_connected
+
+
+class Producer(ConnectedFacade[producer.Producer]):
     """``reput.client.Producer`` without ``await``."""
 
     def __init__(
@@ -262,12 +291,20 @@ class Producer(Facade[producer.Producer]):
         group: str,
         *,
         namesrv: str | None = None,
+        on_connection: ConnectionCallback | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(
-            producer.Producer(group, namesrv=namesrv, config=config, client=client, clock=clock)
+            producer.Producer(
+                group,
+                namesrv=namesrv,
+                on_connection=on_connection,
+                config=config,
+                client=client,
+                clock=clock,
+            )
         )
 
     send = waiting(producer.Producer.send)
@@ -278,9 +315,12 @@ class Producer(Facade[producer.Producer]):
     request = waiting(producer.Producer.request)
     reply = waiting(producer.Producer.reply)
     queues = waiting(producer.Producer.queues)
+    is_ready = in_loop(producer.Producer.is_ready)
+    ready = waiting(producer.Producer.ready)
+    metrics = reading(producer.Producer.metrics)
 
 
-class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
+class TransactionProducer(ConnectedFacade[transaction_producer.TransactionProducer]):
     """``reput.client.TransactionProducer`` without ``await``.
 
     A local transaction runs in the sending thread; ``check``, a plain function, runs in other
@@ -294,6 +334,7 @@ class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
         check: Check,
         topics: Collection[str] = (),
         namesrv: str | None = None,
+        on_connection: ConnectionCallback | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
@@ -304,6 +345,7 @@ class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
                 check=check,
                 topics=topics,
                 namesrv=namesrv,
+                on_connection=on_connection,
                 config=config,
                 client=client,
                 clock=clock,
@@ -328,6 +370,9 @@ class TransactionProducer(Facade[transaction_producer.TransactionProducer]):
     send_half = waiting(transaction_producer.TransactionProducer.send_half)
 
     queues = waiting(transaction_producer.TransactionProducer.queues)
+    is_ready = in_loop(transaction_producer.TransactionProducer.is_ready)
+    ready = waiting(transaction_producer.TransactionProducer.ready)
+    metrics = reading(transaction_producer.TransactionProducer.metrics)
     recall = waiting(transaction_producer.TransactionProducer.recall)
     reply = waiting(transaction_producer.TransactionProducer.reply)
     request = waiting(transaction_producer.TransactionProducer.request)
@@ -411,7 +456,7 @@ class Admin(Facade[AdminConnection]):
     wipe_write_perm = waiting(admin.Admin.wipe_write_perm)
 
 
-class PushConsumer(Facade[push_consumer.PushConsumer]):
+class PushConsumer(ConnectedFacade[push_consumer.PushConsumer]):
     """``reput.client.PushConsumer`` without ``await``.
 
     A plain function as ``listener`` runs in threads and may itself use blocking clients.
@@ -427,6 +472,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         strategy: Strategy | None = None,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
+        on_connection: ConnectionCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         close_timeout_ms: int = 10_000,
@@ -441,6 +487,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 strategy=strategy,
                 on_assigned=on_assigned,
                 on_revoked=on_revoked,
+                on_connection=on_connection,
                 config=config,
                 client=client,
                 close_timeout_ms=close_timeout_ms,
@@ -451,6 +498,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     pause = in_loop(push_consumer.PushConsumer.pause)
     is_ready = in_loop(push_consumer.PushConsumer.is_ready)
     ready = waiting(push_consumer.PushConsumer.ready)
+    metrics = reading(push_consumer.PushConsumer.metrics)
     queues = in_loop(push_consumer.PushConsumer.queues)
     resume = in_loop(push_consumer.PushConsumer.resume)
     subscribe = waiting(push_consumer.PushConsumer.subscribe)
@@ -458,7 +506,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     unsubscribe = waiting(push_consumer.PushConsumer.unsubscribe)
 
 
-class PopConsumer(Facade[pop_consumer.PopConsumer]):
+class PopConsumer(ConnectedFacade[pop_consumer.PopConsumer]):
     """``reput.client.PopConsumer`` without ``await``.
 
     A plain function as ``listener`` runs in threads and may itself use blocking clients.
@@ -472,6 +520,7 @@ class PopConsumer(Facade[pop_consumer.PopConsumer]):
         listener: Listener | None = None,
         orderly: bool = False,
         asks_brokers: bool = False,
+        on_connection: ConnectionCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         close_timeout_ms: int = 10_000,
@@ -484,6 +533,7 @@ class PopConsumer(Facade[pop_consumer.PopConsumer]):
                 listener=listener,
                 orderly=orderly,
                 asks_brokers=asks_brokers,
+                on_connection=on_connection,
                 config=config,
                 client=client,
                 close_timeout_ms=close_timeout_ms,
@@ -494,6 +544,7 @@ class PopConsumer(Facade[pop_consumer.PopConsumer]):
     ack = waiting(pop_consumer.PopConsumer.ack)
     is_ready = in_loop(pop_consumer.PopConsumer.is_ready)
     ready = waiting(pop_consumer.PopConsumer.ready)
+    metrics = reading(pop_consumer.PopConsumer.metrics)
     extend = waiting(pop_consumer.PopConsumer.extend)
     nack = waiting(pop_consumer.PopConsumer.nack)
     pop = waiting(pop_consumer.PopConsumer.pop)
@@ -503,7 +554,7 @@ class PopConsumer(Facade[pop_consumer.PopConsumer]):
     unsubscribe = waiting(pop_consumer.PopConsumer.unsubscribe)
 
 
-class PullConsumer(Facade[pull_consumer.PullConsumer]):
+class PullConsumer(ConnectedFacade[pull_consumer.PullConsumer]):
     """``reput.client.PullConsumer`` without ``await``.
 
     Iteration waits for each message.
@@ -518,6 +569,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         strategy: Strategy | None = None,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
+        on_connection: ConnectionCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
@@ -530,6 +582,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
                 strategy=strategy,
                 on_assigned=on_assigned,
                 on_revoked=on_revoked,
+                on_connection=on_connection,
                 config=config,
                 client=client,
                 clock=clock,
@@ -548,6 +601,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     assign = waiting(pull_consumer.PullConsumer.assign)
     is_ready = in_loop(pull_consumer.PullConsumer.is_ready)
     ready = waiting(pull_consumer.PullConsumer.ready)
+    metrics = reading(pull_consumer.PullConsumer.metrics)
     assignment = in_loop(pull_consumer.PullConsumer.assignment)
     begin_offset = waiting(pull_consumer.PullConsumer.begin_offset)
     commit = waiting(pull_consumer.PullConsumer.commit)

@@ -12,39 +12,26 @@ from types import TracebackType
 from typing import Self
 
 from reput.client.config import ClientConfig, ConsumerConfig
+from reput.client.connection_events import ConnectionCallback, ConnectionCalls, ConnectionEvent
 from reput.client.core import subscription as subscriptions
 from reput.client.core.assign import Strategy
+from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
-from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
+from reput.client.instance import Answer, ClientInstance, MemberKind, NotReady, NotStarted
 from reput.client.listener import ListenerCalls
 from reput.client.membership import Membership, Rebalance, check_expressions, learn_routes
 from reput.client.message import check_group, check_topic_name
+from reput.client.metrics import Metric, consumer_metrics
 from reput.client.producer import trace_writer
 from reput.client.running_info import consume_directly, consumer_status
 from reput.client.trace import TraceWriter
 from reput.clock import Clock
-from reput.errors import ReputError
 from reput.format import bodies, command, names, namespace
 from reput.format.bodies import ConsumerData, MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-
-
-class NotReady(ReputError):
-    """Error of a consumer that has no queues in time.
-
-    Args:
-        group: Its group.
-        timeout_ms: Timeout in ms.
-        reason: The cause, if it is known.
-    """
-
-    retriable = True
-
-    def __init__(self, group: str, timeout_ms: int, reason: str) -> None:
-        super().__init__(f"consumer {group} is not ready after {timeout_ms} ms: {reason}")
 
 
 class GroupMember:
@@ -58,13 +45,14 @@ class GroupMember:
         client: Settings of the client.
         clock: The clock.
         calls: Calls of the listener, if there is one.
+        on_connection: Function that is called with events of connections.
         is_orderly: True if the listener gets the messages of a queue in order.
 
     Raises:
         InvalidOption: The group's name is not allowed.
     """
 
-    kind = MemberKind.CONSUMER
+    _kind = MemberKind.CONSUMER
 
     _rebalance: Rebalance
     """Allocation of queues to this member; set by ``start``."""
@@ -79,6 +67,7 @@ class GroupMember:
         client: ClientConfig,
         clock: Clock,
         calls: ListenerCalls | None = None,
+        on_connection: ConnectionCallback | None = None,
         is_orderly: bool = False,
     ) -> None:
         check_group("group", group)
@@ -95,6 +84,8 @@ class GroupMember:
         self._loops: list[asyncio.Task[None]] = []
         """Background tasks of a started member."""
         self._traces: TraceWriter | None = None
+        self._connection_calls = ConnectionCalls(on_connection)
+        self._rates = RatesByTopic()
 
     # --- coming and going -------------------------------------------------------
 
@@ -154,6 +145,7 @@ class GroupMember:
         try:
             await instance.leave(self)
         finally:
+            await self._connection_calls.close()
             if traces is not None:
                 await traces.close()
 
@@ -166,6 +158,18 @@ class GroupMember:
     def _started_here(self) -> ClientInstance | None:
         """Return the client instance, None if not started. Raises ``StartedElsewhere``."""
         return None if self._instance is None else self._started()
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a connection to a broker is open. It may be read in any thread."""
+        instance = self._instance
+        return instance is not None and instance.is_connected
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return the metrics of this client by name; may be called in any thread."""
+        return consumer_metrics(
+            self.group, self._rates, self._owned_queues(), self._lags(), self._instance
+        )
 
     def is_ready(self) -> bool:
         """Return whether the consumer is started and has its queues of all subscribed topics."""
@@ -193,7 +197,7 @@ class GroupMember:
             reason = "no topic is subscribed"
             if is_subscribed:
                 reason = str(self._rebalance.problem or "not all of its queues can be taken yet")
-            raise NotReady(self.group, timeout_ms, reason) from None
+            raise NotReady("consumer", self.group, timeout_ms, reason) from None
 
     # --- subscriptions ----------------------------------------------------------
 
@@ -248,25 +252,25 @@ class GroupMember:
 
     # --- as a member of the instance --------------------------------------------
 
-    def heartbeat_part(self) -> ConsumerData | None:
+    def _heartbeat_part(self) -> ConsumerData | None:
         """Return the member's part of a heartbeat."""
         return self._membership.heartbeat_part()
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         """Return the topics whose routes are refreshed."""
         return list(self._membership.wanted)
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         """Rebalance the queues."""
         if self._loops and not self._is_closing:
             self._rebalance.wake()
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         """Rebalance the queues if the topic is subscribed."""
         if route.topic in self._membership.wanted:
-            self.on_members_changed()
+            self._on_members_changed()
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Answer requests of operators, which arrive through the broker."""
         if self._instance is None or not self._loops:
             remark = f"consumer group {self.group!r} is not running"
@@ -282,6 +286,18 @@ class GroupMember:
             return consume_directly(request, self._calls, self._clock, is_orderly=self._orderly)
         remark = f"consumer group {self.group!r} has no listener in this client"
         return command.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        """Report an event to the program."""
+        self._connection_calls.report(event)
+
+    def _owned_queues(self) -> list[MessageQueue]:
+        """Return the queues of this member; may be called in any thread."""
+        raise NotImplementedError
+
+    def _lags(self) -> dict[MessageQueue, int]:
+        """Return the lag of each queue whose end is known; may be called in any thread."""
+        return {}
 
     def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Reset these queues to other offsets, if they are this member's."""

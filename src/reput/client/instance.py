@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Protocol
 
 from reput.client.config import DEFAULT_INSTANCE_NAME, ClientConfig, name_servers
+from reput.client.connection_events import ConnectionChange, ConnectionEvent, PeerKind
 from reput.client.core import requests
 from reput.client.core.route_cache import (
     NoRoute,
@@ -51,6 +52,8 @@ from reput.remoting.client import RemotingClient
 
 log = logging.getLogger(__name__)
 
+KNOWN_ADDRESSES_MAX = 1_000
+"""Number of addresses for which a new connection counts as a reconnection."""
 UNKNOWN_ADDRESS = "127.0.0.1"
 """Address in a client id on machines without a route to the name servers."""
 
@@ -85,6 +88,22 @@ class StartedElsewhere(ReputError):
         )
 
 
+class NotReady(ReputError):
+    """Error of a client that is not ready in time.
+
+    Args:
+        what: ``producer`` or ``consumer``.
+        group: Its group.
+        timeout_ms: Timeout in ms.
+        reason: The cause, if it is known.
+    """
+
+    retriable = True
+
+    def __init__(self, what: str, group: str, timeout_ms: int, reason: str) -> None:
+        super().__init__(f"{what} {group} is not ready after {timeout_ms} ms: {reason}")
+
+
 Answer = Command | None | Awaitable[Command | None]
 
 
@@ -101,56 +120,71 @@ class Member(Protocol):
     """A producer or consumer, as seen by its instance."""
 
     @property
-    def kind(self) -> MemberKind:
+    def _kind(self) -> MemberKind:
         """Kind of the member."""
 
     @property
     def group(self) -> str:
-        """Group of the member; unique per ``kind`` within its instance."""
+        """Group of the member; unique per kind within its instance."""
 
-    def heartbeat_part(self) -> ConsumerData | ProducerData | None:
+    def _heartbeat_part(self) -> ConsumerData | ProducerData | None:
         """Return the member's part of a heartbeat."""
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         """Return the topics whose routes are refreshed."""
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         """Handle a change of its consumer group's members (code 40)."""
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         """Handle a changed route of any topic."""
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Answer a request of a server: 39, 220, 221, 307, 309, 326.
 
         None: no reply. For 326 this means that the reply belongs to another producer.
         """
 
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        """Handle a connection that was opened or closed."""
+
 
 class Guest:
     """A member that only sends requests and is unknown to brokers."""
 
-    kind = MemberKind.ADMIN
+    _kind = MemberKind.ADMIN
 
     def __init__(self) -> None:
         self.group = f"guest {next(_serial)}"
 
-    def heartbeat_part(self) -> None:
+    def _heartbeat_part(self) -> None:
         """Return nothing."""
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         """Return nothing: each request for a route fetches it."""
         return ()
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         """Do nothing."""
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         """Do nothing."""
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Return None."""
         return None
+
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        """Do nothing."""
+
+
+class ConnectionCounts:
+    """Connections that an instance has opened since its start, by kind of server."""
+
+    def __init__(self) -> None:
+        self.opened = dict.fromkeys(PeerKind, 0)
+        self.reopened = dict.fromkeys(PeerKind, 0)
+        """Those to an address that had a connection before."""
 
 
 class ClientInstance:
@@ -174,7 +208,12 @@ class ClientInstance:
             tls=config.tls_context(),
             signer=config.signer(),
             fields=config.request_fields(),
+            on_connected=self._on_connected,
+            on_disconnected=self._on_disconnected,
         )
+        self.connection_counts = ConnectionCounts()
+        self._known_addresses: dict[str, None] = {}
+        """Addresses that have had a connection, the newest last."""
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
@@ -202,7 +241,7 @@ class ClientInstance:
         """
         # The whole configuration, so that the first client's intervals do not apply to others.
         instances = _instances.setdefault(asyncio.get_running_loop(), {}).setdefault(config, [])
-        key = (member.kind, member.group)
+        key = (member._kind, member.group)
         instance = next(
             (candidate for candidate in instances if key not in candidate._members), None
         )
@@ -211,7 +250,7 @@ class ClientInstance:
                 raise InvalidOption(
                     "instanceName",
                     config.instance_name,
-                    f"another name: {member.kind.value} group {member.group!r} is in it already",
+                    f"another name: {member._kind.value} group {member.group!r} is in it already",
                 )
             instance = cls(config, clock=clock)
             instances.append(instance)
@@ -225,7 +264,7 @@ class ClientInstance:
 
     async def leave(self, member: Member) -> None:
         """Remove a member, inform the brokers, and close the instance after the last one."""
-        if self._members.keys() == {(member.kind, member.group)}:
+        if self._members.keys() == {(member._kind, member.group)}:
             self._withdraw()  # No client may join an instance that is about to close.
         self._leaving_count += 1
         try:
@@ -237,16 +276,19 @@ class ClientInstance:
 
     def add_member(self, member: Member) -> None:
         """Add a member; the next heartbeat, due at once, informs the brokers."""
-        self._members[member.kind, member.group] = member
+        self._members[member._kind, member.group] = member
+        for address in self.remoting.open_addresses():
+            event = ConnectionEvent(ConnectionChange.CONNECTED, self._peer_kind(address), address)
+            member._on_connection(event)
         self._is_heartbeat_due.set()
 
     async def remove_member(self, member: Member) -> None:
         """Remove a member and inform all brokers; those not reached drop it by timeout."""
-        if self._members.pop((member.kind, member.group), None) is None:
+        if self._members.pop((member._kind, member.group), None) is None:
             return
-        if member.kind is MemberKind.ADMIN:
+        if member._kind is MemberKind.ADMIN:
             return
-        groups = {f"{member.kind.value}_group": member.group}
+        groups = {f"{member._kind.value}_group": member.group}
         # A heartbeat in flight still has the member; it must not arrive after this request.
         async with self._heartbeat_lock:
             pass
@@ -309,6 +351,44 @@ class ClientInstance:
         for instances in _instances.get(asyncio.get_running_loop(), {}).values():
             if self in instances:
                 instances.remove(self)
+
+    # --- connections ------------------------------------------------------------
+
+    def open_connections(self) -> dict[PeerKind, int]:
+        """Return the number of open connections; may be called in any thread."""
+        counts = dict.fromkeys(PeerKind, 0)
+        for address in self.remoting.open_addresses():
+            counts[self._peer_kind(address)] += 1
+        return counts
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a connection to a broker is open."""
+        return self.open_connections()[PeerKind.BROKER] > 0
+
+    def _peer_kind(self, address: str) -> PeerKind:
+        return PeerKind.NAME_SERVER if address in self.name_servers else PeerKind.BROKER
+
+    def _on_connected(self, address: str) -> None:
+        kind, counts = self._peer_kind(address), self.connection_counts
+        counts.opened[kind] += 1
+        change = ConnectionChange.CONNECTED
+        if address in self._known_addresses:
+            del self._known_addresses[address]
+            counts.reopened[kind] += 1
+            change = ConnectionChange.RECONNECTED
+        elif len(self._known_addresses) >= KNOWN_ADDRESSES_MAX:
+            del self._known_addresses[next(iter(self._known_addresses))]
+        self._known_addresses[address] = None
+        self._report(ConnectionEvent(change, kind, address))
+
+    def _on_disconnected(self, address: str, reason: str) -> None:
+        kind = self._peer_kind(address)
+        self._report(ConnectionEvent(ConnectionChange.DISCONNECTED, kind, address, reason))
+
+    def _report(self, event: ConnectionEvent) -> None:
+        for member in list(self._members.values()):
+            member._on_connection(event)
 
     # --- asking -----------------------------------------------------------------
 
@@ -432,12 +512,12 @@ class ClientInstance:
         if not self._heartbeat_addresses() <= before:
             self._is_heartbeat_due.set()
         for member in list(self._members.values()):
-            member.on_route_changed(route)
+            member._on_route_changed(route)
 
     async def _poll_routes(self) -> None:
         while True:
             await asyncio.sleep(self.config.poll_name_server_ms / 1000)
-            in_use = {topic for member in self._members.values() for topic in member.topics()}
+            in_use = {topic for member in self._members.values() for topic in member._topics()}
             self._routes.forget_all_but(in_use)
             for topic in sorted(in_use):
                 try:
@@ -459,7 +539,7 @@ class ClientInstance:
     async def heartbeat(self) -> None:
         """Send a heartbeat to all known brokers; failures are logged."""
         async with self._heartbeat_lock:
-            parts = [member.heartbeat_part() for member in self._members.values()]
+            parts = [member._heartbeat_part() for member in self._members.values()]
             consumers = [part for part in parts if isinstance(part, ConsumerData)]
             producers = [part for part in parts if isinstance(part, ProducerData)]
             if not consumers and not producers:
@@ -527,15 +607,15 @@ class ClientInstance:
             remark = f"{kind.value} group {group!r} is not in client {self.client_id}"
             return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            member.on_members_changed()
+            member._on_members_changed()
             return None
-        return member.on_request(address, request)
+        return member._on_request(address, request)
 
     def _push_reply(self, address: str, request: Command) -> Answer:
         """Offer a reply message to each producer: only its correlation id identifies the owner."""
         for member in list(self._members.values()):
-            if member.kind is MemberKind.PRODUCER:
-                answer = member.on_request(address, request)
+            if member._kind is MemberKind.PRODUCER:
+                answer = member._on_request(address, request)
                 if answer is not None:
                     return answer
         return command.reply(request)  # A late reply is not the broker's concern.

@@ -41,9 +41,9 @@ from reput.client.config import (
     MessageModel,
     client_config,
 )
+from reput.client.connection_events import ConnectionCallback
 from reput.client.core import pop_handles
 from reput.client.core.assign import Averagely
-from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.trace_codec import Outcome
 from reput.client.group_member import GroupMember
@@ -81,6 +81,8 @@ class PopConsumer(GroupMember):
             earlier ones are acknowledged.
         asks_brokers: Request the assignments from brokers (400), so that ``setConsumeMode`` decides
             how the group shares the queues. Otherwise pop from any queue of each broker.
+        on_connection: Async or plain function that is called with each ``ConnectionEvent``, one
+            at a time. Plain functions run in a thread.
         config: Settings of the consumer.
         client: Settings of the client.
         close_timeout_ms: Time for which ``close`` waits for listeners and acknowledgements, in ms.
@@ -98,6 +100,7 @@ class PopConsumer(GroupMember):
         listener: Listener | None = None,
         orderly: bool = False,
         asks_brokers: bool = False,
+        on_connection: ConnectionCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         close_timeout_ms: int = 10_000,
@@ -114,6 +117,7 @@ class PopConsumer(GroupMember):
             calls=ListenerCalls(listener, config.consume_concurrency)
             if listener is not None
             else None,
+            on_connection=on_connection,
             is_orderly=orderly,
         )
         self._asks_brokers = asks_brokers
@@ -128,7 +132,6 @@ class PopConsumer(GroupMember):
         self._is_asked = asyncio.Event()
         self._working: list[asyncio.Task[None]] = []
         self._side_tasks = SideTasks()
-        self._rates = RatesByTopic()
 
     # --- coming and going -------------------------------------------------------
 
@@ -352,6 +355,9 @@ class PopConsumer(GroupMember):
         for message in messages:
             by_broker.setdefault(message.broker_name, []).append(message)
         await asyncio.gather(*map(self._popper.ack, by_broker.values()))
+        now_ms = self._clock.now_ms()
+        for message in messages:
+            self._rates.of(message.asked_topic, now_ms).add_consumed(now_ms, 1)
         self._trace_end(messages, Outcome.SUCCESS)
 
     async def nack(self, message: PoppedMessage, delay_ms: int | None = None) -> None:
@@ -370,6 +376,8 @@ class PopConsumer(GroupMember):
         if delay_ms is None:
             delay_ms = pop_handles.retry_delay_ms(message.reconsume_times)
         await self._change("delay_ms", message, delay_ms)
+        now_ms = self._clock.now_ms()
+        self._rates.of(message.asked_topic, now_ms).add_consumed(now_ms, 0, 1)
         self._trace_end([message], Outcome.FAILED)
 
     async def extend(self, message: PoppedMessage, invisible_ms: int | None = None) -> None:
@@ -404,6 +412,9 @@ class PopConsumer(GroupMember):
 
     def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Do nothing: the broker itself pops from the new offset."""
+
+    def _owned_queues(self) -> list[MessageQueue]:
+        return self.queues()
 
     def _offset_table(self) -> OffsetTable:
         return OffsetTable()

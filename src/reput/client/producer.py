@@ -21,14 +21,17 @@ from dataclasses import dataclass
 from typing import Self, cast
 
 from reput.client.config import ClientConfig, ProducerConfig, client_config
+from reput.client.connection_events import ConnectionCallback, ConnectionCalls, ConnectionEvent
 from reput.client.core import requests, retry
 from reput.client.core.queue_choice import FAILURE_COUNTS_AS_MS, QueueChoice, SlowBrokers
 from reput.client.core.requests import COMPRESSED_ZLIB, SendRequests
 from reput.client.core.retry import SendFailed
 from reput.client.core.route_cache import TopicRoute
+from reput.client.core.send_counts import SendCounts, TopicSends
 from reput.client.core.subscription import TAG_SEPARATOR
 from reput.client.core.unique_key import UniqueKeys
-from reput.client.instance import Answer, ClientInstance, MemberKind, NotStarted
+from reput.client.instance import Answer, ClientInstance, MemberKind, NotReady, NotStarted
+from reput.client.membership import Problem
 from reput.client.message import (
     Message,
     ReceivedMessage,
@@ -38,6 +41,7 @@ from reput.client.message import (
     check_topic,
     property_text,
 )
+from reput.client.metrics import Metric, producer_metrics
 from reput.client.request_reply import AwaitedReplies, NoReply, is_reply, reply_message
 from reput.client.trace import TraceWriter, sender_config, sender_group
 from reput.clock import Clock, SystemClock
@@ -50,6 +54,7 @@ from reput.errors import (
 )
 from reput.format import (
     batch,
+    bodies,
     java,
     names,
     namespace,
@@ -57,8 +62,8 @@ from reput.format import (
     recall_handle as handles,
     sharding,
 )
-from reput.format.bodies import MessageQueue, ProducerData
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format.bodies import ClusterInfo, MessageQueue, ProducerData
+from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import RecallMessageHeader
 
@@ -69,6 +74,10 @@ COMPRESS_ASIDE_BYTES = 128 * 1024
 """Size above which a body is compressed in a thread, in bytes, so that the loop is not blocked."""
 FRESH_ROUTE_MS = 1_000
 """Maximum time that a retry waits for a fresh route before it uses the known one, in ms."""
+READY_PAUSE_MS = 50
+"""First pause of ``ready`` after a failed attempt, in ms; doubled up to"""
+READY_PAUSE_MAX_MS = 1_000
+"""this maximum."""
 
 _STATUS_OF_CODE = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -77,6 +86,13 @@ _STATUS_OF_CODE = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
 }
 _OK = SendStatus.SEND_OK
+_RESULTS = {
+    SendStatus.SEND_OK: "ok",
+    SendStatus.FLUSH_DISK_TIMEOUT: "flush_disk_timeout",
+    SendStatus.FLUSH_SLAVE_TIMEOUT: "flush_slave_timeout",
+    SendStatus.SLAVE_NOT_AVAILABLE: "slave_not_available",
+}
+"""Results of sends in metrics; besides, there are ``failed`` and ``oneway``."""
 
 
 class NotTried(RemotingError):
@@ -139,6 +155,8 @@ class Producer:
     Args:
         group: Group of equal producers; brokers may query any of them about a transaction.
         namesrv: ``host:port;host:port``; by default NAMESRV_ADDR of the environment.
+        on_connection: Async or plain function that is called with each ``ConnectionEvent``, one
+            at a time. Plain functions run in a thread.
         config: Settings of sends.
         client: Settings of the client.
         clock: The clock; tests pass their own.
@@ -147,13 +165,14 @@ class Producer:
         InvalidOption: An argument is not allowed.
     """
 
-    kind = MemberKind.PRODUCER
+    _kind = MemberKind.PRODUCER
 
     def __init__(
         self,
         group: str,
         *,
         namesrv: str | None = None,
+        on_connection: ConnectionCallback | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
@@ -177,6 +196,8 @@ class Producer:
         """Topics of sends, to their names with namespace."""
         self._awaited = AwaitedReplies(self._clock)
         self._traces: TraceWriter | None = None
+        self._sends = SendCounts()
+        self._connection_calls = ConnectionCalls(on_connection)
         self._greeted: set[str] = set()
         """Addresses of brokers that have this producer's heartbeat and can push replies to it."""
 
@@ -204,6 +225,7 @@ class Producer:
             if instance is not None:
                 await instance.leave(self)
         finally:
+            await self._connection_calls.close()
             if traces is not None:
                 await traces.close()
 
@@ -213,6 +235,80 @@ class Producer:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def is_connected(self) -> bool:
+        """True while a connection to a broker is open. It may be read in any thread."""
+        instance = self._instance
+        return instance is not None and instance.is_connected
+
+    def is_ready(self, topic: str | None = None) -> bool:
+        """Return whether a send needs neither a route nor a new connection.
+
+        Args:
+            topic: Topic to send to; None: any.
+        """
+        if topic is None or not self.is_connected:
+            return self.is_connected
+        instance, full = self._joined(), self._full_topics.get(topic)
+        route = None if full is None else instance.known_route(full)
+        return route is not None and any(
+            instance.remoting.channel(address) is not None for address in _masters(route)
+        )
+
+    async def ready(self, topic: str | None = None, timeout_ms: int = 10_000) -> None:
+        """Wait until ``is_ready``: fetch the route of a topic, and connect to one of its brokers.
+
+        Args:
+            topic: Topic to send to; None: any broker of the name servers.
+            timeout_ms: Time to wait, in ms.
+
+        Raises:
+            InvalidOption: The topic's name is illegal.
+            NotStarted: The producer is not started.
+            NotReady: The time is over; the error has the reason.
+        """
+        instance = self._joined()
+        full = None if topic is None else self._full_topic(topic)
+        problem = "name servers and brokers do not answer"
+        pause_ms = READY_PAUSE_MS
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    try:
+                        await self._connect(instance, full)
+                        return
+                    except Problem as error:
+                        problem = str(error)
+                    await asyncio.sleep(pause_ms / 1000)
+                    pause_ms = min(2 * pause_ms, READY_PAUSE_MAX_MS)
+        except TimeoutError:
+            raise NotReady("producer", self.group, timeout_ms, problem) from None
+
+    async def _connect(self, instance: ClientInstance, full_topic: str | None) -> None:
+        """Connect to a broker: of a topic, or any. Raises ``RemotingError``."""
+        if full_topic is not None:
+            addresses = _masters(await self._route(full_topic))
+        else:
+            request = requests.make(RequestCode.GET_BROKER_CLUSTER_INFO)
+            reply = await instance.ask_name_server(request)
+            if reply.code != ResponseCode.SUCCESS:
+                raise broker_error(reply.code, reply.remark)
+            brokers = bodies.decode(ClusterInfo, reply.body).broker_addr_table.values()
+            masters = (broker.broker_addrs.get(MASTER_ID) for broker in brokers)
+            addresses = [address for address in masters if address is not None]
+        problem = RemotingError("no broker is registered at the name server")
+        for address in addresses:
+            try:
+                await instance.remoting.connect(address)
+                return
+            except RemotingError as error:
+                problem = error
+        raise problem
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return the metrics of this client by name; may be called in any thread."""
+        return producer_metrics(self.group, self._sends, self._instance)
 
     # --- sending ----------------------------------------------------------------
 
@@ -375,7 +471,9 @@ class Producer:
             now_ms = self._clock.monotonic_ms()
             chosen = self._choice.choose(route.topic, route.publish_queues, now_ms, None)
         address = route.master(chosen.broker_name)
+        begun_ms = self._clock.monotonic_ms()
         await instance.remoting.send_oneway(address, self._request(outgoing, chosen))
+        self._sends.of(outgoing.topic).add("oneway", self._clock.monotonic_ms() - begun_ms)
 
     async def request(
         self,
@@ -500,25 +598,29 @@ class Producer:
 
     # --- what an instance asks its members --------------------------------------
 
-    def heartbeat_part(self) -> ProducerData:
+    def _heartbeat_part(self) -> ProducerData:
         """Return the producer's part of a heartbeat."""
         return ProducerData(group_name=self.group)
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         """Return the topics of earlier sends."""
         return self._full_topics.values()
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         """Do nothing: producers do not rebalance."""
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         """Do nothing: each send uses the current route."""
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Handle a pushed reply message; other requests are for transaction producers."""
         if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return self._awaited.take(request)
         return None
+
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        """Report an event to the program."""
+        self._connection_calls.report(event)
 
     # --- from message to request ------------------------------------------------
 
@@ -635,6 +737,24 @@ class Producer:
         queue: MessageQueue | QueueSelector | None,
         timeout_ms: int | None,
     ) -> SendResult:
+        """Send a message, and count the send."""
+        sends = self._sends.of(outgoing.topic)
+        begun_ms = self._clock.monotonic_ms()
+        result = "failed"
+        try:
+            stored = await self._send_until_stored(outgoing, queue, timeout_ms, sends)
+            result = _RESULTS[stored.status]
+            return stored
+        finally:
+            sends.add(result, self._clock.monotonic_ms() - begun_ms)
+
+    async def _send_until_stored(
+        self,
+        outgoing: _Outgoing,
+        queue: MessageQueue | QueueSelector | None,
+        timeout_ms: int | None,
+        sends: TopicSends,
+    ) -> SendResult:
         """Send until a broker has stored the message, or attempts or time are exhausted."""
         topic = outgoing.topic
         route = self._joined().known_route(topic)
@@ -674,6 +794,7 @@ class Producer:
                     return stored
                 assert failure is not None
                 raise SendFailed(outgoing.first.topic, attempts.broker_names, failure) from failure
+            sends.retry_count += 1
             if pause_ms:
                 await asyncio.sleep(pause_ms / 1000)
             if failure is not None and failure.refresh_route:
@@ -849,6 +970,13 @@ def _check_batch(messages: Sequence[Message]) -> None:
         for name in ("delay_level", "delay_ms", "deliver_at_ms"):
             if getattr(message, name):
                 raise InvalidOption(name, getattr(message, name), "0 in a batch")
+
+
+def _masters(route: TopicRoute) -> list[str]:
+    """Return the addresses of the brokers that take sends to a topic."""
+    names = sorted({queue.broker_name for queue in route.publish_queues})
+    addresses = map(route.address, names)
+    return [address for address in addresses if address is not None]
 
 
 def _packed(address: str) -> bytes:

@@ -27,6 +27,7 @@ from typing import Self
 
 from reput.client import consumer_offsets
 from reput.client.config import ClientConfig, ConsumerConfig, client_config
+from reput.client.connection_events import ConnectionCallback
 from reput.client.consumer_offsets import ConsumerOffsets, keep_saved
 from reput.client.core import subscription as subscriptions
 from reput.client.core.assign import Averagely, Strategy, sorted_queues
@@ -39,7 +40,7 @@ from reput.client.instance import ClientInstance
 from reput.client.membership import Problem, Rebalance, start_offset, with_start_time
 from reput.client.message import ReceivedMessage
 from reput.client.pulling import Puller
-from reput.client.queue_pulls import PulledQueue, QueuePulls
+from reput.client.queue_pulls import PulledQueue, QueuePulls, known_lags
 from reput.client.rebalance_calls import QueuesCallback, RebalanceCalls
 from reput.client.running_info import running_info
 from reput.client.side_tasks import stop
@@ -61,9 +62,7 @@ class NotAssigned(ReputError):
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
-        super().__init__(
-            f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name} is not assigned"
-        )
+        super().__init__(f"{queue} is not assigned")
 
 
 class AssignedQueue(PulledQueue):
@@ -102,6 +101,8 @@ class PullConsumer(GroupMember):
             it must not call ``unsubscribe`` or ``close``. ``seek`` in it decides where to begin.
         on_revoked: The same with queues that this member loses, or has when it is closed; they can
             still be committed. Queues of ``assign`` are not reported.
+        on_connection: Async or plain function that is called with each ``ConnectionEvent``, one
+            at a time. Plain functions run in a thread.
         config: Settings of the consumer; ``pull_threshold_for_queue`` and related ones bound the
             prefetched messages.
         client: Settings of the client.
@@ -120,6 +121,7 @@ class PullConsumer(GroupMember):
         strategy: Strategy | None = None,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
+        on_connection: ConnectionCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
@@ -132,6 +134,7 @@ class PullConsumer(GroupMember):
             "CONSUME_ACTIVELY",
             client=client_config(namesrv, client),
             clock=clock,
+            on_connection=on_connection,
         )
         self._rebalance_calls = RebalanceCalls(on_assigned, on_revoked)
         self._auto_commit = auto_commit
@@ -156,7 +159,7 @@ class PullConsumer(GroupMember):
             self._offsets,
             Puller(instance, self.group, is_subscribed=False),
             may_pull=self._may_pull_from,
-            on_messages=lambda assigned, _count, _ms: self._make_ready(assigned),
+            on_messages=self._on_messages,
             is_ordered=True,
         )
         self._rebalance = Rebalance(instance, self._membership, self._apply)
@@ -343,6 +346,11 @@ class PullConsumer(GroupMember):
             return list(batch.messages)
         return None
 
+    def _on_messages(self, assigned: AssignedQueue, count: int, duration_ms: int) -> None:
+        now_ms = self._clock.now_ms()
+        self._rates.of(assigned.queue.topic, now_ms).add_pull(now_ms, duration_ms, count)
+        self._make_ready(assigned)
+
     def _make_ready(self, assigned: AssignedQueue) -> None:
         if not assigned.is_ready:
             assigned.is_ready = True
@@ -354,8 +362,11 @@ class PullConsumer(GroupMember):
         for handed_out in self._handed_out:
             assigned, messages = handed_out.assigned, handed_out.messages
             messages.finish(handed_out.batch)
+            now_ms = self._clock.now_ms()
+            consumed_count = len(handed_out.batch.messages)
+            self._rates.of(assigned.queue.topic, now_ms).add_consumed(now_ms, consumed_count)
             if self._traces is not None:
-                duration_ms = max(0, self._clock.now_ms() - handed_out.batch.taken_ms)
+                duration_ms = max(0, now_ms - handed_out.batch.taken_ms)
                 self._traces.consumed(
                     handed_out.batch.messages, handed_out.call_id, Outcome.SUCCESS, duration_ms
                 )
@@ -521,7 +532,7 @@ class PullConsumer(GroupMember):
 
     # --- as a member of the instance --------------------------------------------
 
-    def heartbeat_part(self) -> ConsumerData | None:
+    def _heartbeat_part(self) -> ConsumerData | None:
         """Return the member's part of a heartbeat; None without subscriptions."""
         return None if self._is_assigned else self._membership.heartbeat_part()
 
@@ -530,6 +541,12 @@ class PullConsumer(GroupMember):
             if queue in self._queues:
                 log.warning("%s: group %s is reset to %d", queue, self.group, next_offset)
                 self.seek(queue, next_offset)
+
+    def _owned_queues(self) -> list[MessageQueue]:
+        return list(self._queues)
+
+    def _lags(self) -> dict[MessageQueue, int]:
+        return known_lags(list(self._queues.values()))
 
     def _offset_table(self) -> OffsetTable:
         return self._offsets.table

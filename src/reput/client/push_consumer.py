@@ -32,9 +32,9 @@ from typing import Any
 
 from reput.client.concurrent_consumption import ConcurrentConsumption
 from reput.client.config import ClientConfig, ConsumerConfig, client_config
+from reput.client.connection_events import ConnectionCallback
 from reput.client.consumer_offsets import ConsumerOffsets, keep_saved
 from reput.client.core.assign import Averagely, Strategy
-from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.offset_table import OffsetTable
 from reput.client.group_member import GroupMember
 from reput.client.instance import ClientInstance
@@ -45,7 +45,7 @@ from reput.client.orderly_consumption import OrderlyConsumption
 from reput.client.owned_queues import OwnedQueue, OwnedQueues
 from reput.client.pulling import Puller
 from reput.client.queue_locks import QueueLocks
-from reput.client.queue_pulls import QueuePulls
+from reput.client.queue_pulls import QueuePulls, known_lags
 from reput.client.rebalance_calls import QueuesCallback, RebalanceCalls
 from reput.client.running_info import running_info
 from reput.client.send_back import MAX_RECONSUME_TIMES, SendBack
@@ -73,6 +73,8 @@ class PushConsumer(GroupMember):
             Plain functions run in a thread. Until it returns, the consumer takes no other queues;
             it must not call ``unsubscribe`` or ``close``.
         on_revoked: The same with queues that this member loses, or has when it is closed.
+        on_connection: Async or plain function that is called with each ``ConnectionEvent``, one
+            at a time. Plain functions run in a thread.
         config: Settings of the consumer.
         client: Settings of the client.
         close_timeout_ms: Time for which ``close`` waits for listeners, in ms.
@@ -94,6 +96,7 @@ class PushConsumer(GroupMember):
         strategy: Strategy | None = None,
         on_assigned: QueuesCallback | None = None,
         on_revoked: QueuesCallback | None = None,
+        on_connection: ConnectionCallback | None = None,
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         close_timeout_ms: int = 10_000,
@@ -109,6 +112,7 @@ class PushConsumer(GroupMember):
             client=client_config(namesrv, client),
             clock=clock,
             calls=ListenerCalls(listener, config.consume_concurrency),
+            on_connection=on_connection,
             is_orderly=orderly,
         )
         self._rebalance_calls = RebalanceCalls(on_assigned, on_revoked)
@@ -118,7 +122,6 @@ class PushConsumer(GroupMember):
         self._may_pull.set()
         self._working: list[asyncio.Task[None]] = []
         self._side_tasks = SideTasks()
-        self._rates = RatesByTopic()
 
     # --- coming and going -------------------------------------------------------
 
@@ -265,18 +268,17 @@ class PushConsumer(GroupMember):
         self._rates.of(owned.queue.topic, now_ms).add_pull(now_ms, duration_ms, count)
         self._workers.line_up(owned)
 
-    async def send_back_overdue(self) -> None:
-        """Send back messages that listeners have held for over ``consume_timeout_min``.
-
-        An orderly consumer waits instead: no message may overtake another.
-        """
-        if self._loops and isinstance(self._consumption, ConcurrentConsumption):
-            await self._consumption.send_back_overdue()
-
     # --- what operators ask -----------------------------------------------------
 
     def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
         self._side_tasks.begin(self._queues.reset(dict(offsets)))
+
+    def _owned_queues(self) -> list[MessageQueue]:
+        return self.queues()
+
+    def _lags(self) -> dict[MessageQueue, int]:
+        owned = list(self._queues.owned.values()) if self._loops else []
+        return known_lags(owned)
 
     def _offset_table(self) -> OffsetTable:
         return self._offsets.table

@@ -116,10 +116,10 @@ class QueuePops:
                 source.problem = error
                 await self._after_problem(source, error)
             except CorruptRecord as error:
-                log.error("reply to a pop from %s is damaged: %s", _place(source), error)
+                log.error("reply to a pop from %s is damaged: %s", source.queue, error)
                 await asyncio.sleep(POP_AGAIN_MS / 1000)
             except Exception:  # a time slice
-                log.exception("pop from %s", _place(source))
+                log.exception("pop from %s", source.queue)
                 await asyncio.sleep(POP_AGAIN_MS / 1000)
 
     async def _pop(self, source: PopSource, attempt_id: str) -> None:
@@ -179,9 +179,9 @@ class QueuePops:
     async def _after_problem(self, source: PopSource, error: Exception) -> None:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            log.error("%s knows no pops: brokers before 5.0 do not", _place(source))
+            log.error("%s knows no pops: brokers before 5.0 do not", source.queue)
         else:
-            log.warning("pop from %s: %s", _place(source), error)
+            log.warning("pop from %s: %s", source.queue, error)
         delay_ms = FLOW_CONTROL_MS if code == ResponseCode.FLOW_CONTROL else POP_AGAIN_MS
         if isinstance(error, RemotingError) and error.refresh_route:
             try:
@@ -193,8 +193,3 @@ class QueuePops:
 
 def _new_id() -> str:
     return uuid.uuid4().hex
-
-
-def _place(source: PopSource) -> str:
-    queue = source.queue
-    return f"{queue.topic}@{queue.broker_name}:{queue.queue_id}"

@@ -5,7 +5,7 @@ Source: rocketmq 4.9.8 ``DefaultMQPushConsumerImpl.pullMessage``.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
 from reput.client.config import ConsumerConfig
@@ -48,6 +48,8 @@ class PulledQueue:
         self.is_ours = True
         """True while consumption of the queue counts."""
         self.pulled_at_ms = 0
+        self.end_offset: int | None = None
+        """End of the queue in the last reply to a pull; None before the first."""
         self.has_room = asyncio.Event()
         """Cleared while the task waits for messages to be consumed."""
         self.task: asyncio.Task[None] | None = None
@@ -57,6 +59,21 @@ class PulledQueue:
         self.messages.is_dropped = True
         self.messages = ProcessQueue(next_offset)
         self.has_room.set()
+
+    @property
+    def lag(self) -> int | None:
+        """Number of messages up to the known end that are not consumed; None before a reply."""
+        if self.end_offset is None:
+            return None
+        # Replies of earlier pulls may lack the messages of later ones.
+        end_offset = max(self.end_offset, self.messages.next_offset)
+        return end_offset - self.messages.consumer_offset
+
+
+def known_lags(queues: Iterable[PulledQueue]) -> dict[MessageQueue, int]:
+    """Return the lag of each queue whose end is known."""
+    lags = ((pulled.queue, pulled.lag) for pulled in queues)
+    return {queue: lag for queue, lag in lags if lag is not None}
 
 
 Q = TypeVar("Q", bound=PulledQueue)
@@ -175,6 +192,7 @@ class QueuePulls(Generic[Q]):
         )
         if messages.is_dropped:
             return
+        pulled.end_offset = brought.max_offset
         if brought.status is PullStatus.ILLEGAL_OFFSET:
             await self._correct(pulled, brought)
             return
@@ -240,6 +258,4 @@ class QueuePulls(Generic[Q]):
 
 
 def _place(pulled: PulledQueue) -> str:
-    queue = pulled.queue
-    next_offset = pulled.messages.next_offset
-    return f"{queue.topic}@{queue.broker_name}:{queue.queue_id} at offset {next_offset}"
+    return f"{pulled.queue} at offset {pulled.messages.next_offset}"

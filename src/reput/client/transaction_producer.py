@@ -29,6 +29,7 @@ from typing import ParamSpec
 import msgspec
 
 from reput.client.config import ClientConfig, ProducerConfig
+from reput.client.connection_events import ConnectionCallback
 from reput.client.core import requests
 from reput.client.instance import Answer
 from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
@@ -101,6 +102,7 @@ class TransactionProducer(Producer):
         check: Returns the state of a local transaction.
         topics: Topics whose brokers may check from the start; other brokers after the first send.
         namesrv: As for ``Producer``, like the following arguments.
+        on_connection: Function that is called with each ``ConnectionEvent``.
         config: Settings of sends.
         client: Settings of the client.
         clock: The clock; tests pass their own.
@@ -116,11 +118,19 @@ class TransactionProducer(Producer):
         check: Check,
         topics: Collection[str] = (),
         namesrv: str | None = None,
+        on_connection: ConnectionCallback | None = None,
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(group, namesrv=namesrv, config=config, client=client, clock=clock)
+        super().__init__(
+            group,
+            namesrv=namesrv,
+            on_connection=on_connection,
+            config=config,
+            client=client,
+            clock=clock,
+        )
         self._check_state = check
         self._first_topics = [self._full_topic(topic) for topic in topics]
         self._checks = SideTasks()
@@ -236,10 +246,10 @@ class TransactionProducer(Producer):
 
     # --- being asked ------------------------------------------------------------
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_request(self, address: str, request: Command) -> Answer:
         """Handle checks of brokers, each in its own task."""
         if request.code != RequestCode.CHECK_TRANSACTION_STATE:
-            return super().on_request(address, request)
+            return super()._on_request(address, request)
         if len(list(self._checks)) >= CHECKS_WAITING_MAX:
             log.warning("%s asks about more messages than can be answered", address)
         else:
@@ -285,7 +295,7 @@ class TransactionProducer(Producer):
 
     def _broker_name(self, address: str) -> str:
         """Return the name of the broker at an address; "" if no route has it."""
-        routes = map(self._joined().known_route, self.topics())
+        routes = map(self._joined().known_route, self._topics())
         names = (
             name
             for route in routes

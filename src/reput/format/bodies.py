@@ -48,6 +48,10 @@ class MessageQueue(msgspec.Struct, rename="camel", frozen=True, order=True):
     broker_name: str
     queue_id: Int
 
+    def __str__(self) -> str:
+        which = f"queue {self.queue_id}" if self.queue_id >= 0 else "any queue"  # of a pop
+        return f"{which} of {self.topic} on {self.broker_name}"
+
 
 class QueueMap(UserDict[MessageQueue, _V]):
     """Base of maps from message queue to value."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reput.errors import CorruptRecord
+from reput.extras import extra_missing
 from reput.format import sys_flag as flags
 
 BODY_BYTES_MAX = 128 * 1024 * 1024
@@ -45,6 +46,7 @@ def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:
     Raises:
         CorruptRecord: The body is not of the type in ``sys_flag``, ends early, has an unknown
             compression type, or decompresses to more than ``BODY_BYTES_MAX``.
+        ExtraMissing: The package of LZ4 or Zstandard is not installed.
     """
     kind = compression_name(sys_flag)
     if kind == "none" or not len(body):
@@ -94,7 +96,10 @@ def _inflate(body: bytes | memoryview) -> bytes:
 
 
 def _unpack_lz4(body: bytes | memoryview) -> bytes:
-    import lz4.frame
+    try:
+        import lz4.frame
+    except ModuleNotFoundError as error:
+        raise extra_missing("a body compressed with LZ4", error) or error from error
 
     try:
         return _unpack_frames(body, lz4.frame.LZ4FrameDecompressor, "lz4")
@@ -103,7 +108,10 @@ def _unpack_lz4(body: bytes | memoryview) -> bytes:
 
 
 def _unpack_zstd(body: bytes | memoryview) -> bytes:
-    import zstandard
+    try:
+        import zstandard
+    except ModuleNotFoundError as error:
+        raise extra_missing("a body compressed with Zstandard", error) or error from error
 
     # Java streams: the frame lacks the decompressed size that the one-call API needs.
     try:

@@ -51,6 +51,9 @@ class RemotingClient:
         tls: Certificates of connections with TLS; None for plain connections.
         signer: Signs all requests; without it they are not signed.
         fields: Fields that all requests get.
+        on_connected: Called with the address of each new connection.
+        on_disconnected: Called with the address of a connection that was closed by anything but
+            ``close``, and the reason.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class RemotingClient:
         tls: ssl.SSLContext | None = None,
         signer: Signer | None = None,
         fields: Mapping[str, str] | None = None,
+        on_connected: Callable[[str], None] | None = None,
+        on_disconnected: Callable[[str, str], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handler = handler
@@ -69,6 +74,8 @@ class RemotingClient:
         self._idle_ms = idle_ms
         self._signer = signer
         self._fields = fields
+        self._on_connected = on_connected
+        self._on_disconnected = on_disconnected
         self._buffer = bytearray(READ_BYTES)
         self._tls = tls
         self._encrypted = memoryview(bytearray(0 if tls is None else tls_connection.READ_BYTES))
@@ -111,6 +118,11 @@ class RemotingClient:
         """Return the open connection to an address, or None."""
         channel = self._channels.get(address)
         return None if channel is None or channel.is_closed else channel
+
+    def open_addresses(self) -> list[str]:
+        """Return the addresses with an open connection; may be called in any thread."""
+        channels = list(self._channels.items())
+        return [address for address, channel in channels if not channel.is_closed]
 
     async def connect(self, address: str) -> Channel:
         """Return the connection to an address; open it if necessary.
@@ -159,6 +171,8 @@ class RemotingClient:
             raise Unreachable(address, "the connection was closed at once")
         self._channels[address] = channel
         self._addresses[channel] = address
+        if self._on_connected is not None:
+            self._on_connected(address)
         return channel
 
     async def _open(self, address: str, host: str, port: int) -> Channel:
@@ -243,7 +257,7 @@ class RemotingClient:
             if channel.is_closed:
                 channel.abort()  # the peer does not read pending writes
             else:
-                channel.close()
+                channel.close(ReputError(f"closed here: idle for {self._idle_ms // 1000} s"))
         self._idle_timer = self._loop.call_later(self._idle_ms / 4000, self._watch)
 
     # Callbacks of channels --------------------------------------------------------------------
@@ -292,6 +306,9 @@ class RemotingClient:
         address = self._addresses.pop(channel, None)
         if address is not None and self._channels.get(address) is channel:
             del self._channels[address]
+        if address is not None and self._on_disconnected is not None and not self._is_closed:
+            reason = str(error) if error is not None else ""
+            self._on_disconnected(address, reason or "closed by the other side")
         if self._is_closed and not self._addresses:
             self._all_closed.set()
 

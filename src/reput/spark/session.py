@@ -12,6 +12,12 @@ from pyspark.sql import SparkSession
 
 from reput.errors import ReputError
 
+JAVA_ADVICE = (
+    "Spark needs Java 17 or later, on PATH or in JAVA_HOME. Debian, Ubuntu: apt-get install"
+    " openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless; macOS: brew install"
+    " openjdk@17"
+)
+
 
 class SparkUnavailable(ReputError):
     """Spark cannot start; the text has the missing part and the command to run."""
@@ -33,10 +39,7 @@ def local_session(
         SparkUnavailable: There is no Java, or the JVM does not start.
     """
     if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
-        raise SparkUnavailable(
-            "Spark needs Java 17 or later and there is none; on Debian or Ubuntu: "
-            "apt-get install openjdk-17-jre-headless"
-        )
+        raise SparkUnavailable(f"there is no Java. {JAVA_ADVICE}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
         SparkSession.builder.appName(app_name)
@@ -55,7 +58,8 @@ def local_session(
                 session = builder.getOrCreate()
             except Exception as error:
                 text = log_file.read_text(errors="replace")[-2000:]
-                raise SparkUnavailable(f"Spark did not start: {error}\n{text}") from error
+                advice = f"\n{JAVA_ADVICE}" if "JAVA_GATEWAY_EXITED" in str(error) else ""
+                raise SparkUnavailable(f"Spark did not start: {error}\n{text}{advice}") from error
         try:
             yield session
         finally:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from reput.descriptors import read_into, seek_data, seek_hole
 from reput.errors import CorruptRecord, OutOfResources, StoreUnavailable, WriteFailed
 from reput.format import cq_unit, java, names
 from reput.store import paths
@@ -871,7 +872,7 @@ class ConsumeQueues:
             if file * self.file_size not in queue.files:
                 return 0, 0
             raise
-        size = os.preadv(descriptor, [self._read_buffer.data[:size]], position)
+        size = read_into(descriptor, self._read_buffer.data[:size], position)
         return self._read_address, size // cq_unit.SIZE
 
     def append_to_read(self, count: int, units: npt.NDArray[np.uint8]) -> None:
@@ -1128,13 +1129,13 @@ def _scan(path: str) -> list["os.DirEntry[str]"]:
 def _data_end(descriptor: int, size: int) -> int:
     """Return the end of the last bytes that are stored: queue files are mostly sparse."""
     try:
-        hole = os.lseek(descriptor, 0, os.SEEK_HOLE)
+        hole = seek_hole(descriptor, 0)
         while hole < size:
             try:
-                data = os.lseek(descriptor, hole, os.SEEK_DATA)
+                data = seek_data(descriptor, hole)
             except OSError:
                 return hole
-            hole = os.lseek(descriptor, data, os.SEEK_HOLE)
+            hole = seek_hole(descriptor, data)
     except OSError:
         return size
     return size

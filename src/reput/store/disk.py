@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from reput.descriptors import open_descriptor
 from reput.errors import DiskFull, OutOfResources, StoreUnavailable, WriteFailed
+from reput.file_sync import sync_data, sync_names
 from reput.store import paths
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -114,7 +115,7 @@ class Disk:
         that all are: the system may have dropped them.
         """
         try:
-            getattr(os, "fdatasync", os.fsync)(descriptor)
+            sync_data(descriptor)
         except OSError as error:
             _fail(path, "sync", error)
 
@@ -128,7 +129,7 @@ class Disk:
             _open(path or os.curdir, os.O_RDONLY | os.O_DIRECTORY, "sync") if kept is None else kept
         )
         try:
-            os.fsync(descriptor)
+            sync_names(descriptor)
         except OSError as error:
             _fail(path, "sync", error)
         finally:
@@ -137,14 +138,14 @@ class Disk:
 
     def sync_filesystem(self, path: str) -> None:
         """Make everything on the file system of a path durable, including writes of others."""
-        if not hasattr(_libc, "syncfs"):
-            os.sync()
-            return
         kept = self._kept.get(path)
         action = "sync the file system"
         descriptor = _open(path, os.O_RDONLY, action) if kept is None else kept
         try:
-            if _libc.syncfs(descriptor) != 0:
+            if not hasattr(_libc, "syncfs"):
+                os.sync()
+                sync_data(descriptor)  # empties the drive's cache, too
+            elif _libc.syncfs(descriptor) != 0:
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         except OSError as error:
             _fail(path, action, error)
@@ -218,6 +219,9 @@ class Disk:
 
         The range must not contain data: it may be overwritten with zeros.
         """
+        if not hasattr(os, "posix_fallocate"):
+            self._write_zeros(descriptor, path, start, length)
+            return
         try:
             os.posix_fallocate(descriptor, start, length)
         except OSError as error:

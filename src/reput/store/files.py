@@ -11,13 +11,13 @@ import functools
 import mmap
 import os
 import stat
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from reput.descriptors import first_byte_lock, lock_owner, seek_data, seek_hole
 from reput.errors import NotInStore, ReputError, StoreUnavailable
 from reput.store import paths
 
@@ -179,8 +179,8 @@ class LocalFolder:
         try:
             descriptor = self._opened(f"{self._root}/{path}").descriptor
             for _ in range(_EXTENTS_MAX):
-                start = os.lseek(descriptor, end, os.SEEK_DATA)
-                end = os.lseek(descriptor, start, os.SEEK_HOLE)
+                start = seek_data(descriptor, end)
+                end = seek_hole(descriptor, start)
                 if end >= size:
                     break
         except OSError as error:
@@ -189,14 +189,12 @@ class LocalFolder:
 
     def lock_holder(self, path: str) -> int | None:
         """Return the local process that holds the lock on a file's first byte; None without one."""
-        query = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         try:
             with Path(self._root, path).open("rb") as file:
-                answer = fcntl.fcntl(file, fcntl.F_GETLK, query)
+                answer = fcntl.fcntl(file, fcntl.F_GETLK, first_byte_lock())
         except (OSError, ValueError):
             return None
-        kind, _, _, _, pid = struct.unpack("hhqqi4x", answer)
-        return None if kind == fcntl.F_UNLCK else int(pid)
+        return lock_owner(answer)
 
 
 class SpreadFolder(LocalFolder):
@@ -263,7 +261,8 @@ def _read(file: _OpenFile, start: int, length: int | None) -> Bytes:
     mapped = mmap.mmap(
         file.descriptor, length + skipped, access=mmap.ACCESS_READ, offset=start - skipped
     )
-    mapped.madvise(mmap.MADV_SEQUENTIAL)
+    if hasattr(mmap, "MADV_SEQUENTIAL"):
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
     return memoryview(mapped)[skipped:]
 
 

@@ -11,15 +11,16 @@ import errno
 import fcntl
 import logging
 import os
-import struct
+import sys
 from collections.abc import Sequence
 
-from reput.descriptors import open_descriptor
+from reput.descriptors import first_byte_lock, open_descriptor
 from reput.errors import StoreUnavailable
 from reput.store import paths
 
-_LOCK_QUERY = struct.Struct("hhqqi4x")
-_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", 37)
+_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", 37) if sys.platform == "linux" else None
+"""Command of locks that belong to the open file; elsewhere they belong to the process, and only the
+lock of the folder excludes a second store in it."""
 _TEXT = b"lock"
 _IS_TAKEN = (errno.EAGAIN, errno.EACCES)
 
@@ -115,9 +116,10 @@ class FolderLock:
         """
         descriptor = open_descriptor(self.path, os.O_RDWR | flags)
         try:
-            query = _LOCK_QUERY.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             try:
-                fcntl.fcntl(descriptor, _OFD_SETLK, query)
+                if _OFD_SETLK is None:
+                    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+                fcntl.fcntl(descriptor, _OFD_SETLK, first_byte_lock())
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise

@@ -17,7 +17,7 @@ import os
 import threading
 from typing import Protocol, Self
 
-from reput.descriptors import open_descriptor
+from reput.descriptors import open_descriptor, seek_data, seek_hole
 from reput.errors import NotInStore, StoreUnavailable, WriteFailed
 from reput.store import memory
 from reput.store.disk import Disk
@@ -560,8 +560,8 @@ def _data_ranges(descriptor: int, start: int, stop: int) -> list[tuple[int, int]
     position = start
     while position < stop:
         try:
-            begin = os.lseek(descriptor, position, os.SEEK_DATA)
-            position = os.lseek(descriptor, begin, os.SEEK_HOLE)
+            begin = seek_data(descriptor, position)
+            position = seek_hole(descriptor, begin)
         except OSError as error:
             if error.errno != errno.ENXIO:  # ENXIO: a hole to the end
                 ranges.append((position, stop))

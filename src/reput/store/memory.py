@@ -8,6 +8,7 @@ import ctypes
 import errno
 import mmap
 import os
+import sys
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -87,12 +88,14 @@ def populate(address: int, length: int) -> bool:
     Changes no byte, so another thread may write there meanwhile. Does not hold the GIL.
 
     Returns:
-        False if it was not possible: before Linux 5.14, or if memory is short.
+        False if it was not possible: before Linux 5.14, on other systems, or if memory is short.
 
     Raises:
         OSError: A write there would kill the process: the file has no space for it.
     """
     skipped = address % PAGE_BYTES
+    if sys.platform != "linux":
+        return False
     if _libc.madvise(address - skipped, length + skipped, _MADV_POPULATE_WRITE) == 0:
         return True
     if ctypes.get_errno() == errno.EFAULT:

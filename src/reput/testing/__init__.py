@@ -9,6 +9,8 @@ fast.
 
 from typing import TYPE_CHECKING, Any
 
+from reput.extras import extra_missing
+
 if TYPE_CHECKING:
     from reput.testing.local_broker import LocalBroker as LocalBroker
 
@@ -18,6 +20,8 @@ __all__ = ["LocalBroker"]
 def __getattr__(name: str) -> Any:
     if name != "LocalBroker":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from reput.testing.local_broker import LocalBroker
-
+    try:
+        from reput.testing.local_broker import LocalBroker
+    except ModuleNotFoundError as error:
+        raise extra_missing("LocalBroker", error) or error from error
     return LocalBroker

@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def rocketmq_of_session() -> Iterator["LocalBroker"]:
     """Start the broker that tests share; nothing is deleted between tests."""
-    from reput.testing.local_broker import LocalBroker
+    from reput.testing import LocalBroker
 
     with LocalBroker() as shared:
         yield shared
@@ -43,7 +43,7 @@ def rocketmq(request: pytest.FixtureRequest) -> Iterator["LocalBroker"]:
     """Provide a name server and broker without topics, for one test."""
     marker = request.node.get_closest_marker("rocketmq")
     if marker is not None:
-        from reput.testing.local_broker import LocalBroker
+        from reput.testing import LocalBroker
 
         with LocalBroker(settings=marker.kwargs) as own:
             yield own

@@ -157,10 +157,6 @@ def test_a_blocking_call_in_the_loops_thread_is_refused(cluster: ScriptedCluster
             producer.send(Message("T", b"x"), queue=select)
 
 
-OF_MEMBERS = {"heartbeat_part", "topics"}
-"""Internal calls between the members of an instance, not for users."""
-
-
 @pytest.mark.parametrize(
     ("awaited", "facade"),
     [
@@ -176,9 +172,7 @@ def test_blocking_classes_have_all_methods(awaited: type, facade: type) -> None:
     methods = {
         name: method
         for name, method in inspect.getmembers(awaited, inspect.isfunction)
-        if not name.startswith(("_", "on_"))
-        and (awaited is Admin or name not in OF_MEMBERS)
-        and name != "send_back_overdue"  # called by the loop
+        if not name.startswith("_")
     }
     assert methods.keys() <= set(dir(facade))
     # A local transaction runs in the thread that sends.

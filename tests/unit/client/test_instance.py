@@ -5,6 +5,7 @@ import pytest
 
 from reput.client.admin import Admin
 from reput.client.config import ClientConfig
+from reput.client.connection_events import ConnectionEvent
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import (
     Answer,
@@ -31,7 +32,7 @@ class Recorder:
     """A member that records its notifications and requests."""
 
     def __init__(self, kind: MemberKind, group: str, topics: Collection[str] = ()) -> None:
-        self.kind = kind
+        self._kind = kind
         self.group = group
         self.in_use = topics
         self.routes: asyncio.Queue[TopicRoute] = asyncio.Queue()
@@ -39,8 +40,8 @@ class Recorder:
         self.changes = asyncio.Semaphore(0)
         self.is_mine = True
 
-    def heartbeat_part(self) -> ConsumerData | ProducerData | None:
-        if self.kind is MemberKind.PRODUCER:
+    def _heartbeat_part(self) -> ConsumerData | ProducerData | None:
+        if self._kind is MemberKind.PRODUCER:
             return ProducerData(group_name=self.group)
         return ConsumerData(
             consume_from_where="CONSUME_FROM_LAST_OFFSET",
@@ -51,16 +52,19 @@ class Recorder:
             unit_mode=False,
         )
 
-    def topics(self) -> Collection[str]:
+    def _topics(self) -> Collection[str]:
         return self.in_use
 
-    def on_members_changed(self) -> None:
+    def _on_members_changed(self) -> None:
         self.changes.release()
 
-    def on_route_changed(self, route: TopicRoute) -> None:
+    def _on_route_changed(self, route: TopicRoute) -> None:
         self.routes.put_nowait(route)
 
-    def on_request(self, address: str, request: Command) -> Answer:
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        pass
+
+    def _on_request(self, address: str, request: Command) -> Answer:
         self.requests.append((address, request.code))
         return command.reply(request, body=self.group.encode()) if self.is_mine else None
 

@@ -24,6 +24,7 @@ from reput.broker.access.plain_accounts import (
     PlainFile,
 )
 from reput.errors import InvalidOption, WriteFailed
+from reput.file_sync import sync_data, sync_folder
 
 PLAIN_FILE = "conf/plain_acl.yml"
 """The default file, below the home of RocketMQ."""
@@ -293,13 +294,9 @@ def _replace(path: str, data: bytes) -> None:
             file.write(data)
             os.fchmod(descriptor, mode)
             file.flush()
-            os.fsync(descriptor)
+            sync_data(descriptor)
         draft.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(target.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)

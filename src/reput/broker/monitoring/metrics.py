@@ -24,12 +24,14 @@ from reput.broker.parts import Parts
 from reput.broker.replication.reports import Reason
 from reput.broker.replication.state import SlaveState
 from reput.errors import StoreUnavailable
+from reput.kernel_choice import ENGINES
 from reput.remoting import metrics_server
 from reput.remoting.health import Health
 from reput.remoting.metrics_server import Family, HistogramFamily, Turns, single
 from reput.store import paths
 from reput.store.config import BrokerRole
 from reput.store.disk import Disk
+from reput.store.kernels import hot
 
 NAMES_MAX = 500
 OTHER = "_other"
@@ -123,6 +125,12 @@ class BrokerMeter:
         info = Family("reput_info", "What runs.", ("version", "cluster", "broker"))
         info.values[__version__, config.broker_cluster_name, config.broker_name] = 1
         yield info
+        engine = Family(
+            "reput_kernels", "The engine of the kernels; reference is several times slower.",
+            ("engine",),
+        )  # fmt: skip
+        engine.values = {(name,): float(name == hot.engine()) for name in ENGINES}
+        yield engine
 
     async def _plain(self, turns: Turns) -> AsyncIterator[Family]:
         parts, store = self._parts, self._parts.store

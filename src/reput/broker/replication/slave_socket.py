@@ -83,7 +83,10 @@ class PlainSlaveSocket:
         """Do nothing."""
 
     def send_file(self, descriptor: int, position: int, size: int) -> int:
-        """Send some bytes of a file without a copy; return their number."""
+        """Send some bytes of a file, without a copy if the system can; return their number."""
+        if not hasattr(os, "sendfile"):
+            data = os.pread(descriptor, min(size, PIECE_BYTES), position)
+            return self._socket.send(data) if data else 0
         return os.sendfile(self._socket.fileno(), descriptor, position, size)
 
 

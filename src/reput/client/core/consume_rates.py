@@ -1,7 +1,8 @@
-"""Rates at which a consumer pulls and consumes a topic, over the last one to two minutes."""
+"""Counts of a topic's messages: totals, and rates over the last one to two minutes."""
 
 from dataclasses import dataclass
 
+from reput.client.core.durations import Durations
 from reput.format.bodies import ConsumeStatus
 
 WINDOW_MS = 60_000
@@ -32,9 +33,17 @@ class RatesByTopic(dict[str, "ConsumeRates"]):
 
 
 class ConsumeRates:
-    """Sums of one topic: of the last complete minute and of the current one."""
+    """Sums of one topic: of the last complete minute, of the current one, and since the start."""
 
     def __init__(self, now_ms: int) -> None:
+        self.received_count = 0
+        """Number of messages that arrived since the start."""
+        self.consumed_count = 0
+        """Number of messages consumed since the start."""
+        self.failed_count = 0
+        """Number of messages since the start that were not consumed, and are delivered again."""
+        self.listener_durations = Durations()
+        """Durations of the listener's calls since the start."""
         self._old = _Sums(now_ms)
         self._new = _Sums(now_ms)
         self._failed_in_hour = 0
@@ -46,6 +55,7 @@ class ConsumeRates:
         sums.pull_count += 1
         sums.pull_ms += duration_ms
         sums.pulled_count += message_count
+        self.received_count += message_count
 
     def add_call(
         self, now_ms: int, duration_ms: int, consumed_count: int, failed_count: int
@@ -54,9 +64,17 @@ class ConsumeRates:
         sums = self._at(now_ms)
         sums.call_count += 1
         sums.call_ms += duration_ms
+        self.listener_durations.add(duration_ms)
+        self.add_consumed(now_ms, consumed_count, failed_count)
+
+    def add_consumed(self, now_ms: int, consumed_count: int, failed_count: int = 0) -> None:
+        """Count messages that the program has consumed, or not."""
+        sums = self._at(now_ms)
         sums.consumed_count += consumed_count
         sums.failed_count += failed_count
         self._failed_in_hour += failed_count
+        self.consumed_count += consumed_count
+        self.failed_count += failed_count
 
     def status(self, now_ms: int) -> ConsumeStatus:
         """Return means and rates since the start of the last complete minute."""

@@ -7,7 +7,7 @@ numba's subset of Python (modules ``log_scan``, ``columns``, ``hashes``) and com
 ``reference`` does the same in plain Python.
 
 The engine is chosen once: ``native`` (the shared object of the wheel), else ``numba`` (compiled
-here, cached), else ``reference``. ``REPUT_KERNELS=reference`` forces the last.
+here, cached), else ``reference``. ``REPUT_KERNELS`` asks for one of them (``kernel_choice``).
 """
 
 from typing import TYPE_CHECKING

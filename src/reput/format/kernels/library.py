@@ -10,11 +10,14 @@ import functools
 import hashlib
 import importlib.util
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from reput import kernel_choice
+from reput.errors import InvalidOption
 from reput.format.kernels.layout import SHARED_OBJECT
 
 _Made = TypeVar("_Made")
@@ -108,6 +111,11 @@ def _linked_kernels(package: str) -> LinkedKernels:
     if Path(path).exists():
         return LinkedKernels(Path(path))
     data: bytes = spec.loader.get_data(path)  # type: ignore[union-attr]
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(suffix=".so") as copy:
+            copy.write(data)
+            copy.flush()
+            return LinkedKernels(Path(copy.name))  # stays loaded without its name
     # A file in memory: there may be no folder that can be written to and executed from. It stays
     # open: the linker identifies libraries by path, and the next one must not get its number.
     file = os.memfd_create("reput-kernels")
@@ -148,13 +156,20 @@ def _compiled_code(package: str) -> bytes:
 
 
 def _load(package: str) -> LinkedKernels | _CompiledHere:
-    if os.environ.get("REPUT_KERNELS") == "reference":
+    asked = kernel_choice.asked_engine()
+    if asked == kernel_choice.REFERENCE:
         raise KernelsUnavailable("REPUT_KERNELS asks for the reference implementation")
-    try:
-        return _linked_kernels(package)
-    except OSError:
-        pass  # slower is better than not at all
+    if asked != kernel_choice.NUMBA:
+        try:
+            return _linked_kernels(package)
+        except OSError as error:  # slower is better than not at all
+            if asked:
+                allowed = f"{kernel_choice.NUMBA} or {kernel_choice.REFERENCE} here: {error}"
+                raise InvalidOption(kernel_choice.VARIABLE, asked, allowed) from error
     if importlib.util.find_spec("numba") is None:
+        if asked:
+            allowed = f"{kernel_choice.REFERENCE}, as numba is not installed"
+            raise InvalidOption(kernel_choice.VARIABLE, asked, allowed)
         raise KernelsUnavailable("no shared object beside the kernels, and numba is not installed")
     try:
         return _CompiledHere(package, _compiled_code(package))

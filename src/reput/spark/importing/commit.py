@@ -21,6 +21,7 @@ truncates the leftovers. Reasons: docs/decisions/0013-an-import-begins-with-its-
 
 import contextlib
 import ctypes
+import errno
 import logging
 import os
 import shutil
@@ -59,6 +60,8 @@ _NEW_FILES_MAX = 2
 """Number of new files: Java brokers search only the last three files for the end of the log."""
 _COPY_BYTES = 8 * 1024 * 1024
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_RENAME_SWAP = 2
+"""The same of macOS."""
 
 log = logging.getLogger("reput.spark")
 
@@ -234,7 +237,14 @@ class Commit:
         """Exchange a draft and a folder in one step."""
         libc = ctypes.CDLL(None, use_errno=True)
         new, old = os.fsencode(draft), os.fsencode(target)
-        if libc.renameat2(_AT_FDCWD, new, _AT_FDCWD, old, _RENAME_EXCHANGE) != 0:
+        if hasattr(libc, "renameat2"):
+            is_done = libc.renameat2(_AT_FDCWD, new, _AT_FDCWD, old, _RENAME_EXCHANGE) == 0
+        elif hasattr(libc, "renamex_np"):
+            is_done = libc.renamex_np(new, old, _RENAME_SWAP) == 0
+        else:
+            is_done = False
+            ctypes.set_errno(errno.ENOSYS)
+        if not is_done:
             reason = os.strerror(ctypes.get_errno())
             raise WriteFailed(
                 target, f"cannot be exchanged with {draft}: {reason}; import to a new folder"
@@ -444,7 +454,7 @@ class Commit:
             os.close(self.disk.create(path, self._file_bytes, is_durable=False))
             return stitch.write(part, path)
 
-        with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(max_workers=_core_count()) as pool:
             return b"".join(pool.map(write, parts))
 
     def _add_topics(self, root: str) -> None:
@@ -521,3 +531,10 @@ def _done(appends: Appends, begun: Begun) -> Appends:
     if begun.stream is not None:
         batches[begun.stream] = begun.batch_id
     return Appends(None, batches)
+
+
+def _core_count() -> int:
+    """Return the number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

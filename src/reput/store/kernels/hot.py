@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from reput.format import message as record
 from reput.format.kernels.native import crc_tables as tables_of_crc
+from reput.kernel_choice import REFERENCE
 from reput.store.kernels import native
 
 Kernel = Callable[..., int]
@@ -27,6 +28,11 @@ def _is_compiled() -> bool:
     except native.KernelsUnavailable:
         return False
     return True
+
+
+def engine() -> str:
+    """Return the engine of these kernels: ``native``, ``numba`` or ``reference``."""
+    return native.engine() if is_compiled else REFERENCE
 
 
 is_compiled = _is_compiled()
