@@ -58,7 +58,10 @@ def test_send_messages(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'a || b'" in shown
 
 
-def test_consume_messages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_consume_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # has the consumer offsets of broadcasting members
     with LocalBroker(topics={"Orders": 4}) as mq:
         send_orders(mq)
         run("consume-messages.md", 10, mq)
