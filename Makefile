@@ -32,7 +32,14 @@ venv: .venv/.installed .venv/.kernels ## Create .venv and install reput with eve
 .venv/.installed: pyproject.toml hatch_build.py
 	@test -n "$(PYTHON)" || { echo "reput needs Python 3.11 or later; set PYTHON=/path/to/python3" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[all,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[all,dev,docs]'
+	@touch $@
+
+# For the demo alone: no tools of development.
+.venv/.demo: pyproject.toml hatch_build.py $(shell find src -name '*.py')
+	@test -n "$(PYTHON)" || { echo "reput needs Python 3.11 or later; set PYTHON=/path/to/python3" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check '.[spark]'
 	@touch $@
 
 # An editable install loads the shared objects from the source folders: rebuild them with their sources.
@@ -47,7 +54,7 @@ jdk: ## Check for a Java that Spark can use; install one where that is possible
 jdk-dev:
 	@scripts/ensure-jdk --dev
 
-run: jdk venv ## Install, then run a broker, send and consume, and report on its store with Spark
+run: jdk $(if $(wildcard .venv/.installed),venv,.venv/.demo) ## Install, then run a broker, send and consume, and report on its store with Spark
 	$(BIN)/python -m demo
 
 test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
@@ -76,6 +83,10 @@ types: venv ## Check types
 layers: venv ## Check who imports whom
 	$(BIN)/lint-imports
 
+# MkDocs announces its successor with a line that is no warning of this site.
+docs: venv ## Build the documents as a site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 	$(BIN)/python -m benchmarks
 
@@ -101,4 +112,4 @@ clean: ## Remove caches and build output; .venv stays
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test check fmt lint types layers bench soak faults hostile interop-all clean
+.PHONY: help venv jdk jdk-dev run test check fmt lint types layers docs bench soak faults hostile interop-all clean

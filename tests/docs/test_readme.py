@@ -1,71 +1,136 @@
-"""The Python of the README runs unchanged; Spark's is in tests/spark."""
+"""The blocks of the README run as a new user runs them: in order, in one folder.
 
-import ast
-import asyncio
+Left out are the installation, and Spark: its Python is run by tests/spark/test_quickstart.py.
+"""
+
+import os
 import re
-import textwrap
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from reput.testing import LocalBroker
-
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-PRINTED = re.compile(r"^\d+ b'two coffees'$", re.MULTILINE)
+ADDRESS = "127.0.0.1:9876"
+LIMIT_S = 60
+SKIPPED = ("make run", "pip install", "from pyspark", "reput pipeline")
 
 
-def blocks(heading: str) -> list[str]:
-    text = re.search(rf"^## {heading}\n(.*?)(?=^## )", README, re.MULTILINE | re.DOTALL)
-    assert text
-    return re.findall(r"^```python\n(.*?)^```", text[1], re.MULTILINE | re.DOTALL)
+class Folder:
+    """The folder of a new user, with a shell in which ``reput`` is installed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        binaries = root / "bin"
+        binaries.mkdir()
+        command = binaries / "reput"
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m reput "$@"\n')
+        command.chmod(0o755)
+        path = f"{binaries}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
+        self.environment.pop("NAMESRV_ADDR", None)
+        self.address = ADDRESS
+
+    def start(self, *command: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def python(self, source: str) -> Path:
+        """Save a program under the name in its first line."""
+        name = re.match(r"# (\w+\.py)$", source, re.MULTILINE)
+        file = self.root / (name[1] if name else "program.py")
+        file.write_text(source.replace(ADDRESS, self.address))
+        return file
+
+    def shell(self, source: str) -> str:
+        return self.run("sh", "-ec", source.replace(ADDRESS, self.address))
 
 
-def with_await(source: str, namesrv: str) -> str:
-    """Put a block into a coroutine; at the line ``...`` the awaited events happen."""
-    source = source.replace("127.0.0.1:9876", namesrv).replace(
-        "\n    ...\n", "\n    await seen()\n"
-    )
-    return "async def example(seen):\n" + textwrap.indent(source, "    ")
+def lines_until(process: "subprocess.Popen[str]", end: str) -> str:
+    """Read the output of a process until a text; the process ends if it takes too long."""
+    assert process.stdout is not None
+    timer = threading.Timer(LIMIT_S, process.kill)
+    timer.start()
+    text = ""
+    for line in process.stdout:
+        text += line
+        if end in line:
+            break
+    timer.cancel()
+    assert end in text, text
+    return text
 
 
-def test_send_and_consume(capsys: pytest.CaptureFixture[str]) -> None:
-    send, consume = blocks("Send and consume from Python")
-    with LocalBroker() as mq:
-        run(send, mq.namesrv_addr)
-        status, _, message_id = capsys.readouterr().out.strip().partition(" ")
-        assert (status, len(message_id)) == ("SEND_OK", 32)
-
-        printed = ""
-
-        async def seen() -> None:
-            nonlocal printed
-            async with asyncio.timeout(60):
-                while not PRINTED.search(printed):
-                    await asyncio.sleep(0.01)
-                    printed += capsys.readouterr().out
-
-        # A new group begins at the start of a young queue.
-        run(consume, mq.namesrv_addr, seen)
-        assert len(PRINTED.findall(printed)) == 1
+def stop(process: "subprocess.Popen[str]") -> str:
+    """Press Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=LIMIT_S)
+    return rest
 
 
-def run(source: str, namesrv: str, seen: object = None) -> None:
-    names: dict[str, object] = {}
-    text = with_await(source, namesrv)
-    ast.parse(text)
-    exec(compile(text, "README.md", "exec"), names)
-    asyncio.run(names["example"](seen))  # type: ignore[operator]
+@pytest.fixture
+def blocks() -> Iterator[str]:
+    """Return an iterator of the blocks that run here; the test must use them all."""
+    code = re.findall(r"^```(?:sh|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    left = iter([block for block in code if not block.startswith(SKIPPED)])
+    yield left  # type: ignore[misc]
+    assert list(left) == []
 
 
-def test_a_broker_for_tests(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = blocks("Test against a broker")
-    exec(compile(block, "README.md", "exec"), {})
-    host, _, port = capsys.readouterr().out.split()[0].partition(":")
-    assert host == "127.0.0.1"
-    assert port.isdecimal()
+def test_the_readme_from_the_top(tmp_path: Path, blocks: Iterator[str]) -> None:
+    folder = Folder(tmp_path)
 
+    assert next(blocks) == "reput up\n"
+    # The same at free ports: other tests run beside this one.
+    broker = folder.start("sh", "-c", "exec reput up --port 0 --broker-port 0")
+    try:
+        banner = lines_until(broker, "Ctrl-C stops it.")
+        (folder.address,) = re.findall(r"name server  (\S+)", banner)
 
-def test_keep_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (block,) = blocks("Keep a store from Python")
-    exec(compile(block, "README.md", "exec"), {})
+        sent = folder.run("python", str(folder.python(next(blocks))))
+        assert re.fullmatch(r"SEND_OK [0-9A-F]{32}\n", sent)
+
+        consumer = folder.start("python", str(folder.python(next(blocks))))
+        assert lines_until(consumer, "two coffees") == "0 b'two coffees'\n"
+        stop(consumer)
+
+        shown = folder.shell(next(blocks))
+        assert "Invoices" in shown
+        assert shown.count("two coffees") == 2
+        assert re.search(r"^lag +0$", shown, re.MULTILINE), shown
+
+        assert "[b'in two hours']" in folder.run("python", str(folder.python(next(blocks))))
+
+        assert "Stopped cleanly" in stop(broker)
+        assert broker.returncode == 0
+    finally:
+        broker.kill()
+        broker.wait()
+
+    store = folder.shell(next(blocks))
+    assert re.search(r"^condition +clean$", store, re.MULTILINE)
+    assert "two coffees" in store
+    assert folder.run("python", str(folder.python(next(blocks)))).startswith("PUT_OK 0 ")

@@ -88,6 +88,7 @@ class ClientConfig:
     enable_trace: bool = False
     """Trace sends and consumption as messages of ``trace_topic``."""
     trace_topic: str = names.TRACE_TOPIC
+    """Topic of traces."""
     access_key: str = ""
     """Account or user whose secret key signs all requests; empty: they are not signed."""
     secret_key: Secret = NO_SECRET
@@ -213,7 +214,12 @@ class ConsumerConfig:
     """Settings of consumers."""
 
     message_model: MessageModel = MessageModel.CLUSTERING
+    """Delivery of a message to one member of the group (``CLUSTERING``) or to each
+    (``BROADCASTING``)."""
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    """Start position in a queue without a consumer offset: ``LAST_OFFSET``, ``FIRST_OFFSET`` or
+    ``TIMESTAMP``. Brokers let a group begin at the first message of a young queue even with
+    ``LAST_OFFSET``."""
     consume_timestamp_ms: Annotated[int, Range(0, config.JAVA_LONG_MAX)] = 0
     """Start time for ``TIMESTAMP``, in ms since the epoch; 0: half an hour before the start."""
     pull_batch_size: Annotated[int, Range(1, 1024)] = 32
