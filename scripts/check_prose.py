@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_PATHS = (
-    "src", "tests", "demo", "benchmarks", "scripts", "docs",
+    "src", "tests", "demo", "benchmarks", "scripts", "examples", "docs",
     "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md",
 )  # fmt: skip
 GLOSSARY = ROOT / "docs" / "glossary.md"

@@ -137,6 +137,10 @@ class DelaySchedule:
         for level in self._levels:
             level.position = positions.get(level.number, level.position)
 
+    def skip_all(self) -> None:
+        """Deliver none of the messages that wait now."""
+        self.copy_positions({level: end for level, (_, end) in self.progress().items()})
+
     def progress(self) -> dict[int, tuple[int, int]]:
         """Return level -> queue offset of its next message, and the end of its queue."""
         positions = {}

@@ -119,11 +119,16 @@ class Controls:
         parts.topics.put(topic, parts.clock.now_ms())
 
     async def clear(self) -> None:
-        """Delete all topics and groups created since the start, all offsets and all faults."""
+        """Delete all topics and groups created since the start, all offsets and all faults.
+
+        Delayed messages that wait are not delivered any more.
+        """
         self.faults.clear()
         for broker in self._brokers:
             parts = broker.parts
             now_ms = parts.clock.now_ms()
+            parts.delayed.skip_all()
+            parts.timers.skip_all()
             topics, groups = self._built_in[broker]
             doomed = {*parts.topics.all(), *parts.store.queues.topics()} - topics
             for topic in doomed:

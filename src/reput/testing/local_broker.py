@@ -251,7 +251,7 @@ class LocalBroker:
         self._call(lambda controls: controls.create_topic(name, queues))
 
     def clear(self) -> None:
-        """Delete all topics and groups created since the start, all offsets and planned faults.
+        """Delete topics and groups created since the start, offsets, waiting messages and faults.
 
         A recreated topic starts at queue offset 0. The clock stays. Close the clients first.
         """

@@ -308,3 +308,20 @@ def test_several_brokers() -> None:
         LocalBroker(brokers=0)
     with pytest.raises(InvalidOption, match="a LocalBroker sets it"):
         LocalBroker(brokers=2, settings={"brokerName": "mine"}).start()
+
+
+def test_messages_that_wait_do_not_survive_a_clear() -> None:
+    """The next test of a suite must not get them when it advances the time."""
+    with LocalBroker() as mq, blocking.Producer("P", namesrv=mq.namesrv_addr) as producer:
+        producer.send(Message("T", b"level", delay_level=16))
+        producer.send(Message("T", b"time", delay_ms=1_800_000))
+        mq.clear()
+        mq.advance(3_600_000)
+        assert mq.messages("T") == []
+        producer.send(Message("T", b"next level", delay_level=16))
+        producer.send(Message("T", b"next time", delay_ms=1_900_000))
+        mq.advance(3_600_000)
+        assert [message.body for message in mq.messages("T")] == [b"next level", b"next time"]
+        mq.restart()
+        mq.advance(3_600_000)
+        assert len(mq.messages("T")) == 2

@@ -299,6 +299,11 @@ class Timers:
         if progress != self.table.progress:
             self.table.put(progress)
 
+    def skip_all(self) -> None:
+        """Deliver none of the messages that wait now."""
+        self._runs = TimerRuns()
+        self._taken_up += self.pending_count
+
     def progress(self, now_ms: int) -> TimerProgress:
         """Return the progress; a slave's is that of its master."""
         if self._is_slave or self._repeats:
