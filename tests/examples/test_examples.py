@@ -211,7 +211,7 @@ def options(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 def test_compose_starts_a_broker_that_its_network_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     service = service_of_compose()
     given = options(service["command"], monkeypatch)
-    assert (given["host"], given["advertise"]) == ("0.0.0.0", "mq")
+    assert (given["host"], given["advertise"], service["hostname"]) == ("0.0.0.0", "mq", "mq")
     assert f"store:{given['store']}" in service["volumes"]
     assert f"http://127.0.0.1:{given['metrics_port']}/health" in service["healthcheck"]["test"][3]
     compile(service["healthcheck"]["test"][3], "healthcheck", "exec")
