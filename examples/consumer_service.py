@@ -3,7 +3,8 @@
     NAMESRV_ADDR=127.0.0.1:9876 python examples/consumer_service.py
 
 Messages whose processing has begun are finished and committed before the process ends, with exit
-code 0; all others go to another member of the group.
+code 0. The others go to the other members of the group, or wait for the next start. Without a name
+server or topic the service waits for it, and logs that.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ TOPIC = "Orders"
 CLOSE_TIMEOUT_MS = 30_000
 """Time for messages in processing at the end, in ms: less than the supervisor's grace period."""
 WORK_S = 1.0
+"""Time that the work for a message takes here, in s."""
 
 log = logging.getLogger("billing")
 
@@ -31,7 +33,7 @@ async def listen(messages: list[ReceivedMessage], _: ConsumeContext) -> None:
     """
     for message in messages:
         log.info("processing %s", message.keys)
-        await asyncio.sleep(WORK_S)  # your work
+        await asyncio.sleep(WORK_S)  # replace it with your work
         log.info("processed %s: %d bytes", message.keys, len(message.body))
 
 

@@ -83,7 +83,8 @@ def create_app(namesrv: str) -> FastAPI:
             await clients.consumer.ready(timeout_ms=1_000)
         except ReputError as error:
             raise HTTPException(503, str(error)) from error
-        return {"queues": len(queues), "consumed_queues": len(clients.consumer.queues())}
+        consumed = [queue for queue in clients.consumer.queues() if queue.topic == TOPIC]
+        return {"queues": len(queues), "consumed_queues": len(consumed)}
 
     return app
 

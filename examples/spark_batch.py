@@ -1,6 +1,8 @@
 """Read a topic of running brokers into a DataFrame, and print its messages by tag.
 
-python examples/spark_batch.py 127.0.0.1:9876 Orders
+    python examples/spark_batch.py 127.0.0.1:9876 Orders
+
+The read creates no group at the brokers, and commits no offsets.
 """
 
 import argparse
