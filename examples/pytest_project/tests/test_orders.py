@@ -36,9 +36,6 @@ async def test_orders_are_added_up(rocketmq: LocalBroker) -> None:
     assert totals.by_customer == {"ann": 500, "bob": 20}
 
 
-# The mark starts a broker for this test alone: reminders of other tests, not due yet, would arrive
-# at the broker that tests share.
-@pytest.mark.rocketmq
 async def test_a_reminder_comes_after_half_an_hour(rocketmq: LocalBroker) -> None:
     """Check a delay without waiting for it: the broker's clock is advanced."""
     async with Producer("shop", namesrv=rocketmq.namesrv_addr) as producer:

@@ -131,6 +131,7 @@ class Controls:
             parts.timers.skip_all()
             topics, groups = self._built_in[broker]
             doomed = {*parts.topics.all(), *parts.store.queues.topics()} - topics
+            doomed = {topic for topic in doomed if not names.is_system_topic(topic)}
             for topic in doomed:
                 parts.topics.delete(topic, now_ms)
                 parts.store.delete_topic(topic)
