@@ -75,9 +75,9 @@ COMPRESS_ASIDE_BYTES = 128 * 1024
 FRESH_ROUTE_MS = 1_000
 """Maximum time that a retry waits for a fresh route before it uses the known one, in ms."""
 READY_PAUSE_MS = 50
-"""First pause of ``ready`` after a failed attempt, in ms; doubled up to"""
+"""First pause of ``ready`` after a failed attempt, in ms; each next one is twice as long."""
 READY_PAUSE_MAX_MS = 1_000
-"""this maximum."""
+"""Maximum pause of ``ready``, in ms."""
 
 _STATUS_OF_CODE = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -192,8 +192,8 @@ class Producer:
         self._choice = QueueChoice(self._slow_brokers)
         self._unique_keys = UniqueKeys(bytes(4), 0, 0)
         self._full_topics: dict[str, str] = {}
-        self._has_warned_of_level = False
         """Topics of sends, to their names with namespace."""
+        self._has_warned_of_level = False
         self._awaited = AwaitedReplies(self._clock)
         self._traces: TraceWriter | None = None
         self._sends = SendCounts()
@@ -293,7 +293,7 @@ class Producer:
             request = requests.make(RequestCode.GET_BROKER_CLUSTER_INFO)
             reply = await instance.ask_name_server(request)
             if reply.code != ResponseCode.SUCCESS:
-                raise broker_error(reply.code, reply.remark)
+                raise instance.name_server_error(reply)
             brokers = bodies.decode(ClusterInfo, reply.body).broker_addr_table.values()
             masters = (broker.broker_addrs.get(MASTER_ID) for broker in brokers)
             addresses = [address for address in masters if address is not None]
