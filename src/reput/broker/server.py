@@ -965,10 +965,18 @@ class _Port:
 
 
 def _packed(address: str) -> bytes:
-    """Return an address in the form of records; host names are resolved."""
+    """Return an address in the form of records; host names are resolved.
+
+    Raises:
+        InvalidOption: A host name cannot be resolved.
+    """
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             return socket.inet_pton(family, address)
         except OSError:
             continue
-    return socket.inet_aton(socket.gethostbyname(address))
+    try:
+        return socket.inet_aton(socket.gethostbyname(address))
+    except OSError as error:
+        allowed = f"an address of this machine, or a name that resolves here: {error.strerror}"
+        raise InvalidOption("brokerIP1", address, allowed) from None

@@ -28,6 +28,8 @@ class FileAges:
     """The ages of the files of one open store."""
 
     def __init__(self) -> None:
+        self.jump_level = logging.ERROR
+        """Level of the log for jumps of the clock; lower where tests set it."""
         self._distance_ms: int | None = None  # wall clock minus monotonic clock
         self._jumps: list[tuple[int, int]] = []  # (time after the jump, size of the jump), in ms
         self._set_back_ms = 0  # jumps back in excess of jumps ahead: the same way ahead counts
@@ -51,7 +53,8 @@ class FileAges:
             return
         jump_ms = distance_ms - previous_ms
         if jump_ms > JUMP_MS:
-            _log.error(
+            _log.log(
+                self.jump_level,
                 "the clock was set ahead by %.1f hours: that does not make files expire",
                 jump_ms / _MS_PER_HOUR,
             )
@@ -60,7 +63,9 @@ class FileAges:
             if jump_ms - returned_ms > JUMP_MS:
                 self._jumps.append((now_ms, jump_ms - returned_ms))
         elif jump_ms < -JUMP_MS:
-            _log.error("the clock was set back by %.1f hours", -jump_ms / _MS_PER_HOUR)
+            _log.log(
+                self.jump_level, "the clock was set back by %.1f hours", -jump_ms / _MS_PER_HOUR
+            )
             self._cancel_jumps(-jump_ms)
 
     def note_opening(self, now_ms: int, newest_ms: int, reserved_ms: int) -> None:

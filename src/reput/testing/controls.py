@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Mapping
 
 from reput.broker.parts import Parts
@@ -69,6 +70,7 @@ class Controls:
 
     def _opened(self, broker: Broker) -> None:
         broker.store.add_listener(lambda *_: self._arrived.set())
+        broker.store.retention.ages.jump_level = logging.DEBUG
         self._arrived.set()
 
     async def until_open(self) -> None:

@@ -394,6 +394,12 @@ def test_a_store_that_is_no_folder_is_refused(
         assert capsys.readouterr().err.splitlines()[-1] == text
 
 
+def test_a_name_for_clients_that_does_not_resolve_is_refused(tmp_path: Path) -> None:
+    text = refused(tmp_path, "up", *ANY_PORT, "--advertise", "nowhere.invalid")
+    assert text.startswith("reput: option 'brokerIP1' is 'nowhere.invalid'; allowed: an address")
+    assert not (tmp_path / "reput-data" / "abort").exists(), "it is as if it was stopped cleanly"
+
+
 def test_check_reports_everything_that_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
