@@ -9,7 +9,8 @@ import typer.main
 
 from reput.cli.app import build_app
 
-HEAVY = {"pydantic", "msgspec", "numpy", "pyspark", "rich", "asyncio", "reput.client"}
+HEAVY = {"msgspec", "numpy", "pyspark", "rich", "asyncio", "reput.client"}
+"""Not pydantic: typer imports it if it is installed, and an example needs it."""
 
 
 def modules_after(*arguments: str) -> set[str]:
