@@ -15,6 +15,7 @@ import pkgutil
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -171,10 +172,36 @@ def build(package: str, folder: str) -> str | None:
 def build_all(source_folder: str) -> list[str]:
     """Write the shared object of every ``kernels`` package below ``reput``; return their paths.
 
-    The list is empty without a linker.
+    Each is compiled in a process of its own, at the same time. The list is empty without a linker.
+
+    Raises:
+        RuntimeError: A package cannot be compiled; the text has the output of the process.
     """
-    folders = sorted(Path(source_folder, "reput").glob("*/kernels"))
-    paths = [
-        build(f"reput.{kernels.parent.name}.{kernels.name}", str(kernels)) for kernels in folders
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [source_folder, os.environ.get("PYTHONPATH")])),
+        "REPUT_KERNELS": "reference",  # importing the package compiles nothing
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _BUILD, f"reput.{kernels.parent.name}.kernels", str(kernels)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for kernels in sorted(Path(source_folder, "reput").glob("*/kernels"))
     ]
-    return [path for path in paths if path is not None]
+    paths = []
+    for process, (output, problem) in [(each, each.communicate()) for each in processes]:
+        if process.returncode:
+            raise RuntimeError(f"kernels cannot be compiled: {problem}")
+        paths += output.split("\n")[:-1]
+    return [path for path in paths if path]
+
+
+_BUILD = """
+import sys
+from reput.format.kernels.build import build
+print(build(*sys.argv[1:]) or "")
+"""
