@@ -1,4 +1,4 @@
-"""Logs of a server: one line an event, to stderr.
+"""Logs of a server: one line an event, to stderr or to a file.
 
     2026-11-21T12:21:14.123Z WARNING reput.broker.registration cannot register server=10.0.0.1
 
@@ -13,36 +13,65 @@ import logging
 import re
 import sys
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
 from typing import TextIO
 
 from reput.errors import InvalidOption
 
 LETTERS_MAX = 8192
 """Maximum length of a message or value; of a longer one the first and last 4,096 are written."""
+FILE_BYTES = 64 * 1024 * 1024
+"""Size at which a log file is replaced, in bytes."""
+FILES_KEPT = 10
+"""Number of former log files that are kept."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-def begin(level: str, *, as_json: bool = False, stream: TextIO | None = None) -> None:
-    """Send all logs of the process to a stream.
+def begin(
+    levels: str, *, as_json: bool = False, file: str | None = None, stream: TextIO | None = None
+) -> None:
+    """Send all logs of the process to a stream, or to a file.
+
+    At ``FILE_BYTES`` the file is renamed to ``FILE.1``, the former ``FILE.1`` to ``FILE.2``, and so
+    on; the oldest of more than ``FILES_KEPT`` is deleted.
 
     Args:
-        level: The lowest level that is written; one of ``LEVELS``.
+        levels: The lowest level that is written, one of ``LEVELS``; also those of single loggers,
+            as ``info,reput.broker.replication=debug``.
         as_json: Write one JSON object a line.
+        file: Path of the file; None for the stream.
         stream: The stream; stderr by default.
 
     Raises:
-        InvalidOption: The level is not one of ``LEVELS``.
+        InvalidOption: A level is not one of ``LEVELS``, or the file cannot be written.
     """
-    if level.lower() not in LEVELS:
-        raise InvalidOption("--log-level", level, ", ".join(LEVELS))
-    handler = logging.StreamHandler(stream or sys.stderr)
+    level, *others = levels.split(",")
+    by_logger = {"": level}
+    for other in others:
+        name, is_pair, own = other.partition("=")
+        if not is_pair or not name.strip():
+            raise InvalidOption("--log-level", levels, "LEVEL,LOGGER=LEVEL,...")
+        by_logger[name.strip()] = own
+    for text in by_logger.values():
+        if text.strip().lower() not in LEVELS:
+            raise InvalidOption("--log-level", text, ", ".join(LEVELS))
+    handler: logging.Handler = logging.StreamHandler(stream or sys.stderr)
+    if file is not None:
+        try:
+            handler = RotatingFileHandler(
+                file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8"
+            )
+        except OSError as error:
+            allowed = f"a file that can be written: {error.strerror}"
+            raise InvalidOption("--log-file", file, allowed) from None
     handler.setFormatter(JsonLines() if as_json else TextLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+    for name, text in by_logger.items():
+        logging.getLogger(name).setLevel(text.strip().upper())
 
 
 class TextLines(logging.Formatter):

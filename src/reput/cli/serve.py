@@ -255,7 +255,16 @@ def _add_printing(parser: _Parser) -> None:
 
 def _add_logging(parser: _Parser, level: str) -> None:
     parser.add_argument(
-        "--log-level", default=level, help=f"debug, info, warning, error or critical ({level})"
+        "--log-level",
+        default=level,
+        metavar="LEVEL",
+        help=f"debug, info, warning, error or critical ({level}); also of single loggers, as "
+        "info,reput.broker.replication=debug",
+    )
+    parser.add_argument(
+        "--log-file",
+        metavar="FILE",
+        help="log to this file instead of stderr; at 64 MiB it becomes FILE.1, and ten are kept",
     )
     parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
 
@@ -265,5 +274,7 @@ def _options(parser: _Parser, arguments: Sequence[str]) -> dict[str, Any]:
     from reput.cli import log_lines
 
     options = vars(parser.parse_args(arguments))
-    log_lines.begin(options.pop("log_level"), as_json=options.pop("log_json"))
+    log_lines.begin(
+        options.pop("log_level"), as_json=options.pop("log_json"), file=options.pop("log_file")
+    )
     return options

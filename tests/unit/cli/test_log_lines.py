@@ -3,7 +3,9 @@
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +98,51 @@ def test_a_long_line_lacks_its_middle(as_json: bool) -> None:
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(InvalidOption, match="debug, info, warning, error, critical"):
         log_lines.begin("loud")
+
+
+def test_a_file_is_replaced_at_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_lines, "FILE_BYTES", 1_000)
+    monkeypatch.setattr(log_lines, "FILES_KEPT", 2)
+    path = tmp_path / "broker.log"
+    log_lines.begin("info", file=str(path))
+    for number in range(100):
+        logging.getLogger("reput.x").info("event %d", number)
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "broker.log",
+        "broker.log.1",
+        "broker.log.2",
+    }
+    assert all(file.stat().st_size <= 1_000 for file in tmp_path.iterdir())
+    newest = [path, tmp_path / "broker.log.1", tmp_path / "broker.log.2"]
+    lines = [line for file in reversed(newest) for line in file.read_text().splitlines()]
+    assert [int(line.split()[-1]) for line in lines] == list(range(100))[-len(lines) :]
+
+
+def test_single_loggers_have_their_own_level() -> None:
+    stream = io.StringIO()
+    log_lines.begin("warning, reput.x=debug,reput.x.loud=error", stream=stream)
+    try:
+        for name in ("reput", "reput.x", "reput.x.loud"):
+            logging.getLogger(name).info("information of %s", name)
+            logging.getLogger(name).error("error of %s", name)
+    finally:
+        for name in ("reput.x", "reput.x.loud"):
+            logging.getLogger(name).setLevel(logging.NOTSET)
+    texts = [line.split(" ", 3)[3] for line in stream.getvalue().splitlines()]
+    assert texts == [
+        *("error of reput", "information of reput.x", "error of reput.x"),
+        "error of reput.x.loud",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("levels", "file", "text"),
+    [
+        ("info,reput.x", None, "LEVEL,LOGGER=LEVEL"),
+        ("info,reput.x=loud", None, "'loud'; allowed: debug, info"),
+        ("info", "/no/such/folder/log", "a file that can be written: No such file or directory"),
+    ],
+)
+def test_wrong_options_are_named(levels: str, file: str | None, text: str) -> None:
+    with pytest.raises(InvalidOption, match=re.escape(text)):
+        log_lines.begin(levels, file=file)
