@@ -18,6 +18,8 @@ def logs_as_they_were() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
+    for handler in {*root.handlers} - {*handlers}:
+        handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
 

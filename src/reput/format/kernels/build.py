@@ -172,7 +172,7 @@ def build(package: str, folder: str) -> str | None:
 def build_all(source_folder: str) -> list[str]:
     """Write the shared object of every ``kernels`` package below ``reput``; return their paths.
 
-    Each is compiled in a process of its own, at the same time. The list is empty without a linker.
+    Each is compiled in a separate process, at the same time. The list is empty without a linker.
 
     Raises:
         RuntimeError: A package cannot be compiled; the text has the output of the process.
