@@ -184,8 +184,9 @@ class HttpListener:
             async with asyncio.timeout(self._request_ms.maximum / 1000):
                 head = await reader.readuntil(b"\r\n\r\n")
                 method, _, rest = head.split(b"\r\n", 1)[0].partition(b" ")
-                headers = _headers_of(head)
-                size = _body_bytes_of(headers) if self._post and method == b"POST" else 0
+                post = self._post if method == b"POST" else None
+                headers = {} if post is None else _headers_of(head)
+                size = _body_bytes_of(headers)
                 if size > self._request_bytes.maximum:
                     return self._too_long(writer)
                 body = await reader.readexactly(size)
@@ -197,14 +198,14 @@ class HttpListener:
         except (asyncio.IncompleteReadError, OSError):
             return None  # the client closed the connection
         path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-        if method not in (b"GET", b"HEAD") and not (self._post and method == b"POST"):
+        if post is None and method not in (b"GET", b"HEAD"):
             text = b"GET, HEAD and POST only\n" if self._post else b"GET and HEAD only\n"
             return _bytes_of(HttpAnswer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", text))
         try:
-            if method == b"POST" and self._post:
-                answer = await self._post(HttpPost(path, headers, body))
-            else:
+            if post is None:
                 answer = await self._answer(path)
+            else:
+                answer = await post(HttpPost(path, headers, body))
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             _log.exception("a request over HTTP failed")
             text = f"{type(error).__name__}: {error}\n".encode(errors="backslashreplace")

@@ -132,9 +132,9 @@ class Controls:
             parts.delayed.skip_all()
             parts.timers.skip_all()
             topics, groups = self._built_in[broker]
-            doomed = {*parts.topics.all(), *parts.store.queues.topics()} - topics
-            doomed = {topic for topic in doomed if not names.is_system_topic(topic)}
-            for topic in doomed:
+            for topic in {*parts.topics.all(), *parts.store.queues.topics()} - topics:
+                if names.is_system_topic(topic):
+                    continue
                 parts.topics.delete(topic, now_ms)
                 parts.store.delete_topic(topic)
                 parts.deliveries.consumer_offsets.delete(topic=topic)

@@ -25,16 +25,6 @@ from reput.remoting.time_slices import Steps, to_the_end
 LOGGED_MAX = 10
 """Entries of a list that are logged individually."""
 
-
-def _shown(settings: Any) -> str:
-    """Return settings as ``key=value`` for the log."""
-    return " ".join(
-        f"{field.name}={getattr(settings, field.name)}"
-        for field in dataclasses.fields(settings)
-        if field.name != "name"
-    )
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -135,3 +125,12 @@ def _put(
         _log.info("%d topics or groups set by %s", len(merged), channel.peer)
     if refusal is not None:
         raise refusal
+
+
+def _shown(settings: Any) -> str:
+    """Return settings as ``key=value`` for the log."""
+    return " ".join(
+        f"{field.name}={getattr(settings, field.name)}"
+        for field in dataclasses.fields(settings)
+        if field.name != "name"
+    )
