@@ -77,8 +77,9 @@ def create_app(namesrv: str) -> FastAPI:
 
     @app.get("/ready")
     async def ready() -> dict[str, int]:
-        """Check that the producer has a route, and the consumer its queues."""
+        """Check that the producer has a broker, and the consumer its queues."""
         try:
+            await clients.producer.ready(TOPIC, timeout_ms=1_000)
             queues = await clients.producer.queues(TOPIC)
             await clients.consumer.ready(timeout_ms=1_000)
         except ReputError as error:
