@@ -678,10 +678,11 @@ async def test_an_assigned_pull_consumer_seeks_pauses_and_commits(
     queues = await created(official, producer, topic)
     chosen = [queue for queue in queues if queue.queue_id in (1, 2)]
     sent: dict[MessageQueue, list[bytes]] = {}
+    ends: dict[MessageQueue, int] = {}
     for queue in queues:
         sent[queue] = numbered(10, f"{queue.queue_id}-")
         for body in sent[queue]:
-            await producer.send(Message(topic, body), queue=queue)
+            ends[queue] = (await producer.send(Message(topic, body), queue=queue)).queue_offset + 1
     async with PullConsumer(
         topic, namesrv=official.namesrv, config=FIRST, auto_commit=False
     ) as consumer:
@@ -689,7 +690,7 @@ async def test_an_assigned_pull_consumer_seeks_pauses_and_commits(
         assert consumer.assignment() == sorted(chosen)
         active, paused = chosen
         for queue in chosen:
-            await dispatched(consumer, queue, 10)
+            await dispatched(consumer, queue, ends[queue])
             await consumer.seek_to_end(queue)
             consumer.seek(queue, consumer.position(queue) - 4)
         consumer.pause([paused])

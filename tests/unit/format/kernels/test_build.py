@@ -2,6 +2,7 @@
 
 import importlib
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 pytest.importorskip("numba")
 pytest.importorskip("llvmlite")
 
-from reput.format.kernels import build, library
-from reput.format.kernels.layout import SHARED_OBJECT
+import llvmlite.binding as llvm
 
-ONE = "define i64 @reput_one() { ret i64 1 }"
+from reput.format.kernels import build, library
+
 PACKAGE = "reput.format.kernels"
 
 needs_linker = pytest.mark.skipif(
@@ -22,18 +23,40 @@ needs_linker = pytest.mark.skipif(
 
 @needs_linker
 def test_changed_sources_cause_a_new_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    compiled = []
+    """The sources of two small packages are compiled again after they changed, and only then."""
+    packages = ["reput.first.kernels", "reput.second.kernels"]
+    compiled: list[tuple[str, bytes]] = []
 
-    def compile_one(package: str) -> tuple[str, list[str]]:
-        compiled.append(build.made_of(package))
-        return ONE, []
+    def object_code(package: str, names: list[str], origin: bytes) -> bytes:
+        compiled.append((package, origin))
+        return _assembled(names, origin)
 
-    monkeypatch.setattr(build, "module_text", compile_one)
+    for package in packages:
+        (tmp_path / package.replace(".", "/")).mkdir(parents=True)
+    monkeypatch.setattr(build, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
+    monkeypatch.setattr(build, "object_code", object_code)
+    monkeypatch.setattr(build, "entry_points", lambda package: {"receive": None, "other": None})
     for origin in (b"first", b"first", b"second", b"second"):
         monkeypatch.setattr(build, "made_of", lambda package, origin=origin: origin)
-        assert build.build(PACKAGE, str(tmp_path)) == str(tmp_path / SHARED_OBJECT)
-        assert library.LinkedKernels(tmp_path / SHARED_OBJECT).function("one")() == 1
-    assert compiled == [b"first", b"second"]
+        paths = build.build_all(str(tmp_path))
+        assert len(paths) == len(packages)
+        for path in paths:
+            kernels = library.LinkedKernels(Path(path))
+            assert (kernels.function("receive")(), kernels.function("other")()) == (7, 5)
+    assert compiled == [
+        (package, origin) for origin in (b"first", b"second") for package in packages * 2
+    ]
+
+
+def _assembled(names: list[str], origin: bytes) -> bytes:
+    """Assemble functions that return the length of their name."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic")
+    functions = [f"define i64 @reput_{name}() {{ ret i64 {len(name)} }}" for name in names]
+    constant = f'@reput_made_of = weak constant [{len(origin)} x i8] c"{origin.decode()}"'
+    text = "\n".join([f'target triple = "{llvm.get_process_triple()}"', constant, *functions])
+    return bytes(machine.emit_object(llvm.parse_assembly(text)))
 
 
 @pytest.mark.parametrize("name", ["kernels.log_scan", "kernels.build", "codes", "message"])
