@@ -191,7 +191,7 @@ def build_all(source_folder: str) -> list[str]:
         if not path.is_file() or origins[package] not in path.read_bytes()
     ]
     parts = [(package, names) for package, names in parts if names]
-    # Not forked: each process imports the compiler anyway, and forked processes are unsafe on macOS.
+    # Not forked, which is unsafe on macOS: each process imports the compiler anyway.
     context = multiprocessing.get_context("spawn")
     count = min(os.cpu_count() or 1, len(parts) or 1)
     # Without garbage collection, a twelfth of the time is saved for 100 MB of memory.
