@@ -19,7 +19,15 @@ WORKLOADS = (
     "sql_filter",
     *("spark_scan", "spark_stream", "spark_import", "spark_sink", "spark_archive", "spark_memory"),
     *("spark_dispatch", "spark_jobs", "store_info", "start"),
-    *("broker_send", "broker_tls", "broker_pull", "broker_access", "broker_latency", "broker_idle"),
+    *(
+        "broker_send",
+        "broker_lookup",
+        "broker_tls",
+        "broker_pull",
+        "broker_access",
+        "broker_latency",
+        "broker_idle",
+    ),
     "broker_official",
     *("broker_pop", "broker_transaction", "broker_delay", "broker_retry", "broker_replication"),
 )

@@ -64,6 +64,10 @@ class Entry:
     previous: int
 
 
+SLACK_MS = 1000
+"""Entry times are in whole seconds: a search begins this many ms earlier."""
+
+
 def key_of(topic: str, key: str) -> str:
     """Return the hashed text of a key or unique key."""
     return f"{topic}#{key}"

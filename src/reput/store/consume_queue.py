@@ -5,8 +5,9 @@
                                     tail_offset       written_offset     max_offset
 
 Kernels append new units to a small tail in memory. ``ConsumeQueues.write_out`` writes tails to the
-files, and so does ``make_room`` when a tail is full. No queue holds a mapping or a descriptor: ten
-thousand of them cost memory for their units and little else (known-bugs.md#queue-mappings). Units
+files, and so does ``make_room`` when a tail is full. Only the queues used last hold a descriptor,
+fewer a mapping: ten thousand queues cost memory for their units and little else
+(known-bugs.md#queue-mappings). Units
 that a crash loses are derived again from the log. The position of a unit follows from its queue
 offset, so writing a unit twice writes the same bytes.
 
@@ -36,6 +37,7 @@ from reput.store.disk import Disk
 from reput.store.hot_state import HotState, QueueEnds, Words
 from reput.store.kernels import control_block as state, hot
 from reput.store.kernels.pull_rules import READ_UNITS_MAX
+from reput.store.memory import FileMap
 
 _TAIL_UNITS_INITIAL = 32
 _TAIL_UNITS_MAX = 1024
@@ -43,6 +45,8 @@ _TAIL_GROWTH = 4
 _TAIL_BYTES_MAX = 64 * 1024 * 1024
 """Limit of the memory of all tails; above it, new tails stay small."""
 _DESCRIPTORS_MAX = 128
+_MAPPED_MAX = 16
+"""Number of files that stay mapped after a search by time."""
 _SYNC_ONE_BY_ONE_MAX = 32
 """Number of files above which one call syncs the whole file system."""
 _AHEAD_UNITS = 2048
@@ -470,6 +474,7 @@ class ConsumeQueues:
         self._by_address: dict[int, ConsumeQueue] = {}
         self._read_ahead: OrderedDict[int, ConsumeQueue] = OrderedDict()  # by address of the row
         self._descriptors: OrderedDict[str, int] = OrderedDict()  # by path; the last used is last
+        self._mapped: OrderedDict[str, FileMap] = OrderedDict()  # as above
         self._unsynced_lock = threading.Lock()  # guards _unsynced and _has_new_names
         self._unsynced: dict[str, int] = {}  # path -> bytes written
         self._making = threading.Lock()  # guards _to_make and _made, held while a file is created
@@ -740,6 +745,35 @@ class ConsumeQueues:
             self._descriptors.move_to_end(path)
         return descriptor
 
+    def mapped(self, queue: ConsumeQueue, start: int) -> tuple[int, int]:
+        """Return the address and the size of a queue's file, mapped for a search; 0, 0 if it fails.
+
+        The address is valid until the next call, and until the file is deleted.
+
+        Raises:
+            WriteFailed: The file cannot be opened.
+        """
+        path = self._path(queue, start)
+        units = self._mapped.get(path)
+        if units is None:
+            descriptor = self._open(queue, start)
+            size = os.fstat(descriptor).st_size
+            try:
+                units = FileMap(descriptor, size, is_writable=False)
+            except OSError:  # an empty file, or too many maps
+                return 0, 0
+            self._mapped[path] = units
+            if len(self._mapped) > _MAPPED_MAX:
+                self._mapped.popitem(last=False)[1].close()
+        else:
+            self._mapped.move_to_end(path)
+        return units.address, units.size
+
+    def _unmap(self, path: str) -> None:
+        units = self._mapped.pop(path, None)
+        if units is not None:
+            units.close()
+
     def files_in_use(self) -> list[str]:
         """Return the paths of the open files, those used last; may be called in any thread."""
         return list(self._descriptors)
@@ -893,6 +927,7 @@ class ConsumeQueues:
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)
+        self._unmap(path)
         self._disk.unlink(path)
         with self._unsynced_lock:
             self._unsynced.pop(path, None)
@@ -969,6 +1004,8 @@ class ConsumeQueues:
         starts = tuple(f"{folder}/" for folder in folders)
         for path in [path for path in self._descriptors if path.startswith(starts)]:
             os.close(self._descriptors.pop(path))
+        for path in [path for path in self._mapped if path.startswith(starts)]:
+            self._unmap(path)
         return folders
 
     def release(self, queue: ConsumeQueue) -> None:
@@ -1101,6 +1138,8 @@ class ConsumeQueues:
 
     def close(self) -> None:
         """Close all descriptors; nothing is written."""
+        for path in list(self._mapped):
+            self._unmap(path)
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 

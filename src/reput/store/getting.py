@@ -18,8 +18,9 @@ from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
-from reput.store.index_file import SLACK_MS, STEPS, IndexFiles
+from reput.store.index_file import STEPS, IndexFiles
 from reput.store.kernels import control_block as state, hot
+from reput.store.lookup import Lookup
 from reput.store.reader import END_OF_TIME_MS, Boundary
 
 _BUFFER_BYTES = 512 * 1024
@@ -174,6 +175,7 @@ class Getter:
         self._queues = queues
         self._index = index
         self._batch_queues = batch_queues
+        self._lookup = Lookup(config, hot_state, log, queues, index)
         self._keeps_offsets = (
             config.broker_role is BrokerRole.SLAVE and not config.offset_check_in_slave
         )
@@ -578,12 +580,18 @@ class Getter:
                 if batches is not None
                 else 0
             )
+        is_upper = boundary is Boundary.UPPER
+        end = self._lookup.by_time(queue, timestamp_ms, self._time_in, is_upper=is_upper)
+        if end is None:
+            end = self.offset_by_unit(queue, timestamp_ms, is_upper=is_upper)
+        return max(end - 1, queue.min_offset) if is_upper else end
+
+    def offset_by_unit(self, queue: ConsumeQueue, timestamp_ms: int, *, is_upper: bool) -> int:
+        """Return the same as ``Lookup.by_time``, which is faster, but may fall back to this."""
         span = range(queue.min_offset, queue.max_offset)
-        search = bisect.bisect_left if boundary is Boundary.LOWER else bisect.bisect_right
+        search = bisect.bisect_right if is_upper else bisect.bisect_left
         index = search(span, timestamp_ms, key=lambda number: self._time_in(queue, number))
-        if boundary is Boundary.LOWER:
-            return queue.min_offset + index
-        return queue.min_offset + max(index - 1, 0)
+        return queue.min_offset + index
 
     def _time_in(self, queue: ConsumeQueue, queue_offset: int) -> int:
         """Return the store time of a message, or of the nearest readable one before it."""
@@ -659,10 +667,17 @@ class Getter:
             bytes_max: Maximum number of bytes of records.
         """
         max_count = max(min(max_count, self._config.max_msgs_num_batch), 0)
+        newest = self._lookup.by_key(
+            topic, key, max_count, begin_ms, end_ms, is_tags=is_tags, bytes_max=bytes_max
+        )
+        if newest is not None:
+            return QueryResult(*newest)
         records: list[tuple[int, bytes]] = []
         index_key = (index_entry.tag_key_of if is_tags else index_entry.key_of)(topic, key)
         steps = size = 0
-        for physical_offset in self._index.newest_first(index_key, begin_ms - SLACK_MS, end_ms):
+        for physical_offset in self._index.newest_first(
+            index_key, begin_ms - index_entry.SLACK_MS, end_ms
+        ):
             if steps > limits.INDEX_STEPS.maximum:
                 return QueryResult(_in_order(records), is_truncated=True, is_given_up=True)
             if physical_offset is None:

@@ -26,11 +26,8 @@ from reput.store.disk import Disk
 from reput.store.files import LocalFolder
 from reput.store.hot_state import HotState
 from reput.store.index_view import IndexFileView
-from reput.store.kernels import control_block as state, hot, tables
+from reput.store.kernels import control_block as state, hot, lookup_args, tables
 from reput.store.mapped_file import MappedFile
-
-SLACK_MS = 1000
-"""Entry times are in whole seconds: a search begins this many ms earlier."""
 
 STEPS = 500
 """Entries that a search reads before it yields to other work: half a millisecond."""
@@ -92,6 +89,8 @@ class IndexFiles:
         self._size = index_entry.entry_position(self._entry_max, self._slot_count)
         self._files: list[_File] = []
         self._full_unsynced: list[MappedFile] = []
+        self._files_in_rows = ("", "", 0)
+        self._rows = np.empty((0, lookup_args.FILE_WORDS), np.int64)
         block = self._block
         block[state.INDEX_IS_ON] = config.message_index_enable
         block[state.INDEX_HAS_TAGS] = config.index_tags
@@ -439,8 +438,9 @@ class IndexFiles:
         last = -1
         steps = 0
         for file, header in list(self._newest_first()):
-            is_before = header.end_timestamp < begin_ms - SLACK_MS
-            if header.entry_count == 0 or header.begin_timestamp > end_ms + SLACK_MS or is_before:
+            is_before = header.end_timestamp < begin_ms - index_entry.SLACK_MS
+            is_after = header.begin_timestamp > end_ms + index_entry.SLACK_MS
+            if header.entry_count == 0 or is_after or is_before:
                 continue
             view = file.view_if_there()
             if view is None:
@@ -454,7 +454,7 @@ class IndexFiles:
                 steps += 1
                 if entry_hash == key_hash and physical_offset != last:
                     about_ms = header.begin_timestamp + 1000 * seconds
-                    if begin_ms - SLACK_MS < about_ms <= end_ms or number == 1:
+                    if begin_ms - index_entry.SLACK_MS < about_ms <= end_ms or number == 1:
                         last = physical_offset
                         yield physical_offset
                         view = file.view_if_there()  # it may be unmapped now
@@ -464,6 +464,37 @@ class IndexFiles:
                 if view is None:
                     break
                 newer, number = number, previous
+
+    def rows(self) -> tuple[int, int]:
+        """Return the address and the number of the rows of all files for kernels, the oldest first.
+
+        They are valid until the next call, and until a file is added or deleted.
+        """
+        files = self._files
+        if not files:
+            return 0, 0
+        known = (files[0].name, files[-1].name, len(files))
+        if known != self._files_in_rows:
+            self._files_in_rows = known
+            self._rows = np.array(
+                [
+                    (
+                        hot.address_of(np.frombuffer(file.view(), np.uint8)),
+                        file.header.begin_timestamp,
+                        file.header.end_timestamp,
+                        file.header.next_entry,
+                    )
+                    for file in files
+                ],
+                np.int64,
+            )
+        block = self._block
+        self._rows[-1, 1:] = (
+            block[state.INDEX_BEGIN_TIMESTAMP],
+            block[state.INDEX_END_TIMESTAMP],
+            block[state.INDEX_NEXT],
+        )
+        return hot.address_of(self._rows), len(files)
 
     def _newest_first(self) -> Iterator[tuple[_File, index_entry.Header]]:
         for i in range(len(self._files) - 1, -1, -1):

@@ -18,7 +18,6 @@ from reput.format import index_entry
 from reput.store import paths
 from reput.store.files import Bytes, Folder
 
-SLACK_MS = 1000
 DEFAULT_SLOT_COUNT = 5_000_000
 DEFAULT_ENTRY_COUNT = 20_000_000
 _USUAL_BYTES_PER_SLOT = (
@@ -154,8 +153,8 @@ class IndexFileView:
         if header.entry_count == 0:
             return False
         return (
-            header.begin_timestamp <= end_ms + SLACK_MS
-            and header.end_timestamp >= begin_ms - SLACK_MS
+            header.begin_timestamp <= end_ms + index_entry.SLACK_MS
+            and header.end_timestamp >= begin_ms - index_entry.SLACK_MS
         )
 
     def chain(self, key_hash: int) -> Iterator[int]:

@@ -50,10 +50,10 @@ def _of_store(name: str, arguments: list[Any], *, is_short: bool) -> Kernel:
     return kernel
 
 
-def _of_fast_path(name: str, argument_count: int = 1) -> Kernel:
+def _of_fast_path(name: str, arguments: list[Any] | None = None) -> Kernel:
     """Return a kernel of the fast path, or a function that serves nothing."""
     if is_compiled:
-        return native.plain_function(name, [_INTEGER] * argument_count, is_short=True)
+        return native.plain_function(name, arguments or [_INTEGER], is_short=True)
     return _serve_nothing
 
 
@@ -92,8 +92,12 @@ copy_for_commit = _of_fast_path("copy_for_commit")
 """``copy_for_commit(words: c_int64) -> count``; see ``copy_for_commit.copy_for_commit``."""
 pop_batch = _of_fast_path("pop_batch")
 """``pop_batch(words: c_int64) -> count``; see ``pop.pop_batch``."""
-scan_requests = _of_fast_path("scan_requests", 2)
+scan_requests = _of_fast_path("scan_requests", [_INTEGER] * 2)
 """``scan_requests(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests``."""
+find_by_key = _of_fast_path("find_by_key", [_INTEGER, _INTEGER, ctypes.c_char_p])
+"""``find_by_key(block: c_int64, args: c_int64, text: bytes) -> count``; see ``lookup``."""
+find_by_time = _of_fast_path("find_by_time", [_INTEGER] * 2)
+"""``find_by_time(block: c_int64, args: c_int64) -> queue offset``; see ``lookup``."""
 
 
 def crc_tables() -> npt.NDArray[Any]:
