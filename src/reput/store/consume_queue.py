@@ -474,7 +474,7 @@ class ConsumeQueues:
         self._by_address: dict[int, ConsumeQueue] = {}
         self._read_ahead: OrderedDict[int, ConsumeQueue] = OrderedDict()  # by address of the row
         self._descriptors: OrderedDict[str, int] = OrderedDict()  # by path; the last used is last
-        self._mapped: OrderedDict[str, FileMap] = OrderedDict()  # as above
+        self._mapped: OrderedDict[str, tuple[ConsumeQueue, FileMap]] = OrderedDict()  # as above
         self._unsynced_lock = threading.Lock()  # guards _unsynced and _has_new_names
         self._unsynced: dict[str, int] = {}  # path -> bytes written
         self._making = threading.Lock()  # guards _to_make and _made, held while a file is created
@@ -745,33 +745,36 @@ class ConsumeQueues:
             self._descriptors.move_to_end(path)
         return descriptor
 
-    def mapped(self, queue: ConsumeQueue, start: int) -> tuple[int, int]:
-        """Return the address and the size of a queue's file, mapped for a search; 0, 0 if it fails.
-
-        The address is valid until the next call, and until the file is deleted.
+    def map_for_kernels(self, queue: ConsumeQueue, start: int) -> None:
+        """Map a file of a queue for searches by time, unless it is.
 
         Raises:
             WriteFailed: The file cannot be opened.
         """
         path = self._path(queue, start)
-        units = self._mapped.get(path)
-        if units is None:
-            descriptor = self._open(queue, start)
-            size = os.fstat(descriptor).st_size
-            try:
-                units = FileMap(descriptor, size, is_writable=False)
-            except OSError:  # an empty file, or too many maps
-                return 0, 0
-            self._mapped[path] = units
-            if len(self._mapped) > _MAPPED_MAX:
-                self._mapped.popitem(last=False)[1].close()
-        else:
+        if path in self._mapped:
             self._mapped.move_to_end(path)
-        return units.address, units.size
+            return
+        self._unmap(next((path for path, each in self._mapped.items() if each[0] is queue), ""))
+        descriptor = self._open(queue, start)
+        size = os.fstat(descriptor).st_size
+        try:
+            units = FileMap(descriptor, size, is_writable=False)
+        except OSError:  # an empty file, or too many maps
+            return
+        self._mapped[path] = queue, units
+        row = queue.row
+        row[state.QUEUE_MAPPED] = units.address
+        row[state.QUEUE_MAPPED_OFFSET] = start // cq_unit.SIZE
+        row[state.QUEUE_MAPPED_COUNT] = size // cq_unit.SIZE
+        if len(self._mapped) > _MAPPED_MAX:
+            self._unmap(next(iter(self._mapped)))
 
     def _unmap(self, path: str) -> None:
-        units = self._mapped.pop(path, None)
-        if units is not None:
+        if path in self._mapped:
+            queue, units = self._mapped.pop(path)
+            row = queue.row
+            row[state.QUEUE_MAPPED] = row[state.QUEUE_MAPPED_COUNT] = 0
             units.close()
 
     def files_in_use(self) -> list[str]:

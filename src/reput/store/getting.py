@@ -175,7 +175,8 @@ class Getter:
         self._queues = queues
         self._index = index
         self._batch_queues = batch_queues
-        self._lookup = Lookup(config, hot_state, log, queues, index)
+        self.lookup = Lookup(config, hot_state, log, queues, index)
+        """The fast path of searches by key and by time."""
         self._keeps_offsets = (
             config.broker_role is BrokerRole.SLAVE and not config.offset_check_in_slave
         )
@@ -581,7 +582,7 @@ class Getter:
                 else 0
             )
         is_upper = boundary is Boundary.UPPER
-        end = self._lookup.by_time(queue, timestamp_ms, self._time_in, is_upper=is_upper)
+        end = self.lookup.by_time(queue, timestamp_ms, self._time_in, is_upper=is_upper)
         if end is None:
             end = self.offset_by_unit(queue, timestamp_ms, is_upper=is_upper)
         return max(end - 1, queue.min_offset) if is_upper else end
@@ -667,7 +668,7 @@ class Getter:
             bytes_max: Maximum number of bytes of records.
         """
         max_count = max(min(max_count, self._config.max_msgs_num_batch), 0)
-        newest = self._lookup.by_key(
+        newest = self.lookup.by_key(
             topic, key, max_count, begin_ms, end_ms, is_tags=is_tags, bytes_max=bytes_max
         )
         if newest is not None:

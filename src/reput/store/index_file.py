@@ -89,8 +89,8 @@ class IndexFiles:
         self._size = index_entry.entry_position(self._entry_max, self._slot_count)
         self._files: list[_File] = []
         self._full_unsynced: list[MappedFile] = []
-        self._files_in_rows = ("", "", 0)
         self._rows = np.empty((0, lookup_args.FILE_WORDS), np.int64)
+        self._forget_rows()
         block = self._block
         block[state.INDEX_IS_ON] = config.message_index_enable
         block[state.INDEX_HAS_TAGS] = config.index_tags
@@ -111,6 +111,7 @@ class IndexFiles:
         Raises:
             StoreUnavailable: A file has another size than configured.
         """
+        self._forget_rows()
         sizes = self._sizes()
         self._refuse_other_sizes(sizes)
         is_broken = False
@@ -265,6 +266,7 @@ class IndexFiles:
         except BaseException:
             file.destroy(now_ms=0)
             raise
+        self._forget_rows()
         self._files.append(_File(name, file, seed))
         self._enter(file, seed)
 
@@ -386,6 +388,7 @@ class IndexFiles:
     def _keep(self, kept: int) -> None:
         if kept == len(self._files):
             return
+        self._forget_rows()
         while len(self._files) > kept:
             self._files[-1].release()
             self._files.pop().mapped.destroy(now_ms=0)
@@ -465,36 +468,29 @@ class IndexFiles:
                     break
                 newer, number = number, previous
 
-    def rows(self) -> tuple[int, int]:
-        """Return the address and the number of the rows of all files for kernels, the oldest first.
-
-        They are valid until the next call, and until a file is added or deleted.
-        """
-        files = self._files
-        if not files:
-            return 0, 0
-        known = (files[0].name, files[-1].name, len(files))
-        if known != self._files_in_rows:
-            self._files_in_rows = known
-            self._rows = np.array(
-                [
-                    (
-                        hot.address_of(np.frombuffer(file.view(), np.uint8)),
-                        file.header.begin_timestamp,
-                        file.header.end_timestamp,
-                        file.header.next_entry,
-                    )
-                    for file in files
-                ],
-                np.int64,
-            )
+    def publish_rows(self) -> None:
+        """Give kernels the rows of all files, unless they have them."""
         block = self._block
-        self._rows[-1, 1:] = (
-            block[state.INDEX_BEGIN_TIMESTAMP],
-            block[state.INDEX_END_TIMESTAMP],
-            block[state.INDEX_NEXT],
+        if block[state.INDEX_FILE_COUNT] >= 0:
+            return
+        self._rows = np.array(
+            [
+                (
+                    hot.address_of(np.frombuffer(file.view(), np.uint8)),
+                    file.header.begin_timestamp,
+                    file.header.end_timestamp,
+                    file.header.next_entry,
+                )
+                for file in self._files
+            ],
+            np.int64,
         )
-        return hot.address_of(self._rows), len(files)
+        block[state.INDEX_FILES] = hot.address_of(self._rows)
+        block[state.INDEX_FILE_COUNT] = len(self._files)
+
+    def _forget_rows(self) -> None:
+        """Take the rows from kernels, before files are added or deleted."""
+        self._block[state.INDEX_FILE_COUNT] = -1
 
     def _newest_first(self) -> Iterator[tuple[_File, index_entry.Header]]:
         for i in range(len(self._files) - 1, -1, -1):
@@ -527,6 +523,7 @@ class IndexFiles:
         """
         deleted = 0
         while len(self._files) > 1 and self._files[0].header.end_physical_offset < log_min:
+            self._forget_rows()
             self._files[0].release()
             self._files[0].mapped.destroy(now_ms=0)
             self._files.pop(0)
@@ -536,6 +533,7 @@ class IndexFiles:
     def close(self) -> None:
         """Unmap all files."""
         self._block[state.INDEX_ADDRESS] = 0
+        self._forget_rows()
         for file in self._files:
             file.release()
             file.mapped.close()

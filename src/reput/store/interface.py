@@ -424,6 +424,15 @@ class BrokerStore(Store, Protocol):
     ) -> Generator[None, None, QueryResult]:
         """Query in steps, between which the store can be used for other things."""
 
+    def answer_lookups(
+        self, position: int, end: int, key_letters_max: int, unique_count_max: int
+    ) -> tuple[int, int, bytes]:
+        """Answer the lookups that follow each other in a receive buffer.
+
+        Returns:
+            Their number, the position of the first other frame, and the replies.
+        """
+
     def is_on_disk(self, topic: str, queue_id: int) -> bool:
         """Return True if the first message of a queue is probably too old to be in memory."""
 

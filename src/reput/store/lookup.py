@@ -9,14 +9,16 @@ import bisect
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
-from reput.format import cq_unit, index_entry
+from reput.format import cq_unit, lookup_reply
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.index_file import IndexFiles
 from reput.store.kernels import control_block as state, hot, lookup_args as words
+from reput.store.kernels.scan_args import FIELD_WORDS
 
 _STEPS_MAX = 2048
 """Index entries that one call reads, in at most a few ms."""
@@ -56,13 +58,66 @@ class Lookup:
         self._key_words = np.zeros(words.WORDS, np.int64)
         self._key_args = self._key_words.data
         self._key_argument = hot.Address(hot.address_of(self._key_words))
-        self._key_args[words.BUFFER] = hot.address_of(self._buffer)
         self._key_args[words.STEPS_MAX] = _STEPS_MAX
         self._key_args[words.RECORD_BYTES_MAX] = config.record_bytes_max
+        self._key_args[words.KEY_COUNT_MAX] = min(config.max_msgs_num_batch, words.RECORDS_MAX)
         self._time_words = np.zeros(words.TIME_WORDS, np.int64)
         self._time_args = self._time_words.data
         self._time_argument = hot.Address(hot.address_of(self._time_words))
         self._time_args[words.TIME_RECORD_BYTES_MAX] = config.record_bytes_max
+        self._texts = self._put_texts()
+
+    def _put_texts(self) -> list[npt.NDArray[np.uint8]]:
+        """Give the kernel templates and names; return the texts, which must be kept alive."""
+        args = self._key_args
+        texts = [
+            np.frombuffer(text, np.uint8)
+            for text in (*lookup_reply.TEMPLATES, *(name.encode() for name in words.FIELD_NAMES))
+        ]
+        templates = texts[: len(lookup_reply.TEMPLATES)]
+        for number, text in enumerate(templates):
+            place = words.TEMPLATES + 2 * number
+            args[place], args[place + 1] = hot.address_of(text), len(text)
+        args[words.NAMES] = len(words.FIELD_NAMES)
+        for number, text in enumerate(texts[len(templates) :]):
+            place = words.NAMES + 1 + FIELD_WORDS * number
+            args[place], args[place + 1] = hot.address_of(text), len(text)
+        return texts
+
+    def answer(
+        self, position: int, end: int, key_letters_max: int, unique_count_max: int
+    ) -> tuple[int, int, bytes]:
+        """Answer the lookups that follow each other in the buffer of ``SendIngest.receive``.
+
+        Args:
+            position: The position of the first frame.
+            end: The end of the bytes; the last frame may be incomplete.
+            key_letters_max: Maximum size of a topic and key.
+            unique_count_max: Maximum number of messages with a unique key.
+
+        Returns:
+            The number of requests that were answered, the position of the first other frame, and
+            the replies, concatenated.
+        """
+        block, args = self._block, self._key_args
+        self._index.publish_rows()
+        args[words.KEY_LETTERS_MAX] = key_letters_max
+        args[words.UNIQUE_COUNT_MAX] = unique_count_max
+        block[state.READABLE] = self._commit_log.readable_offset
+        block[state.RECEIVE_POSITION] = position
+        block[state.RECEIVE_END] = end
+        count = 0
+        for _ in range(_FILES_MAX):
+            args[words.UNMAPPED] = self._time_args[words.TIME_UNMAPPED] = -1
+            count = hot.lookups(self._argument, self._key_argument, self._time_argument)
+            unmapped = max(args[words.UNMAPPED], self._time_args[words.TIME_UNMAPPED])
+            if count or unmapped < 0:
+                break
+            self._commit_log.map_file(unmapped)
+        if not count:
+            return 0, position, b""
+        replies = hot.bytes_at(block[state.REPLIES_ADDRESS], block[state.REPLIES_BYTES])
+        return count, block[state.RECEIVE_POSITION], replies
 
     def by_key(
         self,
@@ -82,29 +137,31 @@ class Lookup:
         """
         if not hot.is_compiled or not key or not 0 < max_count <= words.RECORDS_MAX:
             return None
-        index_key = (index_entry.tag_key_of if is_tags else index_entry.key_of)(topic, key)
         try:
-            text, topic_text, key_text = index_key.encode(), topic.encode(), key.encode()
+            topic_text, key_text = topic.encode(), key.encode()
         except UnicodeEncodeError:
             return None
+        self._index.publish_rows()
         args = self._key_args
-        args[words.FILES], args[words.FILE_COUNT] = self._index.rows()
-        args[words.TOPIC_SIZE] = len(topic_text)
-        args[words.KEY_POSITION] = len(text) - len(key_text)
-        args[words.TEXT_SIZE] = len(text)
+        args[words.BUFFER] = hot.address_of(self._buffer)
         args[words.IS_TAGS] = is_tags
         args[words.BEGIN_MS] = max(min(begin_ms, _TIME_MS_MAX), -_TIME_MS_MAX)
         args[words.END_MS] = max(min(end_ms, _TIME_MS_MAX), -_TIME_MS_MAX)
         args[words.COUNT_MAX] = max_count
         args[words.BUFFER_ROOM] = min(bytes_max, _BUFFER_BYTES)
         count = self._search(
-            lambda: hot.find_by_key(self._argument, self._key_argument, text), args, words.UNMAPPED
+            lambda: hot.find_by_key(
+                *(self._argument, self._key_argument),
+                *(topic_text, len(topic_text), key_text, len(key_text)),
+            ),
+            args,
+            words.UNMAPPED,
         )
         if count < 0:
             return None
         records = []
         address = args[words.BUFFER]
-        for place in range(words.PLACES + 2, words.PLACES + 2 + 3 * count, 3):
+        for place in range(words.PLACES + 2, words.PLACES + 3 * count, 3):
             records.append(hot.bytes_at(address, args[place]))
             address += args[place]
         return records, bool(args[words.IS_TRUNCATED])
@@ -144,12 +201,8 @@ class Lookup:
             start = max(number for number, first in enumerate(starts) if first <= low or not number)
         args = self._time_args
         args[words.QUEUE_ROW] = queue.address
-        args[words.UNITS] = args[words.UNIT_COUNT] = 0
         if queue.files and low < queue.row[state.QUEUE_TAIL_OFFSET]:
-            first_byte = queue.files[start]
-            args[words.UNITS], size = self._queues.mapped(queue, first_byte)
-            args[words.UNITS_FIRST] = first_byte // cq_unit.SIZE
-            args[words.UNIT_COUNT] = size // cq_unit.SIZE
+            self._queues.map_for_kernels(queue, queue.files[start])
         args[words.LOW] = low
         args[words.HIGH] = high
         args[words.TIME_MS] = max(min(timestamp_ms, _TIME_MS_MAX), -_TIME_MS_MAX)

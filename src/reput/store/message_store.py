@@ -798,6 +798,12 @@ class MessageStore:
             topic, key, max_count, begin_ms, end_ms, is_tags=is_tags, bytes_max=bytes_max
         )
 
+    def answer_lookups(
+        self, position: int, end: int, key_letters_max: int, unique_count_max: int
+    ) -> tuple[int, int, bytes]:
+        """Answer the lookups that follow each other in a receive buffer; see ``Lookup.answer``."""
+        return self._getter.lookup.answer(position, end, key_letters_max, unique_count_max)
+
     @property
     def memory_bytes(self) -> int:
         """Distance from the log's end, in bytes, within which messages are probably in memory."""

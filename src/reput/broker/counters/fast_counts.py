@@ -19,3 +19,5 @@ class FastCounts:
     """Transactions that were committed or rolled back."""
     send_backs: int = 0
     """Messages that consumers have sent back."""
+    lookups: int = 0
+    """Queries by key, by id and by time, and of the ends of queues."""

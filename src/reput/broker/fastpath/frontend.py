@@ -2,12 +2,13 @@
 
 One read of a connection is one pass. The kernel ``receive`` stores consecutive sends and answers
 consecutive pulls, and their replies are sent in one write. Pops, acknowledgements, messages that
-are sent back and ends of transactions have a shortcut each. All other requests fall back to the
-processors, in their place.
+are sent back, ends of transactions and lookups have a shortcut each. All other requests fall back
+to the processors, in their place.
 """
 
 import ctypes
 
+from reput import limits
 from reput.broker.fastpath.ack_batches import FastAckBatches
 from reput.broker.fastpath.acks import FastAcks
 from reput.broker.fastpath.gate import Gate
@@ -28,6 +29,15 @@ from reput.store.send_ingest import Received
 
 _OF_POP = (b'{"code":2000', b'{"code":2001')
 """Beginnings of the headers of requests about pops: they are neither sends nor pulls."""
+_LOOKUPS = frozenset(
+    {
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+    }
+)
 _BEGINNING_BYTES = len(beginning_of(RequestCode.POP_MESSAGE))
 
 
@@ -193,6 +203,8 @@ class Frontend:
             frame_end = self._transaction_ends.serve(channel, view, position, end)
         elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
             frame_end = self._send_backs.serve(channel, view, position, end)
+        elif code in _LOOKUPS:
+            frame_end = self._answer_lookups(channel, position, end)
         else:
             start = position + HEADER_POSITION
             serve = self._of_pop.get(bytes(view[start : start + _BEGINNING_BYTES]))
@@ -200,6 +212,20 @@ class Frontend:
         if frame_end != position:
             return frame_end
         return channel.take_frames(view, position, end, 1)
+
+    def _answer_lookups(self, channel: Channel, position: int, end: int) -> int:
+        """Answer the lookups that follow each other; return the end of the last one."""
+        parts = self._parts
+        count, position, replies = parts.store.answer_lookups(
+            position,
+            end,
+            limits.QUERY_KEY_LETTERS.maximum,
+            parts.settings.broker.default_query_max_num,
+        )
+        if count:
+            parts.fast_counts.lookups += count
+            channel.write(replies)
+        return position
 
 
 def _with_status(replies: bytes, result: PutResult) -> bytes:

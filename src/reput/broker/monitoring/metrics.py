@@ -383,6 +383,12 @@ class BrokerMeter:
             fast.send_backs,
             sum(counts.values(stats.SNDBCK_PUT_NUMS).values()),
         )
+        yield single(
+            "reput_fast_lookups_total",
+            "Lookups by key, id or time and of queue ends that the kernel answered.",
+            fast.lookups,
+            is_counter=True,
+        )
 
     async def _topic_traffic(self, turns: Turns) -> AsyncIterator[Family]:
         parts = self._parts

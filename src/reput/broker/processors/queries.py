@@ -22,6 +22,7 @@ from reput.format import (
     cq_unit,
     fastjson,
     headers,
+    lookup_reply,
 )
 from reput.format.bodies import (
     ConsumeQueueUnit,
@@ -84,7 +85,7 @@ def query_message(parts: Parts, channel: Channel, request: Command) -> LongReply
     if not records and query.is_given_up:
         raise limits.INDEX_STEPS.exceeded(place=f"topic {header.topic}, key {header.key[:200]!r}")
     if not records:
-        text = "can not find message, maybe time range not correct"
+        text = lookup_reply.NOT_FOUND
         return commands.reply(request, ResponseCode.QUERY_NOT_FOUND, text, fields)
     remark = f"the newest {len(records)}; there may be more" if query.is_truncated else None
     return commands.reply(request, 0, remark, fields, b"".join(records))

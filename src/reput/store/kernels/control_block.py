@@ -107,6 +107,12 @@ TOUCHED_COUNT = BLOCK.word("TOUCHED_COUNT", "count", "Rows in the list")
 # --- the index file ----------------------------------------------------------
 
 INDEX_ADDRESS = BLOCK.word("INDEX_ADDRESS", "address", "Map of the current index file; 0: no file")
+INDEX_FILES = BLOCK.word(
+    "INDEX_FILES", "address", "The rows of all index files, the oldest first (``lookup_args``)"
+)
+INDEX_FILE_COUNT = BLOCK.word(
+    "INDEX_FILE_COUNT", "count", "Index files; -1: the rows are not current"
+)
 INDEX_IS_ON = BLOCK.word("INDEX_IS_ON", "flag", "Keys are indexed")
 INDEX_HAS_TAGS = BLOCK.word("INDEX_HAS_TAGS", "flag", "Tags are indexed too, as 5.4 and later do")
 INDEX_SLOTS = BLOCK.word("INDEX_SLOTS", "count", "Hash slots of the file")
@@ -386,6 +392,13 @@ QUEUE_AHEAD_OFFSET = QUEUE_ROW.word(
     "QUEUE_AHEAD_OFFSET", "queue offset", "The first of these units"
 )
 QUEUE_AHEAD_COUNT = QUEUE_ROW.word("QUEUE_AHEAD_COUNT", "count", "These units")
+QUEUE_MAPPED = QUEUE_ROW.word(
+    "QUEUE_MAPPED", "address", "Units of a file that is mapped for searches by time; 0: none"
+)
+QUEUE_MAPPED_OFFSET = QUEUE_ROW.word(
+    "QUEUE_MAPPED_OFFSET", "queue offset", "The first of these units"
+)
+QUEUE_MAPPED_COUNT = QUEUE_ROW.word("QUEUE_MAPPED_COUNT", "count", "These units")
 QUEUE_WORDS = QUEUE_ROW.size
 
 MARK_DIRTY = 1

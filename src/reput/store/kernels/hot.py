@@ -94,10 +94,16 @@ pop_batch = _of_fast_path("pop_batch")
 """``pop_batch(words: c_int64) -> count``; see ``pop.pop_batch``."""
 scan_requests = _of_fast_path("scan_requests", [_INTEGER] * 2)
 """``scan_requests(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests``."""
-find_by_key = _of_fast_path("find_by_key", [_INTEGER, _INTEGER, ctypes.c_char_p])
-"""``find_by_key(block: c_int64, args: c_int64, text: bytes) -> count``; see ``lookup``."""
+find_by_key = _of_fast_path(
+    "find_by_key",
+    [_INTEGER, _INTEGER, ctypes.c_char_p, _INTEGER, ctypes.c_char_p, _INTEGER],
+)
+"""``find_by_key(block, args, topic: bytes, size, key: bytes, size) -> count``; see ``lookup``."""
 find_by_time = _of_fast_path("find_by_time", [_INTEGER] * 2)
 """``find_by_time(block: c_int64, args: c_int64) -> queue offset``; see ``lookup``."""
+lookups = _of_fast_path("lookups", [_INTEGER] * 3)
+"""``lookups(block: c_int64, args: c_int64, time_args: c_int64) -> count``; see
+``lookup_requests``."""
 
 
 def crc_tables() -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ from numba import njit
 
 from reput.format import index_entry
 from reput.format.kernels.columns import SPACE, find_byte
-from reput.format.kernels.hashes import java_hash, same_bytes
+from reput.format.kernels.hashes import LOW_32, java_hash, same_bytes
 from reput.format.kernels.log_scan import (
     AT_BORN_HOST,
     AT_MAGIC,
@@ -40,8 +40,10 @@ from reput.format.kernels.memory import (
 from reput.store.kernels import control_block as state, lookup_args as words
 from reput.store.kernels.append import (
     ENTRY_BYTES,
+    HASH_SIGN,
     HEADER_BYTES,
     SLOT_BYTES,
+    TAG_LETTER,
     find_properties,
     index_hash,
 )
@@ -138,45 +140,57 @@ def add_place(args, count, physical_offset, address):
 
 @njit(**COMPILE_OPTIONS)
 def copy_places(args, count):
-    """Copy the records of the list to the buffer; return False if it has no room for them."""
+    """Copy the records of the list to the buffer; return their number, FALLS_BACK without room."""
     places = args + 8 * words.PLACES
     total = 0
     for index in range(count):
         total += word(places, 3 * index + 2)
+    set_word(args, words.BYTES, total)
     if total > word(args, words.BUFFER_ROOM):
-        return False
+        return FALLS_BACK
     target = word(args, words.BUFFER)
     for index in range(count):
         size = word(places, 3 * index + 2)
         copy(target, word(places, 3 * index + 1), size)
         target += size
-    return True
+    return count
 
 
 @njit(**COMPILE_OPTIONS)
-def is_in_time(row, begin_ms, end_ms):
-    """Return whether the times of an index file overlap a range."""
-    return (
-        word(row, words.FILE_NEXT) > 1
-        and word(row, words.FILE_BEGIN_MS) <= end_ms + SLACK_MS
-        and word(row, words.FILE_END_MS) >= begin_ms - SLACK_MS
-    )
+def key_hash_of(topic, topic_size, key, key_size, is_tags):
+    """Return the hash in the index entries of a topic's key, or of its tags."""
+    value = (java_hash(0, topic, topic_size) * 31 + HASH_SIGN) & LOW_32
+    if is_tags:
+        value = (value * 31 + TAG_LETTER) & LOW_32
+        value = (value * 31 + HASH_SIGN) & LOW_32
+    return index_hash(java_hash(value, key, key_size))
 
 
 @njit(**COMPILE_OPTIONS)
-def find_by_key(block, args, text):
+def file_times(block, row, is_current):
+    """Return begin time, end time and next entry of an index file."""
+    if is_current:
+        return (
+            word(block, state.INDEX_BEGIN_TIMESTAMP),
+            word(block, state.INDEX_END_TIMESTAMP),
+            word(block, state.INDEX_NEXT),
+        )
+    return word(row, words.FILE_BEGIN_MS), word(row, words.FILE_END_MS), word(row, words.FILE_NEXT)
+
+
+@njit(**COMPILE_OPTIONS)
+def find_by_key(block, args, topic, topic_size, key, key_size):
     """Entry point: copy the newest messages with a key into BUFFER; return their number.
 
-    READABLE must be current. ``text`` is the address of the hashed text. The result may be
-    FALLS_BACK or IS_UNMAPPED.
+    READABLE must be current. The result may be FALLS_BACK or IS_UNMAPPED.
     """
-    topic_size = word(args, words.TOPIC_SIZE)
-    key = text + word(args, words.KEY_POSITION)
-    key_size = text + word(args, words.TEXT_SIZE) - key
+    file_count = word(block, state.INDEX_FILE_COUNT)
+    if file_count < 0:
+        return FALLS_BACK
     is_tags = word(args, words.IS_TAGS)
     begin_ms = word(args, words.BEGIN_MS)
     end_ms = word(args, words.END_MS)
-    key_hash = index_hash(java_hash(0, text, word(args, words.TEXT_SIZE)))
+    key_hash = key_hash_of(topic, topic_size, key, key_size, is_tags)
     slots = word(block, state.INDEX_SLOTS)
     slot = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
     entries = HEADER_BYTES + SLOT_BYTES * slots
@@ -184,12 +198,13 @@ def find_by_key(block, args, text):
     count = 0
     steps = 0
     last = -1
-    for number in range(word(args, words.FILE_COUNT) - 1, -1, -1):
-        row = word(args, words.FILES) + 8 * words.FILE_WORDS * number
-        if not is_in_time(row, begin_ms - SLACK_MS, end_ms):
+    for number in range(file_count - 1, -1, -1):
+        row = word(block, state.INDEX_FILES) + 8 * words.FILE_WORDS * number
+        file_begin_ms, file_end_ms, newer = file_times(block, row, number == file_count - 1)
+        is_before = file_end_ms < begin_ms - 2 * SLACK_MS
+        if newer <= 1 or is_before or file_begin_ms > end_ms + SLACK_MS:
             continue
         file = word(row, words.FILE_ADDRESS)
-        newer = word(row, words.FILE_NEXT)
         steps += STEPS_OF_FILE
         entry_number = load_i32(file + slot)
         while 0 < entry_number < newer:
@@ -199,7 +214,7 @@ def find_by_key(block, args, text):
             entry = file + entries + ENTRY_BYTES * entry_number
             physical_offset = load_i64(entry + 4)
             if load_i32(entry) == key_hash and physical_offset != last:
-                about_ms = word(row, words.FILE_BEGIN_MS) + 1000 * load_i32(entry + 12)
+                about_ms = file_begin_ms + 1000 * load_i32(entry + 12)
                 if entry_number == 1 or begin_ms - 2 * SLACK_MS < about_ms <= end_ms:
                     last = physical_offset
                     record = find_record(block, physical_offset, word(args, words.RECORD_BYTES_MAX))
@@ -210,16 +225,16 @@ def find_by_key(block, args, text):
                     if (
                         record != 0
                         and begin_ms <= store_time(record) <= end_ms
-                        and carries(record, text, topic_size, key, key_size, is_tags)
+                        and carries(record, topic, topic_size, key, key_size, is_tags)
                     ):
                         if count == word(args, words.COUNT_MAX):
                             set_word(args, words.IS_TRUNCATED, 1)
-                            return count if copy_places(args, count) else FALLS_BACK
+                            return copy_places(args, count)
                         add_place(args, count, physical_offset, record)
                         count += 1
             newer = entry_number
             entry_number = load_i32(entry + 16)
-    return count if copy_places(args, count) else FALLS_BACK
+    return copy_places(args, count)
 
 
 # --- by time -----------------------------------------------------------------------
@@ -233,10 +248,10 @@ def find_unit(args, queue_offset):
     if index >= 0:
         tail = word(row, state.QUEUE_TAIL)
         return tail + UNIT_BYTES * index if tail != 0 else 0
-    index = queue_offset - word(args, words.UNITS_FIRST)
-    if index < 0 or index >= word(args, words.UNIT_COUNT):
+    index = queue_offset - word(row, state.QUEUE_MAPPED_OFFSET)
+    if index < 0 or index >= word(row, state.QUEUE_MAPPED_COUNT):
         return 0
-    return word(args, words.UNITS) + UNIT_BYTES * index
+    return word(row, state.QUEUE_MAPPED) + UNIT_BYTES * index
 
 
 @njit(**COMPILE_OPTIONS)
@@ -285,5 +300,5 @@ def find_by_time(block, args):
     return low
 
 
-ENTRY_POINTS = {"find_by_key": 3, "find_by_time": 2}
+ENTRY_POINTS = {"find_by_key": 6, "find_by_time": 2}
 """Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,26 +1,23 @@
-"""Arguments and results of the kernels ``find_by_key`` and ``find_by_time``: blocks of int64 words.
+"""Arguments and results of the kernels ``find_by_key``, ``find_by_time`` and ``lookups``.
 
-The words are described here, what the kernels do with them in ``lookup``.
+Each has a block of int64 words, described here; what the kernels do with them: ``lookup`` and
+``lookup_requests``.
 """
 
 from collections.abc import Iterator
 
+from reput.format import lookup_reply
+from reput.store.kernels.scan_args import FIELD_WORDS
+
 RECORDS_MAX = 64
 """Most records that one call of ``find_by_key`` finds."""
+LOOKUPS_MAX = 8
+"""Most requests that one call of ``lookups`` answers: each may take milliseconds."""
 
 _words: Iterator[int] = iter(range(1 << 6))
 
-# --- by key: arguments -----------------------------------------------------
+# --- by key: arguments ----------------------------------------------------------
 
-FILES = next(_words)
-"""Address of a row of FILE_WORDS words for each index file, the oldest first."""
-FILE_COUNT = next(_words)
-TOPIC_SIZE = next(_words)
-"""Size of the topic, with which the hashed text begins."""
-KEY_POSITION = next(_words)
-"""Position of the key in the hashed text."""
-TEXT_SIZE = next(_words)
-"""Size of the hashed text, ``index_entry.key_of`` or ``index_entry.tag_key_of``."""
 IS_TAGS = next(_words)
 """Whether the key is the whole TAGS property: 0 or 1."""
 BEGIN_MS = next(_words)
@@ -32,23 +29,42 @@ COUNT_MAX = next(_words)
 STEPS_MAX = next(_words)
 """Index entries after which the search is left to the slices of ``getting``."""
 RECORD_BYTES_MAX = next(_words)
-"""Maximum size of a record; also of ``find_by_time``."""
+"""Maximum size of a record."""
 BUFFER = next(_words)
 """Address of the room for the records, which are concatenated."""
 BUFFER_ROOM = next(_words)
 
-# --- by key: results ---------------------------------------------------------
+# --- by key: results --------------------------------------------------------------
 
 IS_TRUNCATED = next(_words)
 """Whether there are more than COUNT_MAX records: 0 or 1."""
 UNMAPPED = next(_words)
 """Physical offset in a log file that is not mapped for kernels: map it, and call again."""
-PLACES = next(_words)
-"""The records, in the order of the log: address and size of each, of the last two words each."""
+BYTES = next(_words)
+"""Size of all records."""
 
-_places_end = PLACES + 3 * RECORDS_MAX
-WORDS = _places_end
-"""Size of the block of ``find_by_key``, in words."""
+# --- lookups: limits, and the headers of replies ------------------------------------
+
+KEY_LETTERS_MAX = next(_words)
+"""Maximum size of a topic and key."""
+UNIQUE_COUNT_MAX = next(_words)
+"""COUNT_MAX of a query by unique key."""
+KEY_COUNT_MAX = next(_words)
+"""Maximum of COUNT_MAX."""
+TEMPLATES = next(_words)
+"""Address and size of each of ``lookup_reply.TEMPLATES``, two words each."""
+NAMES = TEMPLATES + 2 * len(lookup_reply.TEMPLATES)
+"""Number of known fields; their names follow, as in ``scan_args``. FRAME_NAMES points here."""
+FIELD_NAMES = (
+    *("topic", "key", "maxNum", "beginTimestamp", "endTimestamp", "_UNIQUE_KEY_QUERY"),
+    *("indexType", "queueId", "timestamp", "boundaryType", "offset", "committed"),
+    *("bname", "oway", "lo"),
+)
+"""Known fields. Those from ``committed`` on are ignored."""
+PLACES = NAMES + 1 + FIELD_WORDS * len(FIELD_NAMES)
+"""The records that were found, in the order of the log: physical offset, address and size."""
+WORDS = PLACES + 3 * RECORDS_MAX
+"""Size of the block of ``find_by_key`` and ``lookups``, in words."""
 
 # --- rows of index files -----------------------------------------------------------
 
@@ -57,7 +73,7 @@ FILE_ADDRESS = next(_file_words)
 FILE_BEGIN_MS = next(_file_words)
 FILE_END_MS = next(_file_words)
 FILE_NEXT = next(_file_words)
-"""Number of the next entry."""
+"""Number of the next entry. In the row of the current file, these three are not current."""
 FILE_WORDS = next(_file_words)
 
 # --- by time -----------------------------------------------------------------------
@@ -65,11 +81,6 @@ FILE_WORDS = next(_file_words)
 _time_words: Iterator[int] = iter(range(1 << 4))
 QUEUE_ROW = next(_time_words)
 """Address of the row of the queue."""
-UNITS = next(_time_words)
-"""Address of units of a file of the queue; 0: there is none."""
-UNITS_FIRST = next(_time_words)
-"""Queue offset of the first of them."""
-UNIT_COUNT = next(_time_words)
 LOW = next(_time_words)
 """First queue offset of the span that is searched."""
 HIGH = next(_time_words)
