@@ -27,7 +27,7 @@ from reput.format.kernels import crc_fold, sha1_blocks
 from reput.format.kernels.layout import SHARED_OBJECT
 
 _LINKERS = ("cc", "gcc", "clang")
-_LARGE = ("receive", "acks", "pop_batch", "scan_requests")
+_LARGE = ("receive", "acks", "pop_batch", "scan_requests", "lookups", "find_by_key", "find_by_time")
 """Entry points that take half of the time and share functions; one process compiles them."""
 _SHARED = ("reput.format", "reput.format.kernels")
 """Packages whose functions and constants are compiled into the kernels of every package."""
