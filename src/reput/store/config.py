@@ -389,6 +389,12 @@ class StoreConfig:
     """Folder of an archive: a log file is deleted only if it is there, whatever its age and however
     full the disk; unset: no such condition. An option of reput only."""
 
+    # --- recovery --------------------------------------------------------
+
+    reput_recovery_threads: Annotated[int, Range(0)] = 0
+    """Threads that derive queues and index from a long log at the start; 0: one for each core that
+    the process may use. An option of reput only."""
+
     # --- reading ---------------------------------------------------------
 
     max_transfer_bytes_on_message_in_memory: ByteCount = 256 * 1024

@@ -63,6 +63,10 @@ Listener = Callable[[str, int, int, int], None]
 """Called for new messages: topic, queue id, first queue offset, and the one after the last."""
 
 
+Kernel = Callable[[MappedFile, int, int, int], None]
+"""Dispatches records of a file: the file, and positions as in ``hot.dispatch``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hole:
     """A range of the log without valid records."""
@@ -137,6 +141,10 @@ class Dispatcher:
         """Called with a topic, and the ids of its queues that have begun again."""
         self.is_strict = False
         """True to raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
+        self.step_bytes = STEP_BYTES
+        """Bytes of the log that one step reads at most, approximately."""
+        self.kernel: Kernel = self.scan
+        """Dispatches records of a file; ``rebuild`` replaces it during a recovery."""
 
     @property
     def is_replica(self) -> bool:
@@ -239,7 +247,7 @@ class Dispatcher:
         stop = min(
             [
                 limit,
-                start + STEP_BYTES,
+                start + self.step_bytes,
                 *(tombstone for tombstone, _ in self._pending_tombstones[:1]),
             ]
         )
@@ -268,14 +276,7 @@ class Dispatcher:
         while block[state.INPUT_POSITION] < min(stop - file.start, end):
             if slow_work > _SLOW_WORK_MAX:
                 break  # the next step continues: requests are served in between
-            hot.dispatch(
-                self._hot.address,
-                file.address,
-                min(stop - file.start, end),
-                end,
-                file_end,
-                file.start,
-            )
+            self.kernel(file, min(stop - file.start, end), end, file_end)
             reason = block[state.STOP]
             position = block[state.INPUT_POSITION]
             if reason == state.STOP_DONE:
@@ -323,6 +324,10 @@ class Dispatcher:
             raise  # not the record's fault; dispatch tries again
         except Exception as error:  # noqa: BLE001 - clients determine the content of a record
             self.on_unusable(f"physical offset {physical_offset}", error)
+
+    def scan(self, file: MappedFile, stop: int, end: int, file_end: int) -> None:
+        """Dispatch records from INPUT_POSITION on; the arguments are those of ``hot.dispatch``."""
+        hot.dispatch(self._hot.address, file.address, stop, end, file_end, file.start)
 
     def _skip_damage(self, file: MappedFile, position: int, end: int) -> int:
         view = hot.view_at(file.address, end)

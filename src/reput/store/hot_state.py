@@ -159,7 +159,8 @@ class HotState:
     """
 
     def __init__(self, *, is_slow: bool = False) -> None:
-        self._is_slow = is_slow
+        self.is_slow = is_slow
+        """True if kernels leave all dispatch to Python."""
         self._block = np.zeros(state.BLOCK_WORDS, np.int64)
         self.address = hot.address_of(self._block)
         self.argument = hot.Address(self.address)
@@ -220,7 +221,7 @@ class HotState:
         return topic_row
 
     def _kind(self, name: bytes) -> int:
-        if self._is_slow or name in self._slow_topics:
+        if self.is_slow or name in self._slow_topics:
             return state.KIND_SLOW
         is_schedule = name == names.SCHEDULE_TOPIC.encode()
         return state.KIND_SCHEDULE if is_schedule else state.KIND_PLAIN

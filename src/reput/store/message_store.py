@@ -231,6 +231,7 @@ class MessageStore:
             known_queues=self._known_queues,
             tombstones=self._tombstones,
             is_replica=self._is_replica,
+            thread_count=self.config.reput_recovery_threads,
         )
         try:
             recovery.load()

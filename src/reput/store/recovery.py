@@ -45,6 +45,7 @@ from reput.store.kernels import control_block as state
 from reput.store.known_queues import KnownQueues, QueueKey
 from reput.store.newest_records import records_before
 from reput.store.reader import Condition, LogTail, StoreReader
+from reput.store.rebuild import parallel
 from reput.store.summary import Summary
 from reput.store.tombstones import Tombstones
 from reput.store.torn_records import first_damage
@@ -123,10 +124,13 @@ class Recovery:
         known_queues: KnownQueues,
         tombstones: Tombstones,
         is_replica: bool,
+        thread_count: int,
     ) -> None:
         self._root = root
         self._is_replica = is_replica
+        self._thread_count = thread_count
         self._disk = disk
+        self._hot = hot_state
         self._block = hot_state.block
         self._commit_log = log
         self._queues = queues
@@ -480,34 +484,44 @@ class Recovery:
         dispatcher.on_hole = report.holes.append
         dispatcher.finish_keys(now_ms)
         ends: dict[ConsumeQueue, int] = {}
-        while True:
-            dispatcher.go_to(start)
-            report.dispatched_from = start
-            report.holes.clear()
-            dispatcher.is_strict = start > log_min
-            try:
-                while dispatcher.step(end, now_ms):
-                    progress("dispatch", dispatcher.dispatched_offset - start, end - start)
-                blank = self._blank_queues() if start > log_min else []
-                if not blank:
-                    break
-                # Only the whole log shows whether they had units.
-                for queue in blank:
-                    _log.warning("%s has no unit: it is rebuilt from the log", queue.folder)
-                    damaged.add((queue.topic, queue.queue_id))
-                self._checkpoint.distrust_queues()
-                self._checkpoint.flush()
-                ends = {queue: queue.max_offset for queue in blank}
-                for queue in blank:
-                    queue.reset()
-                start = log_min
-            except QueueGap as gap:
-                _log.warning("%s: it is rebuilt from the log", gap)
-                damaged.add((gap.queue.topic, gap.queue.queue_id))
-                self._checkpoint.distrust_queues()
-                self._checkpoint.flush()
-                gap.queue.reset()
-                start = log_min
+        with parallel(
+            dispatcher,
+            self._hot,
+            self._commit_log,
+            self._index,
+            thread_count=self._thread_count,
+            start=start,
+            end=end,
+            now_ms=now_ms,
+        ):
+            while True:
+                dispatcher.go_to(start)
+                report.dispatched_from = start
+                report.holes.clear()
+                dispatcher.is_strict = start > log_min
+                try:
+                    while dispatcher.step(end, now_ms):
+                        progress("dispatch", dispatcher.dispatched_offset - start, end - start)
+                    blank = self._blank_queues() if start > log_min else []
+                    if not blank:
+                        break
+                    # Only the whole log shows whether they had units.
+                    for queue in blank:
+                        _log.warning("%s has no unit: it is rebuilt from the log", queue.folder)
+                        damaged.add((queue.topic, queue.queue_id))
+                    self._checkpoint.distrust_queues()
+                    self._checkpoint.flush()
+                    ends = {queue: queue.max_offset for queue in blank}
+                    for queue in blank:
+                        queue.reset()
+                    start = log_min
+                except QueueGap as gap:
+                    _log.warning("%s: it is rebuilt from the log", gap)
+                    damaged.add((gap.queue.topic, gap.queue.queue_id))
+                    self._checkpoint.distrust_queues()
+                    self._checkpoint.flush()
+                    gap.queue.reset()
+                    start = log_min
         dispatcher.is_strict = False
         dispatcher.checks_content = False
         dispatcher.on_hole = lambda hole: None

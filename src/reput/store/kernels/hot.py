@@ -57,6 +57,13 @@ def _of_fast_path(name: str, arguments: list[Any] | None = None) -> Kernel:
     return _serve_nothing
 
 
+def _of_rebuild(name: str, argument_count: int) -> Kernel:
+    """Return a kernel that works through megabytes, without the GIL; it has no other form."""
+    if is_compiled:
+        return native.plain_function(name, [_INTEGER] * argument_count)
+    return _serve_nothing
+
+
 def _serve_nothing(*_: Any) -> int:
     return 0
 
@@ -77,6 +84,13 @@ batch_records = _of_store("batch_records", [_INTEGER] * 13, is_short=False)
 """``batch_records(body, size, ...) -> count``; see ``batch_parts.batch_records``."""
 dispatch = _of_store("dispatch", [_INTEGER] * 6, is_short=False)
 """``dispatch(block, buffer, stop_position, end, file_end, base) -> count``; see ``append``."""
+
+digest = _of_rebuild("digest", 1)
+"""``digest(words) -> count``; see ``digest.digest``. Its words are those of ``digest_args``."""
+put_digested_units = _of_rebuild("put_digested_units", 5)
+"""``put_digested_units(block, words, number, count, stop_position) -> number``"""
+put_digested_keys = _of_rebuild("put_digested_keys", 4)
+"""``put_digested_keys(block, words, number, count) -> number``; see ``digest``."""
 
 receive = _of_fast_path("receive")
 """``receive(block: c_int64) -> count``; see ``send.receive``."""
