@@ -158,23 +158,24 @@ def test_several_threads_write_the_bytes_of_one(
     assert three == one
 
 
-def test_a_missing_index_and_a_queue_without_units_are_derived(
-    tmp_path: Path, written: Callable[[int], Path]
+def test_a_gap_in_a_queue_lets_dispatch_begin_again(
+    tmp_path: Path, written: Callable[[int], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Dispatch begins in the middle, meets the gap, and goes back to the start of the log."""
+    """It begins at the end of the index, meets the gap, and goes back to the start of the log."""
     original = without(written(1), tmp_path / "store")
     open_store(original, 1).close()
-    results = []
-    for count in (1, 3):
-        copy = without(original, tmp_path / str(count), paths.INDEX)
-        (copy / paths.ABORT).touch()
-        (copy / paths.QUEUE_SUMMARY).unlink()
-        cut = copy / paths.CONSUME_QUEUE / "Topic1" / "0"
-        for file in sorted(cut.iterdir())[-3:]:
-            file.unlink()
-        results.append(rebuilt(copy, count))
-    assert results[1] == results[0]
-    assert results[0][2] == derived(original)
+    expected = derived(original)
+    (original / paths.ABORT).touch()
+    (original / paths.QUEUE_SUMMARY).unlink()
+    index = sorted((original / paths.INDEX).iterdir())
+    queues = [sorted(path.iterdir()) for path in (original / paths.CONSUME_QUEUE).glob("Topic*/*")]
+    units = max(queues, key=len)
+    for file in (*index[len(index) // 2 :], *units[1:]):
+        file.unlink()
+    one, three = (rebuilt(without(original, tmp_path / str(n)), n) for n in (1, 3))
+    assert caplog.text.count("lacks units before") == 2
+    assert three == one
+    assert three[2] == expected
 
 
 def test_the_log_names_the_number_of_threads(
