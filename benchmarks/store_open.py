@@ -86,8 +86,8 @@ def crash(root: Path) -> None:
 
 def delete_derived(root: Path) -> None:
     """Delete queues and index."""
-    shutil.rmtree(root / paths.CONSUME_QUEUE)
-    shutil.rmtree(root / paths.INDEX)
+    for family in (paths.CONSUME_QUEUE, paths.INDEX):
+        shutil.rmtree(root / family, ignore_errors=True)
 
 
 def run(folder: Path, quick: bool) -> dict[str, object]:

@@ -150,12 +150,12 @@ def test_several_threads_write_the_bytes_of_one(
     original = without(written(seed % 2), tmp_path / "store")
     if seed > 1:
         damage(original, seed)
-    one, three = (
+    sequential, parallel = (
         rebuilt(without(original, tmp_path / str(count), *FAMILIES), count) for count in (1, 3)
     )
-    assert len(one[2]) > 50
-    assert bool(one[1]) == (seed > 1)
-    assert three == one
+    assert len(sequential[2]) > 50
+    assert bool(sequential[1]) == (seed > 1)
+    assert parallel == sequential
 
 
 def test_a_gap_in_a_queue_lets_dispatch_begin_again(
@@ -172,10 +172,10 @@ def test_a_gap_in_a_queue_lets_dispatch_begin_again(
     units = max(queues, key=len)
     for file in (*index[len(index) // 2 :], *units[1:]):
         file.unlink()
-    one, three = (rebuilt(without(original, tmp_path / str(n)), n) for n in (1, 3))
+    sequential, parallel = (rebuilt(without(original, tmp_path / str(n)), n) for n in (1, 3))
     assert caplog.text.count("lacks units before") == 2
-    assert three == one
-    assert three[2] == expected
+    assert parallel == sequential
+    assert parallel[2] == expected
 
 
 def test_the_log_names_the_number_of_threads(

@@ -35,9 +35,10 @@ OURS = {
     "inSyncReplicas",  # Java 1, also for a SYNC_MASTER: it does not wait
     "indexTags",
     "reputExpireOnlyArchived",
+    "reputRecoveryThreads",
 }
 """Keys that Java lacks, or whose default differs on purpose. 5.4 and later always index tags, 4.x
-never; Java has no archives."""
+never; Java has no archives, and one thread for its recovery."""
 
 SINCE_5 = {
     "enableAutoInSyncReplicas",

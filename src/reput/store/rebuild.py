@@ -326,7 +326,7 @@ class Rebuild:
         )
 
     def finish(self) -> None:
-        """Put what is left. Raises as ``dispatch``."""
+        """Put the rest of the index entries. Raises as ``dispatch``."""
         self._leave_digest(self._end)
         self._tasks.wait_for_keys()
 

@@ -53,6 +53,9 @@ from reput.store.torn_records import first_damage
 _SEARCHED_BYTES = 16 * 1024 * 1024
 """Bytes of the log that are searched for a message missing at the start of a queue."""
 
+_LOGGED_BYTES = 1024 * 1024 * 1024
+"""Bytes of the log after which the progress of dispatch is logged: some seconds."""
+
 _log = logging.getLogger(__name__)
 
 Progress = Callable[[str, int, int], None]
@@ -500,8 +503,7 @@ class Recovery:
                 report.holes.clear()
                 dispatcher.is_strict = start > log_min
                 try:
-                    while dispatcher.step(end, now_ms):
-                        progress("dispatch", dispatcher.dispatched_offset - start, end - start)
+                    self._step_to(start, end, now_ms, progress)
                     blank = self._blank_queues() if start > log_min else []
                     if not blank:
                         break
@@ -532,6 +534,18 @@ class Recovery:
                 self._queues.drop([queue])
         report.refilled_units = dispatcher.refilled_units
         report.rebuilt_queues = sorted(damaged)
+
+    def _step_to(self, start: int, end: int, now_ms: int, progress: Progress) -> None:
+        """Dispatch a range of the log, and report the progress."""
+        logged = start
+        while self._dispatcher.step(end, now_ms):
+            done = self._dispatcher.dispatched_offset
+            progress("dispatch", done - start, end - start)
+            if done >= logged + _LOGGED_BYTES:
+                logged = done
+                _log.info(
+                    "%d of %d MB of the log are dispatched", done - start >> 20, end - start >> 20
+                )
 
     def _blank_queues(self) -> list[ConsumeQueue]:
         """Return existing queues without a unit of any message."""
