@@ -24,6 +24,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
 from reput.format import (
@@ -48,6 +49,7 @@ from reput.store.index_view import IndexView
 
 END_OF_TIME_MS = (1 << 63) - 1
 _UNITS_AT_ONCE = 4096
+_NO_TIMES = np.empty(0, np.int64)
 
 
 class Boundary(enum.Enum):
@@ -435,13 +437,17 @@ class StoreReader:
         start = last_file
         if self.queue_end is not None and not is_crashed:
             start = self.queue_end
-        end = start
+        end = timed_until = start
         newest_ms = 0
         for batch in self.log.walk(start, data_end, check_crc=is_crashed):
             good = batch.positions + batch.physical_offset
+            # Times are read only where there is damage: most logs have none.
+            times = _times_of(batch) if batch.damage else _NO_TIMES
+            if batch.damage:
+                newest_ms = max(newest_ms, self._newest_ms(timed_until, batch.physical_offset))
             for damage in batch.damage:
                 before = int(np.searchsorted(good, damage.physical_offset))
-                end, newest_ms = self._advance(batch, before, end, newest_ms)
+                end = max(end, _end_of(batch, before))
                 follower = self._record_after(damage, data_end)
                 if follower is None:
                     torn = dataclasses.replace(damage, length=data_end - damage.physical_offset)
@@ -451,22 +457,23 @@ class StoreReader:
                         stale=None if is_crashed or self.is_live else torn,
                     )
                 is_cut_off = (not is_crashed and self.queue_end is not None) or (
-                    follower.store_timestamp < newest_ms
+                    follower.store_timestamp < max(newest_ms, int(times[:before].max(initial=0)))
                 )
                 if is_cut_off:
                     stale = dataclasses.replace(damage, length=data_end - damage.physical_offset)
                     return LogTail(damage.physical_offset, stale=None if self.is_live else stale)
-            end, newest_ms = self._advance(batch, len(good), end, newest_ms)
-        return LogTail(max(end, start))
+            end = max(end, _end_of(batch, len(good)))
+            if batch.damage:
+                newest_ms, timed_until = max(newest_ms, int(times.max(initial=0))), end
+        return LogTail(end)
 
-    def _advance(self, batch: LogBatch, count: int, end: int, newest_ms: int) -> tuple[int, int]:
-        """Return the end after the first ``count`` records of a batch, and the newest time."""
-        if not count:
-            return end, newest_ms
-        times = batch.columns().numbers("store_timestamp")[:count]
-        last = count - 1
-        batch_end = batch.physical_offset + int(batch.positions[last]) + int(batch.sizes[last])
-        return max(end, batch_end), max(newest_ms, int(times.max()))
+    def _newest_ms(self, start: int, stop: int) -> int:
+        """Return the newest store time of the records of a range, in ms; 0 without records.
+
+        The range was walked before, and has no damage.
+        """
+        batches = self.log.walk(start, stop, check_crc=False)
+        return max((int(_times_of(batch).max(initial=0)) for batch in batches), default=0)
 
     def _record_after(self, damage: Damage, stop: int) -> StoredMessage | None:
         physical_offset = damage.end
@@ -761,3 +768,16 @@ def belongs(message: StoredMessage, topic: str, queue_id: int, queue_offset: int
     queues = message.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
     offsets = message.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
     return (topic, str(queue_offset)) in zip(queues, offsets, strict=False)
+
+
+def _end_of(batch: LogBatch, count: int) -> int:
+    """Return the end of the first ``count`` records of a batch; 0 without any."""
+    last = count - 1
+    if last < 0:
+        return 0
+    return batch.physical_offset + int(batch.positions[last]) + int(batch.sizes[last])
+
+
+def _times_of(batch: LogBatch) -> npt.NDArray[np.int64]:
+    """Return the store times of the records of a batch, in ms."""
+    return batch.columns().numbers("store_timestamp") if batch.sizes.size else _NO_TIMES
