@@ -154,7 +154,6 @@ class _Tasks:
         self._planned: deque[_Digest] = deque()
         self._ranges: deque[tuple[_Digest, int, int]] = deque()
         self._is_indexing = False
-        self._filling = 0
         self._is_closed = False
         self._failure: BaseException | None = None
         self._threads = [
@@ -189,14 +188,6 @@ class _Tasks:
         count = len(self._ranges) + self._is_indexing
         self._work_until(lambda: len(self._ranges) + self._is_indexing < max(count, 1))
 
-    def drop_planned(self) -> None:
-        """Forget the digests that are not filled yet, and wait for all other tasks."""
-        with self._changed:
-            self._planned.clear()
-        self.wait_for_keys()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._filling)
-
     def close(self) -> None:
         """End all threads; tasks that have not begun are dropped."""
         with self._changed:
@@ -226,7 +217,6 @@ class _Tasks:
                     digest, number, end = self._ranges.popleft()
                     return _Task(digest, functools.partial(self._put_keys, digest, number, end))
                 if self._planned:
-                    self._filling += 1
                     digest = self._planned.popleft()
                     return _Task(digest, None)
                 self._changed.wait()
@@ -243,7 +233,6 @@ class _Tasks:
             self._failure = self._failure or error
             if put_keys is None:
                 digest.is_ready = True
-                self._filling -= 1
             else:
                 self._is_indexing = False
                 self._recycle(digest)
@@ -295,7 +284,6 @@ class Rebuild:
         """Digests that are planned or filled, in the order of the log."""
         self._planned_offset = -1
         """Physical offset after the last planned piece; -1 before the first."""
-        self._last_offset = -1
         self._digest: _Digest | None = None
         """The digest whose units are being put."""
         self._first = 0
@@ -344,9 +332,6 @@ class Rebuild:
     def _digest_at(self, file: MappedFile, position: int) -> _Digest | None:
         """Return the digest of the piece with a position; None if it has ended before."""
         physical_offset = file.start + position
-        if physical_offset < self._last_offset:
-            self._plan_again()
-        self._last_offset = physical_offset
         digest = self._digest
         if digest is not None and physical_offset < digest.file.start + digest.stop:
             return digest
@@ -354,9 +339,8 @@ class Rebuild:
             return None
         self._leave_digest(physical_offset)
         while self._pieces and self._end_of(self._pieces[0]) <= physical_offset:
-            passed = self._pieces.popleft()  # a long record, or damage
-            self._tasks.wait_for(passed)
-            self._recycle(passed)
+            self._tasks.wait_for(self._pieces[0])  # passed by a long record, or by damage
+            self._recycle(self._pieces.popleft())
         if not self._pieces:
             self._planned_offset = physical_offset
             while not self._free:
@@ -393,16 +377,6 @@ class Rebuild:
             self._planned_offset = file.start + stop
             self._pieces.append(digest)
             self._tasks.plan(digest)
-
-    def _plan_again(self) -> None:
-        """Forget all pieces: dispatch goes back. The index has the entries of earlier pieces."""
-        self._tasks.drop_planned()
-        if self._digest is not None:
-            self._recycle(self._digest)
-        self._digest = None
-        while self._pieces:
-            self._recycle(self._pieces.popleft())
-        self._slow_until = 0
 
     def _leave_digest(self, physical_offset: int) -> None:
         """Put the index entries of the current digest, up to where dispatch is."""

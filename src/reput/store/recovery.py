@@ -487,43 +487,43 @@ class Recovery:
         dispatcher.on_hole = report.holes.append
         dispatcher.finish_keys(now_ms)
         ends: dict[ConsumeQueue, int] = {}
-        with parallel(
-            dispatcher,
-            self._hot,
-            self._commit_log,
-            self._index,
-            thread_count=self._thread_count,
-            start=start,
-            end=end,
-            now_ms=now_ms,
-        ):
-            while True:
-                dispatcher.go_to(start)
-                report.dispatched_from = start
-                report.holes.clear()
-                dispatcher.is_strict = start > log_min
-                try:
+        while True:
+            dispatcher.go_to(start)
+            report.dispatched_from = start
+            report.holes.clear()
+            dispatcher.is_strict = start > log_min
+            try:
+                with parallel(
+                    dispatcher,
+                    self._hot,
+                    self._commit_log,
+                    self._index,
+                    thread_count=self._thread_count,
+                    start=start,
+                    end=end,
+                    now_ms=now_ms,
+                ):
                     self._step_to(start, end, now_ms, progress)
-                    blank = self._blank_queues() if start > log_min else []
-                    if not blank:
-                        break
-                    # Only the whole log shows whether they had units.
-                    for queue in blank:
-                        _log.warning("%s has no unit: it is rebuilt from the log", queue.folder)
-                        damaged.add((queue.topic, queue.queue_id))
-                    self._checkpoint.distrust_queues()
-                    self._checkpoint.flush()
-                    ends = {queue: queue.max_offset for queue in blank}
-                    for queue in blank:
-                        queue.reset()
-                    start = log_min
-                except QueueGap as gap:
-                    _log.warning("%s: it is rebuilt from the log", gap)
-                    damaged.add((gap.queue.topic, gap.queue.queue_id))
-                    self._checkpoint.distrust_queues()
-                    self._checkpoint.flush()
-                    gap.queue.reset()
-                    start = log_min
+                blank = self._blank_queues() if start > log_min else []
+                if not blank:
+                    break
+                # Only the whole log shows whether they had units.
+                for queue in blank:
+                    _log.warning("%s has no unit: it is rebuilt from the log", queue.folder)
+                    damaged.add((queue.topic, queue.queue_id))
+                self._checkpoint.distrust_queues()
+                self._checkpoint.flush()
+                ends = {queue: queue.max_offset for queue in blank}
+                for queue in blank:
+                    queue.reset()
+                start = log_min
+            except QueueGap as gap:
+                _log.warning("%s: it is rebuilt from the log", gap)
+                damaged.add((gap.queue.topic, gap.queue.queue_id))
+                self._checkpoint.distrust_queues()
+                self._checkpoint.flush()
+                gap.queue.reset()
+                start = log_min
         dispatcher.is_strict = False
         dispatcher.checks_content = False
         dispatcher.on_hole = lambda hole: None
