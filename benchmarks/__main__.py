@@ -31,6 +31,7 @@ WORKLOADS = (
     ),
     "broker_official",
     *("broker_pop", "broker_transaction", "broker_delay", "broker_retry", "broker_replication"),
+    "broker_many_queues",
 )
 
 

@@ -5,15 +5,18 @@ loop of asyncio, which records how long each callback holds the loop, in process
 thread: that depends less than the time on the clock on what else the machine does.
 """
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from asyncio.events import Handle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +49,8 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
 
 def measure(folder: Path, topics: int) -> dict[str, Any]:
     """Return CPU times per message, and the times of stop and start."""
-    settings = {**_SETTINGS, "autoCreateTopicEnable": True}
     results: dict[str, Any] = {}
-    with targets.ours(folder, settings) as broker:
+    with targets.ours(folder, targets.OFFICIAL) as broker:
         root, address, pid = folder / targets.OURS, broker.address, broker.pid
         count = topics * QUEUES
         with _timed(results, "create_topic", pid, topics):
@@ -73,9 +75,6 @@ def measure(folder: Path, topics: int) -> dict[str, Any]:
     results["start"] = _start(root, address)
     results["start_after_crash"] = _start(root, address)
     return results
-
-
-_SETTINGS = {**targets.OFFICIAL}
 
 
 def _start(root: Path, address: str) -> dict[str, float]:
@@ -149,7 +148,7 @@ def send_all(address: str, topics: int) -> None:
 
 
 def send_to_new_topics(address: str, count: int) -> None:
-    """Send a message to each of some topics that do not exist yet, one after the other."""
+    """Send a message to each of some topics that do not exist yet, each when the last is stored."""
     with BrokerConnection(address, _WAIT_S) as connection:
         for number in range(count):
             connection.ask([frames.send(f"new-{number:05d}", 0, b"x")])
@@ -168,55 +167,46 @@ def _await_files(root: Path, count: int) -> None:
 
 
 def turns(folder: Path, topics: int, pause_s: float = 70) -> dict[str, Any]:
-    """Return the longest turns of the loop, in ms of its thread's processor time, by step."""
-    port = targets.free_port(4)
+    """Return the longest turns of a broker's loop and its name server's, by step.
+
+    Each is its processor time in ms, its time on the clock in ms, and its task or callback.
+
+    Args:
+        folder: Folder for the store.
+        topics: Number of topics.
+        pause_s: Time in which the broker only does its periodic work: of 10 and 60 s.
+    """
+    port, metrics_port, namesrv_port = (targets.free_port(n) for n in (4, 1, 1))
     conf = {
-        **_SETTINGS,
+        **targets.OFFICIAL,
         "brokerIP1": "127.0.0.1",
         "brokerName": "broker-a",
         "listenPort": port,
-        "metricsPort": (metrics_port := targets.free_port(1)),
+        "metricsPort": metrics_port,
         "storePathRootDir": folder / "store",
     }
-    namesrv_port = targets.free_port(1)
     folder.mkdir(parents=True)
     targets.write_settings(folder / "broker.conf", conf)
     targets.write_settings(folder / "namesrv.conf", {"listenPort": namesrv_port})
-    address = f"127.0.0.1:{port}"
-    words = ["broker", "-c", "broker.conf", "-n", f"127.0.0.1:{namesrv_port}"]
-    code = f"from benchmarks import broker_many_queues as m; m.serve_watched({words!r})"
-    path = {"PYTHONPATH": f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
-
-    @contextlib.contextmanager
-    def watched() -> Iterator[Callable[[str], None]]:
-        with (folder / "watched.out").open("ab") as out:
-            broker = subprocess.Popen(
-                [sys.executable, "-c", code],
-                cwd=folder,
-                env={**os.environ, **path},
-                stdout=out,
-                stderr=out,
-            )
-        try:
-            while not _stores_any(address):
-                if broker.poll() is not None:
-                    raise RuntimeError((folder / "watched.out").read_text()[-800:])
-                targets.pause(0.05)
-            yield lambda step: results.update({step: _take(folder, broker.pid)})
-        finally:
-            broker.kill()
-            broker.wait()
-
+    address, namesrv_address = f"127.0.0.1:{port}", f"127.0.0.1:{namesrv_port}"
+    broker_words = ["broker", "-c", "broker.conf", "-n", namesrv_address]
     results: dict[str, Any] = {}
-    with targets.process(folder, "namesrv", "-c", "namesrv.conf"):
-        with watched() as note:
+    with _watched(folder, ["namesrv", "-c", "namesrv.conf"]) as namesrv:
+        _await_port(namesrv_address, namesrv)
+        with _watched(folder, broker_words) as broker:
+            _await_port(address, broker)
+            targets.await_send(address)
+
+            def note(step: str) -> None:
+                results[step] = _take(folder, broker.pid)
+
             note("start")
             create_topics(address, topics)
             note("create_topics")
             send_all(address, topics)
             note("first_messages")
             targets.pause(pause_s)
-            note("a_minute")
+            note("pause")
             send_all(address, topics)
             note("second_messages")
             send_to_new_topics(address, _NEW_TOPICS)
@@ -225,19 +215,45 @@ def turns(folder: Path, topics: int, pause_s: float = 70) -> dict[str, Any]:
             note("lists")
             _scrape(metrics_port)
             note("metrics")
-        with watched() as note:
-            targets.pause(15)
-            note("start_after_crash")
+        with _watched(folder, broker_words) as broker:
+            _await_port(address, broker)
+            _take(folder, broker.pid)  # the opening, before it listens
+            targets.await_send(address)
+            targets.pause(pause_s / 4)
+            note("after_a_crash")
+        results["namesrv"] = _take(folder, namesrv.pid)
     return results
 
 
-def _stores_any(address: str) -> bool:
+@contextlib.contextmanager
+def _watched(folder: Path, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    code = f"from benchmarks import broker_many_queues as m; m.serve_watched({words!r})"
+    path = f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"
+    with (folder / f"{words[0]}.out").open("ab") as out:
+        running = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=out,
+            stderr=out,
+        )
     try:
-        with BrokerConnection(address) as connection:
-            connection.ask([frames.send("bench-first", 0, b"x")])
-    except (OSError, Refused):
-        return False
-    return True
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def _await_port(address: str, process: subprocess.Popen[bytes]) -> None:
+    host, _, port = address.rpartition(":")
+    while process.poll() is None:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            targets.pause(0.05)
+        else:
+            return
+    raise RuntimeError(f"{process.args} ended with {process.returncode}")
 
 
 def _list_all(address: str) -> None:
@@ -254,15 +270,13 @@ def _list_all(address: str) -> None:
 
 
 def _scrape(port: int) -> None:
-    import urllib.request
-
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=_WAIT_S) as reply:
         reply.read()
 
 
 def _take(folder: Path, pid: int) -> Any:
     """Return the longest turns since the last call."""
-    path = folder / "turns.json"
+    path = folder / f"turns-{pid}.json"
     path.unlink(missing_ok=True)
     os.kill(pid, signal.SIGUSR1)
     while not path.exists():
@@ -275,11 +289,14 @@ def serve_watched(words: list[str]) -> None:
     from reput.cli.main import main
 
     sys.modules["uvloop"] = None  # type: ignore[assignment] # its callbacks cannot be watched
+    asyncio.Task = asyncio.tasks.Task = asyncio.tasks._PyTask  # type: ignore[misc,attr-defined]
     longest: list[tuple[float, float, str]] = []
     run_handle = Handle._run
 
     def watched(handle: Handle) -> None:
-        name = repr(handle)
+        task = getattr(handle._callback, "__self__", None)
+        is_task = isinstance(task, asyncio.Task)
+        name = task.get_name() if is_task else repr(handle)
         cpu_s, begun = time.thread_time(), time.perf_counter()
         run_handle(handle)
         cpu_ms = (time.thread_time() - cpu_s) * 1e3
@@ -289,10 +306,10 @@ def serve_watched(words: list[str]) -> None:
             del longest[_LONGEST:]
 
     def write(*_: object) -> None:
-        draft = Path("turns.draft")
+        draft = Path(f"turns-{os.getpid()}.draft")
         draft.write_text(json.dumps(longest))
         longest.clear()
-        draft.rename("turns.json")
+        draft.rename(draft.with_suffix(".json"))
 
     Handle._run = watched  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, write)

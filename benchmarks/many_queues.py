@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from reput.store import paths
+
 NAME = "many_queues"
 QUESTION = "seconds until 16,000 queues can be read and are restarted, memory; bytes a queue"
 PER_QUEUE = 20
@@ -43,10 +45,13 @@ def fill(root: str, topics: int, queues: int, per_queue: int) -> None:
     before = _status("RssAnon")
     start = time.perf_counter()
     store = MessageStore.open(root, StoreConfig())
-    for _ in range(per_queue):
+    cpu_s = [time.process_time()]
+    for number in range(per_queue):
         for data in encoded.values():
             stored, _ = store.put_encoded(data, queues)
             assert stored == queues
+        if not number:
+            cpu_s.append(time.process_time())
     put_s = time.perf_counter() - start
     start = time.perf_counter()
     count = sum(
@@ -59,10 +64,13 @@ def fill(root: str, topics: int, queues: int, per_queue: int) -> None:
     after = _status("RssAnon")
     descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     maps = len(Path("/proc/self/maps").read_text().splitlines())
-    start = time.perf_counter()
+    start, cpu_s[2:] = time.perf_counter(), [time.process_time()]
     store.close()
     close_s = time.perf_counter() - start
-    print(put_s, read_s, close_s, before, after, peak_mb(), descriptors, maps)
+    first_us = (cpu_s[1] - cpu_s[0]) / topics / queues * 1e6
+    close_cpu_s = time.process_time() - cpu_s[2]
+    memory = before, after, peak_mb()
+    print(put_s, read_s, close_s, *memory, descriptors, maps, first_us, close_cpu_s)
 
 
 def restart(root: str) -> None:
@@ -70,11 +78,11 @@ def restart(root: str) -> None:
     from reput.store.config import StoreConfig
     from reput.store.message_store import MessageStore
 
-    start = time.perf_counter()
+    start, cpu_s = time.perf_counter(), time.process_time()
     store = MessageStore.open(root, StoreConfig())
     assert store.get("topic-00000", 0, 0, 32).message_count
     took = time.perf_counter() - start
-    print(took, peak_mb())
+    print(took, peak_mb(), time.process_time() - cpu_s)
     store.abandon()
 
 
@@ -89,22 +97,30 @@ def _call(function: str, *arguments: object) -> list[float]:
 def measure(folder: Path, topics: int, queues: int, per_queue: int) -> dict[str, float]:
     """Return times and memory for a number of queues."""
     root = str(folder / "many")
-    put_s, read_s, close_s, before, after, peak, descriptors, maps = _call(
-        "fill", root, topics, queues, per_queue
-    )
+    filled = _call("fill", root, topics, queues, per_queue)
+    put_s, read_s, close_s, before, after, peak, descriptors, maps, first_us, close_cpu_s = filled
     start = time.perf_counter()
-    open_s, restart_peak = _call("restart", root)
+    open_s, restart_peak, open_cpu_s = _call("restart", root)
     whole_s = time.perf_counter() - start
-    crashed_s, _ = _call("restart", root)
+    crashed_s, _, crashed_cpu_s = _call("restart", root)
+    for former in Path(root).glob(f"{paths.FORMER_SUMMARY_PREFIX}*"):
+        former.unlink()  # as after a crash of the system
+    all_read_s, _, all_read_cpu_s = _call("restart", root)
     shutil.rmtree(root)
     return {
         "queues": topics * queues,
+        "first_message_cpu_us": round(first_us, 1),
         "put_and_readable_s": round(put_s, 2),
         "read_all_s": round(read_s, 2),
         "clean_stop_s": round(close_s, 2),
+        "clean_stop_cpu_s": round(close_cpu_s, 2),
         "open_s": round(open_s, 2),
+        "open_cpu_s": round(open_cpu_s, 2),
         "process_until_readable_s": round(whole_s, 2),
         "open_after_crash_s": round(crashed_s, 2),
+        "open_after_crash_cpu_s": round(crashed_cpu_s, 2),
+        "open_after_crash_of_system_s": round(all_read_s, 2),
+        "open_after_crash_of_system_cpu_s": round(all_read_cpu_s, 2),
         "peak_mb": round(peak),
         "restart_peak_mb": round(restart_peak),
         "bytes_a_queue": round((after - before) * 1024 * 1024 / (topics * queues)),

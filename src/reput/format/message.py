@@ -465,6 +465,33 @@ def decode(
     )
 
 
+def topic_and_queue(data: bytes) -> tuple[str, int, int]:
+    """Return topic, queue id and system flag of a record, which is all of ``data``.
+
+    Raises:
+        CorruptRecord: Its lengths contradict each other. Its head is taken for granted.
+    """
+    magic, queue_id, sys_flag = _QUEUE_AND_FLAG.unpack_from(data)
+    cursor = _BODY_V4
+    if sys_flag & _ANY_HOST_V6:
+        cursor += host_bytes(sys_flag & flags.BORN_HOST_V6)
+        cursor += host_bytes(sys_flag & flags.STORE_HOST_V6)
+        cursor -= _HOSTS_V4_BYTES
+    body_length = int.from_bytes(data[cursor - 4 : cursor], "big", signed=True)
+    length_bytes = TOPIC_LENGTH_V2.size if magic == MAGIC_V2 else TOPIC_LENGTH_V1.size
+    start = cursor + body_length + length_bytes
+    end = start + int.from_bytes(data[start - length_bytes : start], "big")
+    properties_at = end + PROPERTIES_LENGTH.size
+    property_bytes = int.from_bytes(data[end:properties_at], "big")
+    if body_length < 0 or properties_at + property_bytes != len(data):
+        raise CorruptRecord(REASONS[Verdict.BAD_LENGTH])
+    return java.decode_utf8(data[start:end]), queue_id, sys_flag
+
+
+_QUEUE_AND_FLAG = struct.Struct(">4xi4xi20xi")
+"""Magic number, queue id and system flag in the head of a record."""
+
+
 def property_text(data: memoryview) -> str:
     """Return the property string of a record, which is all of ``data``; nothing else is decoded.
 

@@ -204,15 +204,34 @@ class Disk:
 
         Their names are durable, unless the caller takes care of that.
         """
+        if not is_durable:
+            self._make_folder(path)
+            return
         folder = Path(path)
         missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             _fail(path, "create the folder", error)
-        if is_durable:
-            for created in reversed(missing):
-                self.sync_folder(str(created.parent))
+        for created in reversed(missing):
+            self.sync_folder(str(created.parent))
+
+    def _make_folder(self, path: str) -> None:
+        """Create a folder with one call, if its parent exists; there may be thousands."""
+        try:
+            try:
+                os.mkdir(path)  # noqa: PTH102 - paths are texts here
+            except FileNotFoundError:
+                parent = path.rpartition("/")[0]
+                if not parent:
+                    raise
+                self._make_folder(parent)
+                os.mkdir(path)  # noqa: PTH102
+        except FileExistsError as error:
+            if not Path(path).is_dir():
+                _fail(path, "create the folder", error)
+        except OSError as error:
+            _fail(path, "create the folder", error)
 
     def reserve(self, descriptor: int, path: str, start: int, length: int) -> None:
         """Reserve space on the disk for a range of a file.

@@ -440,12 +440,7 @@ class Dispatcher:
             self._queues.at(self._block[state.STOP_ROW]).make_room()
             return True
         if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
-            message = record.decode(data, check_crc=False)
-            if self.why_no_queue(message.topic, message.queue_id, message.sys_flag):
-                return False
-            is_batch = self._is_for_batches(message.topic, message.sys_flag)
-            (self._batch_queues if is_batch else self._queues).make(message.topic, message.queue_id)
-            return True
+            return not self.make_queue(data)
         if reason == state.STOP_INDEX:
             keys = self._keys(record.decode(data, check_crc=False))
             return self._index.make_room(len(keys), now_ms)
@@ -457,6 +452,18 @@ class Dispatcher:
             return True
         assert reason == state.STOP_SLOW, f"stopped for {reason}"
         return False
+
+    def make_queue(self, data: bytes) -> str:
+        """Create the queue of a record; return the reason if that is impossible, else nothing."""
+        topic, queue_id, sys_flag = record.topic_and_queue(data)
+        why_not = self.why_no_queue(topic, queue_id, sys_flag)
+        if why_not:
+            return why_not
+        if self._is_for_batches(topic, sys_flag):
+            self._batch_queues.make(topic, queue_id)
+        else:
+            self._queues.make(topic, queue_id).make_room()  # else the kernel would stop again
+        return ""
 
     def _keys(self, message: StoredMessage) -> list[str]:
         return record.index_keys(message, has_tags=bool(self._block[state.INDEX_HAS_TAGS]))

@@ -31,6 +31,8 @@ class _Rows:
     def __init__(self, width: int) -> None:
         self._width = width
         self._chunks: list[npt.NDArray[np.int64]] = []
+        self._chunk_words: Words = memoryview(b"")
+        self._chunk_address = 0
         self._used = _CHUNK_WORDS
         self._free: list[tuple[int, Words]] = []
 
@@ -42,12 +44,13 @@ class _Rows:
                 row[i] = 0
             return address, row
         if self._used + self._width > _CHUNK_WORDS:
-            self._chunks.append(np.zeros(_CHUNK_WORDS, np.int64))
+            chunk = np.zeros(_CHUNK_WORDS, np.int64)
+            self._chunks.append(chunk)
+            self._chunk_words, self._chunk_address = chunk.data, hot.address_of(chunk)
             self._used = 0
-        chunk = self._chunks[-1]
         start = self._used
         self._used += self._width
-        return hot.address_of(chunk) + 8 * start, chunk.data[start : self._used]
+        return self._chunk_address + 8 * start, self._chunk_words[start : self._used]
 
     def give_back(self, address: int, row: Words) -> None:
         """Free a row. Nothing may point at it any more."""

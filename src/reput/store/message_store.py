@@ -13,6 +13,7 @@ This is the façade of ``putting``, ``dispatch``, ``flush``, ``getting``, ``reco
 
 import contextlib
 import dataclasses
+import gc
 import logging
 import os
 import threading
@@ -63,6 +64,18 @@ _STEPS_AFTER_RECEIVING = 8
 """Steps of dispatch after bytes from the master were added: 4 MiB, some ms."""
 
 _log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def _collecting_no_garbage() -> Iterator[None]:
+    """Collect no garbage: while 80,000 queues are loaded, it takes a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class MessageStore:
@@ -234,7 +247,8 @@ class MessageStore:
             thread_count=self.config.reput_recovery_threads,
         )
         try:
-            recovery.load()
+            with _collecting_no_garbage():
+                recovery.load()
             self.retention.note_opening(self._clock.now_ms())
             for path in {self.root, *self.config.commit_log_folders}:
                 self._disk.keep_open(path)

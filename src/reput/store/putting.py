@@ -471,12 +471,10 @@ class Putter:
             self._commit_log.reserve(len(data))
             return True
         if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
-            message = record.decode(data, check_crc=False)
-            why_not = self._dispatcher.why_no_queue(
-                message.topic, message.queue_id, message.sys_flag
-            )
+            why_not = self._dispatcher.make_queue(data)
             if why_not:
                 raise Refused(PutStatus.MESSAGE_ILLEGAL, why_not)
+            return True
         return self._dispatcher.provide(reason, data, now_ms)
 
     def begin(self, now_ms: int | None = None) -> int:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ from reput.store.consume_queue_view import (
 )
 from reput.store.files import Folder, open_folder
 from reput.store.index_view import IndexView
+
+_Queue = ConsumeQueueView | BatchConsumeQueueView | tuple[str, int]
 
 END_OF_TIME_MS = (1 << 63) - 1
 _UNITS_AT_ONCE = 4096
@@ -296,8 +299,11 @@ class StoreReader:
         return furthest
 
     @cached_property
-    def _claims(self) -> list[tuple[int, int, ConsumeQueueView | BatchConsumeQueueView]]:
-        """End and start of each queue's last record in the log, and the queue; descending."""
+    def _claims(self) -> list[tuple[int, int, _Queue]]:
+        """End and start of each queue's last record in the log, and the queue; descending.
+
+        A plain queue may be a topic and a queue id: thousands of views take long.
+        """
         queues: list[ConsumeQueueView | BatchConsumeQueueView] = [*self.queues()]
         self._read_ahead(queues, lambda queue: queue.end_physical_offset)
         return self._claims_of(
@@ -312,7 +318,7 @@ class StoreReader:
         """
         self._claims = self._claims_of(
             [
-                *((unit, self.queue(topic, queue_id)) for topic, queue_id, unit in units),
+                *((unit, (topic, queue_id)) for topic, queue_id, unit in units),
                 *((unit, queue) for queue in self._batch_queues() if (unit := queue.last_unit)),
             ]
         )
@@ -326,16 +332,15 @@ class StoreReader:
 
     def _claims_of(
         self,
-        units: Iterable[
-            tuple[cq_unit.Unit | cq_unit.BatchUnit, ConsumeQueueView | BatchConsumeQueueView]
-        ],
-    ) -> list[tuple[int, int, ConsumeQueueView | BatchConsumeQueueView]]:
+        units: Iterable[tuple[cq_unit.Unit | cq_unit.BatchUnit, _Queue]],
+    ) -> list[tuple[int, int, _Queue]]:
+        nominal_end = self._nominal_end
         claims = [
             (unit.physical_offset + unit.size, unit.physical_offset, queue)
             for unit, queue in units
-            if 0 <= unit.physical_offset < self._nominal_end
+            if 0 <= unit.physical_offset < nominal_end
         ]
-        return sorted(claims, key=lambda claim: claim[:2], reverse=True)
+        return sorted(claims, key=itemgetter(0, 1), reverse=True)
 
     @property
     def _nominal_end(self) -> int:
@@ -424,7 +429,10 @@ class StoreReader:
             return None
         is_blank = self.log.find_record(end, end + 1) == end and self.log.end_of(end) is None
         following = self.log.file_at(end).nominal_end if is_blank else end
-        targets = np.concatenate([queue.targets_from(end) for _, queue in later_claims])
+        views = [
+            self.queue(*queue) if isinstance(queue, tuple) else queue for _, queue in later_claims
+        ]
+        targets = np.concatenate([view.targets_from(end) for view in views])
         is_lost = len(targets) > 1 or following in targets or not self.log.holds(targets).all()
         return later_claims[0][0] if is_lost else None
 

@@ -169,8 +169,12 @@ class Recovery:
         self._was_clean = self._reader.state.condition is Condition.CLEAN
         summary = self._summary = Summary.load(self._root) if self._was_clean else None
         self._listed = self._known_queues.load()
-        is_same_log = summary is not None and summary.log_start == log_min
-        self._queues.load(log_min, summary.ends if summary and is_same_log else None)
+        last = summary if self._was_clean else Summary.load_former(self._root)
+        self._queues.load(
+            log_min,
+            last.ends if last is not None and last.log_start == log_min else None,
+            are_all=summary is not None,
+        )
         self._batch_queues.load(log_min, is_clean=self._was_clean)
         self._topics = self._load_topics()
         self._batch_topics = {
@@ -180,6 +184,7 @@ class Recovery:
         self._index.load()
         if not any(queue.has_rest for queue in self._queues):
             self._reader.set_last_units(self._queues.last_units)
+        self._queues.last_units = []
         self._checkpoint.load()
         try:
             self._tail = self._reader.tail
@@ -561,6 +566,8 @@ class Recovery:
         for queue in self._all_queues():
             queue.is_damaged = False
             queue.row[state.QUEUE_TOLD_OFFSET] = queue.max_offset
+            queue.row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
+        self._block[state.TOUCHED_COUNT] = 0  # all of these messages are old
         self._block[state.DISPATCHED] = max(end, self._dispatcher.dispatched_offset)
         last = self._last_record()
         if last is not None:
@@ -570,7 +577,7 @@ class Recovery:
             self._known_queues.save()
         else:
             self._known_queues.adopt(self._listed)
-        Summary.delete(self._root, self._disk)
+        Summary.retire(self._root, self._disk)
 
     def _last_record(self) -> tuple[int, int] | None:
         """Return (physical offset, store time) of the last record in a queue; None without one."""

@@ -29,6 +29,7 @@ from reput.format.message import (
     encode,
     pack_blank,
     property_text,
+    topic_and_queue,
 )
 
 RECOVERED = [
@@ -421,6 +422,26 @@ def test_the_property_string_alone(data: bytes) -> None:
                 else:
                     with pytest.raises(CorruptRecord):
                         property_text(memoryview(flipped))
+
+
+@SAMPLES
+def test_topic_and_queue_alone(data: bytes) -> None:
+    whole = decode(data)
+    assert topic_and_queue(data) == (whole.topic, whole.queue_id, whole.sys_flag)
+    for field, start, end in parts(data):
+        if field not in ("SYSFLAG", "BODYLEN", "TOPICLEN", "PROPSLEN"):
+            continue
+        for position in range(start, end):
+            for mask in (0x01, 0x10, 0x20, 0x30, 0x80, 0xFF):
+                flipped = data[:position] + bytes([data[position] ^ mask]) + data[position + 1 :]
+                verdict, _ = classify(flipped, 0, own_offset(data), check_crc=False)
+                if verdict is Verdict.MESSAGE:
+                    whole = decode(flipped, check_crc=False)
+                    expected = whole.topic, whole.queue_id, whole.sys_flag
+                    assert topic_and_queue(flipped) == expected
+                else:
+                    with pytest.raises(CorruptRecord):
+                        topic_and_queue(flipped)
 
 
 @SAMPLES

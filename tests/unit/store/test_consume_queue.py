@@ -158,6 +158,43 @@ def test_a_step_creates_few_files_and_the_disk_thread_the_others(tmp_path: Path)
     assert all(units(queue) == expected(0, 3) for queue in loaded)
 
 
+@pytest.mark.parametrize("room", [None, 40, 500])
+def test_a_stop_creates_many_files_in_two_threads(tmp_path: Path, room: int | None) -> None:
+    """Some queues begin a second file, too; some have a file already, or wait for it."""
+
+    class Full(Disk):
+        """A disk with room for some files, then full, then with room again."""
+
+        left = 1 << 30 if room is None else room
+
+        def create(self, path: str, size: int, *, is_durable: bool = True) -> int:
+            self.left -= 1
+            if self.left == -1:
+                raise DiskFull(path, size, "no room: a test")
+            return super().create(path, size, is_durable=is_durable)
+
+    queues = ConsumeQueues(str(tmp_path), SIZE, HotState(), Full())
+    counts = {(f"T{n // 8}", n % 8): 1 + n % (UNITS_A_FILE + 2) for n in range(700)}
+    for number, (key, count) in enumerate(counts.items()):
+        fill(queues.make(*key), count)
+        if number == 20:
+            queues.write_some(21)  # some have files, some wait for them
+            queues.make_files()
+    if room is not None:
+        with pytest.raises(DiskFull):
+            queues.write_out()
+        assert queues.dirty_count
+    assert queues.write_out()
+    assert queues.dirty_count == 0
+    queues.sync()
+    queues.close()
+    loaded = reopened(tmp_path)
+    assert {(queue.topic, queue.queue_id): queue.max_offset for queue in loaded} == counts
+    assert all(units(queue) == expected(0, queue.max_offset) for queue in loaded)
+    for path in (tmp_path / "consumequeue").glob("*/*/*"):
+        assert path.stat().st_size == SIZE
+
+
 def test_waiting_queues_keep_their_turn(queues: ConsumeQueues) -> None:
     """Waiting queues follow the others of a round, and precede queues that became dirty later."""
     made = [queues.make("T", queue_id) for queue_id in range(60)]
