@@ -181,6 +181,12 @@ class ReadOptions:
         return "" if self.live is None else self.live.namespace
 
     @property
+    def replaced_columns(self) -> frozenset[str]:
+        """Columns whose values are not the stored ones, which predicates cannot select by."""
+        resolved = {"topic", "queue_id"} if self.resolve_topics else set()
+        return frozenset(resolved | ({"topic"} if self.namespace else set()))
+
+    @property
     def selects_topics(self) -> bool:
         """True if topics are selected by any option."""
         return self.topics is not None or self.topic_pattern is not None or self.assign is not None

@@ -206,7 +206,7 @@ class PushdownReader(MessageReader):
         rest = []
         for predicate in filters:
             constraint = constraint_of(predicate)
-            if constraint is None or self._is_of_shown(constraint):
+            if constraint is None or constraint.not_null & self._options.replaced_columns:
                 rest.append(predicate)
             else:
                 self._constraint = self._constraint.meet(constraint)
@@ -217,13 +217,6 @@ class PushdownReader(MessageReader):
             )
             if not is_implied:
                 yield predicate
-
-    def _is_of_shown(self, constraint: Constraint) -> bool:
-        """Return whether it refers to an output of options, not to a stored value."""
-        shown = {"topic", "queue_id"} if self._options.resolve_topics else set()
-        if self._options.namespace:
-            shown.add("topic")
-        return bool(constraint.not_null & shown)
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
