@@ -18,6 +18,7 @@ WORKLOADS = (
     *("kernels", "log_write", "store_put", "store_get", "store_open", "many_queues"),
     "store_rebuild",
     "sql_filter",
+    "arrow_scan",
     *("spark_scan", "spark_stream", "spark_import", "spark_sink", "spark_archive", "spark_memory"),
     *("spark_dispatch", "spark_jobs", "store_info", "start"),
     *(

@@ -8,7 +8,9 @@ from reput.errors import ReputError
 
 _SERVER, _CLI, _SPARK = ("server", "the server"), ("cli", "the command line"), ("spark", "Spark")
 _COMPRESSION = "compression", "the packages of LZ4 and Zstandard"
+_ARROW = "arrow", "numpy and pyarrow"
 _EXTRAS = {
+    "duckdb": ("duckdb", "DuckDB"),
     "lark": _SERVER,
     "lz4": _COMPRESSION,
     "numpy": _SERVER,
@@ -17,12 +19,14 @@ _EXTRAS = {
     "rich": _CLI,
     "typer": _CLI,
     "jinja2": _SPARK,
-    "pandas": _SPARK,
+    "pandas": ("pandas", "pandas"),
+    "polars": ("polars", "Polars"),
     "py4j": _SPARK,
     "pyarrow": _SPARK,
     "pyspark": _SPARK,
 }
 """Package to its extra and what it is for."""
+_WHOLE = {"arrow": _ARROW, "spark": _SPARK}
 
 
 class ExtraMissing(ReputError):
@@ -39,16 +43,17 @@ class ExtraMissing(ReputError):
 
 
 def extra_missing(
-    what: str, error: ModuleNotFoundError, *, is_spark: bool = False
+    what: str, error: ModuleNotFoundError, *, extra: str | None = None
 ) -> ExtraMissing | None:
     """Return the error for a failed import, with the extra to install; None if no extra has it.
 
     Args:
         what: The part of reput that was used, as ``reput up``.
         error: Error of the import.
-        is_spark: True for a part that needs Spark, whichever package was missed first.
+        extra: Name of the extra, ``spark`` or ``arrow``, that has all packages of the part; None:
+            the extra of the package that was missed.
     """
-    extra = _EXTRAS.get((error.name or "").partition(".")[0])
-    if extra is None:
+    missed = _EXTRAS.get((error.name or "").partition(".")[0])
+    if missed is None:
         return None
-    return ExtraMissing(what, *(_SPARK if is_spark else extra))
+    return ExtraMissing(what, *(_WHOLE[extra] if extra else missed))

@@ -9,6 +9,8 @@ from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 
 _COMPLETION = "_REPUT_COMPLETE"
 _SERVERS = ("up", "namesrv", "broker")
+_WHOLE_EXTRAS = {"reput export": "arrow", "reput pipeline": "spark"}
+"""Commands with an extra of their own, whichever package was missed first."""
 
 
 def main() -> None:
@@ -73,7 +75,7 @@ def _missing_extra(arguments: Sequence[str], error: ModuleNotFoundError) -> str 
     from reput.extras import extra_missing
 
     command = " ".join(["reput", *arguments[:1]])
-    missing = extra_missing(command, error, is_spark=arguments[:1] == ["pipeline"])
+    missing = extra_missing(command, error, extra=_WHOLE_EXTRAS.get(command))
     return None if missing is None else str(missing)
 
 

@@ -1,0 +1,210 @@
+"""One read of stores, an archive or brokers: its options, its columns, and its batches."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from reput.arrow import expressions, predicates
+from reput.arrow.task_threads import in_order
+from reput.errors import InvalidOption, similar_name
+from reput.spark import options as option_texts, views
+from reput.spark.archive import files as archive_files
+from reput.spark.filters import Constraint
+from reput.spark.options import ReadOptions
+from reput.spark.rows import message_fields
+from reput.spark.scan import MessageScan
+from reput.spark.store_opening import store_paths
+from reput.store.files import open_folder
+
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+OnTask = Callable[[int, int], None]
+
+TASK_BYTES = 32 * 1024 * 1024
+"""Default of ``maxBytesPerPartition``: tasks of threads are smaller than those of Spark."""
+THREADS_MAX = 8
+"""Default number of threads on a machine with more cores."""
+_SERVERS = re.compile(r"(http://\S+|[^\s/;:]+:\d+|\[[0-9a-fA-F:.]+\]:\d+)(;\S+)*")
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A condition on rows: a part that skips files and queues, and a rest that is evaluated."""
+
+    constraint: Constraint = Constraint()
+    rest: pc.Expression | None = None
+    names: tuple[str, ...] = ()
+    """Columns of the rest."""
+
+
+class _Scan(Protocol):
+    def tasks(self) -> Sequence[Any]:
+        """Plan the read."""
+
+    def read(self, task: Any) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+
+
+class Read:
+    """A read that is not planned yet.
+
+    Args:
+        source: A store folder or several, an archive, or name servers; None: options have it.
+        options: Options of ``format("rocketmq")``.
+
+    Raises:
+        InvalidOption: An option is not allowed.
+        StoreUnavailable: There is no such folder.
+    """
+
+    def __init__(self, source: Source, options: Mapping[str, object]) -> None:
+        texts = {**_located(source), **texts_of(options)}
+        self.options = option_texts.parse(texts)
+        option_texts.check_batch(self.options)
+        if "maxbytesperpartition" not in map(str.lower, texts):
+            self.options = replace(self.options, max_bytes_per_partition=TASK_BYTES)
+        self.fields = _fields(self.options)
+        self.columns = list(self.options.columns or self.fields)
+        self.check_names("columns", self.columns)
+        if self.options.live is None:
+            for path in store_paths(self.options):
+                open_folder(path)
+
+    def check_names(self, option: str, names: Sequence[str]) -> None:
+        """Raise ``InvalidOption`` for a name that no column has."""
+        for name in names:
+            if name not in self.fields:
+                similar = similar_name(name, self.fields)
+                question = f"; did you mean {similar!r}?" if similar else ""
+                raise InvalidOption(option, name, f"{', '.join(self.fields)}{question}")
+
+    def schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
+        """Return the schema of columns, by default of all selected ones."""
+        names = self.columns if columns is None else columns
+        return pa.schema([(name, self.fields[name]) for name in names])
+
+    def predicate(self, given: object) -> Predicate:
+        """Return a filter of pyarrow as a condition. Raises ``InvalidOption``."""
+        if given is None:
+            return Predicate()
+        expression = expressions.expression_of(given)
+        tree = expressions.tree_of(expression)
+        names = sorted(predicates.names_of(tree))
+        self.check_names("filter", names)
+        constraint, is_whole = self.constraint(tree)
+        return Predicate(constraint, *((None, ()) if is_whole else (expression, tuple(names))))
+
+    def constraint(self, tree: predicates.Tree) -> tuple[Constraint, bool]:
+        """Return a constraint that a tree implies, and whether the two are equivalent."""
+        if self.options.view != "messages":
+            return Constraint(), False
+        return predicates.constraint_of(tree, self.options.replaced_columns)
+
+    def batches(
+        self,
+        columns: Sequence[str],
+        predicate: Predicate,
+        threads: int | None = None,
+        on_task: OnTask | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Plan the read, and return its batches, which threads read once the first is taken.
+
+        Raises:
+            InvalidOption: Topics, offsets or ``threads`` do not fit.
+            StoreUnavailable: A path is not a store, or is in use.
+            DataLoss: Messages in the options are deleted, unless ``failOnDataLoss`` is false.
+            ReadFailed: A server does not reply, or refuses.
+        """
+        if threads is not None and threads < 1:
+            raise InvalidOption("threads", threads, "a number from 1")
+        needed = [*columns, *(name for name in predicate.names if name not in columns)]
+        scan = self._scan(needed or ["topic"], predicate.constraint)
+        tasks = scan.tasks()
+        count = threads or min(_core_count(), THREADS_MAX)
+        batches = in_order(
+            tasks, scan.read, count if self._is_thread_safe() else 1, on_task=on_task
+        )
+        return _chosen(batches, list(columns), predicate.rest)
+
+    def _scan(self, columns: Sequence[str], constraint: Constraint) -> _Scan:
+        if self.options.view != "messages":
+            return _ViewScan(self.options, columns)
+        if self.options.live is None:
+            return MessageScan(self.options, columns, constraint)
+        from reput.spark.live.scan import LiveScan  # reads of stores need no network
+
+        return LiveScan(self.options, columns, constraint)
+
+    def _is_thread_safe(self) -> bool:
+        """Return whether several threads may read tasks: open Parquet files and pulls have one."""
+        return self.options.live is None and not any(
+            archive_files.is_archive(path) for path in store_paths(self.options)
+        )
+
+
+class _ViewScan:
+    """The views other than messages."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def tasks(self) -> list[views.ViewPart]:
+        return views.partitions(self._options)
+
+    def read(self, task: views.ViewPart) -> Iterator[pa.RecordBatch]:
+        return views.read(self._options, self._columns, task)
+
+
+def _chosen(
+    batches: Iterator[pa.RecordBatch], columns: list[str], rest: pc.Expression | None
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        chosen = batch if rest is None else batch.filter(rest)
+        if chosen.num_rows:
+            yield chosen if chosen.schema.names == columns else chosen.select(columns)
+
+
+def _fields(options: ReadOptions) -> dict[str, pa.DataType]:
+    return message_fields(options) if options.view == "messages" else views.fields(options)
+
+
+def _core_count() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# Options -----------------------------------------------------------------------------------
+
+
+def texts_of(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options as the texts that Spark would pass; those that are None are left out.
+
+    Lists of names are joined, other lists and dicts are JSON.
+    """
+    return {name: _text(value) for name, value in options.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def _located(source: Source) -> dict[str, str]:
+    """Return the option of a source."""
+    if source is None:
+        return {}
+    if isinstance(source, str):
+        is_servers = _SERVERS.fullmatch(source) and not os.path.exists(source)  # noqa: PTH110
+        return {"nameServer" if is_servers else "path": source}
+    several = [source] if isinstance(source, os.PathLike) else source
+    return {"paths": json.dumps([os.fspath(path) for path in several])}
