@@ -148,8 +148,8 @@ def export(
         columns: Names of columns; None: all.
         filter: Rows to write.
         threads: Number of threads that read.
-        body: Bodies in JSON lines and CSV: ``text`` (UTF-8; other bytes as ``\\xff``), ``base64``,
-            or ``auto``: text where it is UTF-8, else base64. Column ``body_encoding`` names it.
+        body: Bodies in JSON lines and CSV: ``text`` (UTF-8, other bytes escaped), ``base64``, or
+            ``auto``: text if it is UTF-8, else base64. Column ``body_encoding`` has the result.
         force: Replace an existing file.
         on_task: Called with the numbers of completed parts of the plan and of all parts.
         **options: Options of ``format("rocketmq")``.
@@ -171,9 +171,7 @@ def export(
     )
 
 
-def _read(
-    source: Source, columns: Sequence[str] | None, options: Mapping[str, object]
-) -> "Read":
+def _read(source: Source, columns: Sequence[str] | None, options: Mapping[str, object]) -> "Read":
     try:
         from reput.arrow.reading import Read
     except ModuleNotFoundError as error:

@@ -7,7 +7,7 @@ import base64
 import enum
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -111,7 +111,9 @@ class _JsonLines:
         columns: dict[str, Sequence[Any]] = {}
         for field, array in zip(batch.schema, batch.columns, strict=True):
             if pa.types.is_timestamp(field.type):
-                columns[field.name] = array.cast(pa.timestamp("ms", "UTC")).cast("int64").to_pylist()
+                columns[field.name] = (
+                    array.cast(pa.timestamp("ms", "UTC")).cast("int64").to_pylist()
+                )
             elif pa.types.is_map(field.type):
                 columns[field.name] = [
                     None if pairs is None else dict(pairs) for pairs in array.to_pylist()
@@ -120,9 +122,7 @@ class _JsonLines:
                 columns |= _texts(field.name, array, self._body)
             else:
                 columns[field.name] = array.to_pylist()
-        rows = [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        ]
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         self._file.write(self._encoder.encode_lines(rows))
 
     def close(self) -> None:
@@ -192,12 +192,10 @@ def write(
         raise InvalidOption("to", str(file), "the name of a new file, or force to replace this one")
     rows = batches()  # planned first: no file for a read that is refused
     count = 0
-    with _draft(file) as draft:
-        writer = make(draft, schema, body)
+    with _draft(file) as draft, closing(make(draft, schema, body)) as writer:
         for batch in rows:
             writer.write(batch)
             count += batch.num_rows
-        writer.close()
     return Exported(str(file), count, file.stat().st_size)
 
 

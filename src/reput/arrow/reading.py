@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ _SERVERS = re.compile(r"(http://\S+|[^\s/;:]+:\d+|\[[0-9a-fA-F:.]+\]:\d+)(;\S+)*
 class Predicate:
     """A condition on rows: a part that skips files and queues, and a rest that is evaluated."""
 
-    constraint: Constraint = Constraint()
+    constraint: Constraint = field(default_factory=Constraint)
     rest: pc.Expression | None = None
     names: tuple[str, ...] = ()
     """Columns of the rest."""
@@ -206,5 +206,7 @@ def _located(source: Source) -> dict[str, str]:
     if isinstance(source, str):
         is_servers = _SERVERS.fullmatch(source) and not os.path.exists(source)  # noqa: PTH110
         return {"nameServer" if is_servers else "path": source}
-    several = [source] if isinstance(source, os.PathLike) else source
-    return {"paths": json.dumps([os.fspath(path) for path in several])}
+    if isinstance(source, os.PathLike):
+        text = os.fspath(source)
+        return {"path": text} if "," not in text else {"paths": json.dumps([text])}
+    return {"paths": json.dumps([os.fspath(path) for path in source])}
