@@ -91,7 +91,8 @@ def test_the_documented_options_equal_those_of_the_command(name: str) -> None:
         if is_common(option) and not option.opts[0].startswith("--tls-")  # they follow --tls
     ]
     assert common == [option for option in given if option not in WITH_NAMESRV]
-    has_servers = {"--namesrv", "--timeout"} <= {*given} or name == "reput pipeline compare"
+    others = ("reput pipeline compare", "reput export")
+    has_servers = {"--namesrv", "--timeout"} <= {*given} or name in others
     assert [option for option in given if option in WITH_NAMESRV] == [*WITH_NAMESRV] * has_servers
 
 

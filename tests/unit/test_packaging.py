@@ -114,6 +114,8 @@ def test_clients_need_nothing_of_the_extras() -> None:
          "pip install 'reput[cli]'"),
         (["store", "info", "."], ["numpy"], "reput store needs the server: "
          "pip install 'reput[server]'"),
+        (["export", ".", "--to", "a.csv"], ["numpy", "pyarrow"],
+         "reput export needs numpy and pyarrow: pip install 'reput[arrow]'"),
         (["pipeline", "audit", "--store", "."], ["numpy", "pyspark"],
          "reput pipeline needs Spark: pip install 'reput[spark]'"),
         (["pipeline", "audit", "--store", "."], ["pyspark"],

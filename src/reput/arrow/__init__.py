@@ -176,7 +176,7 @@ def _read(source: Source, columns: Sequence[str] | None, options: Mapping[str, o
         from reput.arrow.reading import Read
     except ModuleNotFoundError as error:
         raise extra_missing("reput.arrow", error, extra="arrow") or error from error
-    return Read(source, options if columns is None else {**options, "columns": list(columns)})
+    return Read(source, options if columns is None else {**options, "columns": columns})
 
 
 def _require(package: str, user: str) -> None:

@@ -10,7 +10,7 @@ from reput.arrow import expressions, predicates
 from reput.arrow.reading import Read
 
 
-class MessageDataset(pds.Dataset):
+class MessageDataset(pds.Dataset):  # type: ignore[misc]  # pyarrow ships no types
     """The rows of a read. Each scan plans anew.
 
     It has no files that pyarrow could read by itself, so that only scans, and methods that scan,

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -199,13 +200,17 @@ def _text(value: object) -> str:
     return str(value)
 
 
+def is_servers(source: str) -> bool:
+    """Return whether a source is the addresses of name servers, not a folder."""
+    return _SERVERS.fullmatch(source) is not None and not Path(source).exists()
+
+
 def _located(source: Source) -> dict[str, str]:
     """Return the option of a source."""
     if source is None:
         return {}
     if isinstance(source, str):
-        is_servers = _SERVERS.fullmatch(source) and not os.path.exists(source)  # noqa: PTH110
-        return {"nameServer" if is_servers else "path": source}
+        return {"nameServer" if is_servers(source) else "path": source}
     if isinstance(source, os.PathLike):
         text = os.fspath(source)
         return {"path": text} if "," not in text else {"paths": json.dumps([text])}

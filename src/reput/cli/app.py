@@ -73,16 +73,27 @@ _GROUPS = {
     ),
 }
 
+_COMMANDS = {
+    "export": _Group("exporting", "Write messages to a file: Parquet, Arrow, JSON lines or CSV."),
+}
+"""Commands outside of groups, with the first lines of their helps."""
+
 
 def build_app(only: str | None = None) -> typer.Typer:
     """Return the application.
 
     Args:
-        only: The group whose commands are built, "" for none of them. None: build all commands.
+        only: The group whose commands are built, or the command; "" for none of them. None: build
+            all commands.
     """
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP)
     app.callback(cls=_LightGroup, invoke_without_command=True)(_root)
     serve.register(app)
+    for name, command in _COMMANDS.items():
+        if only in (None, name):
+            app.command(name)(importlib.import_module(f"reput.cli.{command.module}").COMMANDS[name])
+        else:
+            app.command(name, help=command.help)(_not_built)
     for name, group in _GROUPS.items():
         commands = {}
         if only in (None, name):
@@ -108,6 +119,10 @@ def _add_group(app: typer.Typer, name: str, text: str, commands: Mapping[str, An
         else:
             group.command(command_name)(command)
     app.add_typer(group, name=name)
+
+
+def _not_built() -> None:
+    """Stand for a command in the list of commands."""
 
 
 def _show_help(context: typer.Context) -> None:

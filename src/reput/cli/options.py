@@ -260,6 +260,21 @@ class Session:
         """Return the credentials that were given. Raises ``InvalidOption``."""
         return find_credentials(self._access_key, self._secret_key_file, os.environ)
 
+    def connection_options(self) -> dict[str, str]:
+        """Return the options of ``format("rocketmq")`` with which it connects."""
+        given, tls = self.credentials(), self.tls_settings
+        options = {
+            "accessKey": given.access_key,
+            "secretKey": given.secret_key.reveal(),
+            "securityToken": given.security_token.reveal(),
+            "tls.enable": "true" if tls["use_tls"] else "",
+            "tls.client.trustCertPath": tls["tls_client_trust_cert_path"],
+            "tls.client.certPath": tls["tls_client_cert_path"],
+            "tls.client.keyPath": tls["tls_client_key_path"],
+            "tls.client.keyPassword": tls["tls_client_key_password"],
+        }
+        return {name: value for name, value in options.items() if value}
+
     def time_ms(self, option: str, text: str | None) -> int | None:
         """Return a time in ms since the epoch; None for None. Raises ``InvalidOption``."""
         return None if text is None else printing.parse_time(option, text, self.clock)

@@ -372,19 +372,7 @@ def compare(
 
     if (other is None) == (namesrv is None):
         raise InvalidOption("--with", other, "the other store, or --with-namesrv for a broker")
-    given, tls = session.credentials(), session.tls_settings
-    options = {
-        "nameServer": namesrv,
-        "broker": broker,
-        "accessKey": given.access_key,
-        "secretKey": given.secret_key.reveal(),
-        "securityToken": given.security_token.reveal(),
-        "tls.enable": "true" if tls["use_tls"] else "",
-        "tls.client.trustCertPath": tls["tls_client_trust_cert_path"],
-        "tls.client.certPath": tls["tls_client_cert_path"],
-        "tls.client.keyPath": tls["tls_client_key_path"],
-        "tls.client.keyPassword": tls["tls_client_key_password"],
-    }
+    options = {"nameServer": namesrv, "broker": broker, **session.connection_options()}
     right = other or {name: value for name, value in options.items() if value}
 
     return _run(
