@@ -112,20 +112,24 @@ def _implied(tree: Tree) -> tuple[Constraint, bool] | None:
             alternatives = _alternatives(tree)
             return None if alternatives is None else _member(*alternatives)
         case Call(function, (Field(name), Literals((value,)))) if function in _MIRRORED:
-            if not _fits(name, value):
-                return None
-            number: Any = _plain(value)
-            ends = {
-                "less": lambda: (None, number - 1),
-                "less_equal": lambda: (None, number),
-                "greater": lambda: (number + 1, None),
-                "greater_equal": lambda: (number, None),
-            }
-            # Texts and queue ids have no ranges.
-            has_range = isinstance(number, int) and filters.from_span(name, 0, 0) is not None
-            constraint = filters.from_span(name, *ends[function]()) if has_range else None
+            constraint = _span(function, name, _plain(value)) if _fits(name, value) else None
             return None if constraint is None else (constraint, True)
     return None
+
+
+def _span(comparison: str, name: str, bound: Any) -> Constraint | None:
+    """Return the constraint of a comparison; None for texts and for columns without ranges."""
+    if not isinstance(bound, int):
+        return None
+    match comparison:
+        case "less":
+            return filters.from_span(name, None, bound - 1)
+        case "less_equal":
+            return filters.from_span(name, None, bound)
+        case "greater":
+            return filters.from_span(name, bound + 1, None)
+        case _:
+            return filters.from_span(name, bound, None)
 
 
 def _alternatives(tree: Tree) -> tuple[str, list[Any]] | None:
@@ -142,7 +146,7 @@ def _alternatives(tree: Tree) -> tuple[str, list[Any]] | None:
 
 
 def _member(name: str, values: list[Any]) -> tuple[Constraint, bool] | None:
-    plain = [_plain(value) for value in values]
+    plain: list[Any] = [_plain(value) for value in values]
     constraint = filters.from_values(name, plain)
     if constraint is not None:
         return constraint, True
