@@ -96,7 +96,7 @@ def scan_polars(
     """Return messages as a lazy frame of Polars.
 
     A query reads only the columns that it needs; predicates skip files, queues and ranges as
-    ``filter`` of ``scan`` does; ``head`` ends the read early. Each ``collect`` plans anew.
+    ``filter`` of ``scan`` does; ``head`` ends the read early. Each ``collect`` plans again.
 
     Arguments and errors are those of ``scan``. Needs ``pip install 'reput[polars]'``.
     """
@@ -117,7 +117,7 @@ def dataset(
     """Return messages as a dataset of pyarrow, which DuckDB queries by the name of its variable.
 
     DuckDB and other engines that read datasets hand over columns and predicates. Each scan plans
-    anew. Arguments and errors are those of ``scan``.
+    again. Arguments and errors are those of ``scan``.
     """
     read = _read(source, columns, options)
     from reput.arrow.message_dataset import MessageDataset

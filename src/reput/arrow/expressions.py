@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.arrow.predicates import Call, Field, Literals, Micros, Tree
+from reput.arrow.predicates import Call, ColumnName, Literals, Micros, Tree
 from reput.errors import InvalidOption
 
 FILTER_FORMS = (
@@ -72,7 +72,7 @@ class _Reading:
         kind, value = next(self.tokens)
         match kind:
             case "field_ref":
-                return Field(value)
+                return ColumnName(value)
             case "literal":
                 return Literals((constant_of(self.batch.column(int(value))[0]),))
             case "call":

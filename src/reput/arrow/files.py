@@ -26,7 +26,7 @@ ENCODING = "body_encoding"
 """Column of text formats: ``text`` or ``base64``."""
 
 
-class Body(enum.StrEnum):
+class BodyForm(enum.StrEnum):
     """Form of bodies in JSON lines and CSV."""
 
     AUTO = "auto"
@@ -34,11 +34,11 @@ class Body(enum.StrEnum):
     BASE64 = "base64"
 
 
-def body_form(text: str) -> Body:
+def body_form(text: str) -> BodyForm:
     """Return the form of bodies with this name. Raises ``InvalidOption``."""
-    if text not in list(Body):
-        raise InvalidOption("body", text, ", ".join(Body))
-    return Body(text)
+    if text not in list(BodyForm):
+        raise InvalidOption("body", text, ", ".join(BodyForm))
+    return BodyForm(text)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class _Writer(Protocol):
 
 
 class _Parquet:
-    def __init__(self, file: IO[bytes], schema: pa.Schema, body: Body) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema, body: BodyForm) -> None:
         import pyarrow.parquet as pq
 
         self._schema = schema
@@ -89,7 +89,7 @@ class _Parquet:
 
 
 class _Arrow:
-    def __init__(self, file: IO[bytes], schema: pa.Schema, body: Body) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema, body: BodyForm) -> None:
         self._writer = pa.ipc.new_file(file, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -102,7 +102,7 @@ class _Arrow:
 class _JsonLines:
     """A document a line; times in ms since the epoch, as in the JSON of the commands."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, body: Body) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema, body: BodyForm) -> None:
         self._file = file
         self._body = body
         self._encoder = msgspec.json.Encoder()
@@ -132,7 +132,7 @@ class _JsonLines:
 class _Csv:
     """Null is an empty field, an empty text is ``""``; keys and properties are JSON."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, body: Body) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema, body: BodyForm) -> None:
         self._file = file
         self._body = body
         self._encoder = msgspec.json.Encoder()
@@ -168,7 +168,7 @@ class _Csv:
         self._writer.close()
 
 
-_FORMATS: dict[str, Callable[[IO[bytes], pa.Schema, Body], _Writer]] = {
+_FORMATS: dict[str, Callable[[IO[bytes], pa.Schema, BodyForm], _Writer]] = {
     ".parquet": _Parquet,
     ".arrow": _Arrow,
     ".jsonl": _JsonLines,
@@ -181,7 +181,7 @@ def write(
     schema: pa.Schema,
     batches: Callable[[], Iterator[pa.RecordBatch]],
     *,
-    body: Body,
+    body: BodyForm,
     force: bool,
 ) -> Exported:
     """Write batches to a file; its ending selects the format. See ``reput.arrow.export``."""
@@ -220,7 +220,7 @@ def _draft(file: Path) -> Iterator[IO[bytes]]:
         draft.unlink(missing_ok=True)
 
 
-def _texts(name: str, array: pa.Array, form: Body) -> dict[str, list[str | None]]:
+def _texts(name: str, array: pa.Array, form: BodyForm) -> dict[str, list[str | None]]:
     """Return a binary column as texts; for bodies also how each is encoded."""
     values: list[bytes | None] = array.to_pylist()
     if name != "body":
@@ -229,12 +229,12 @@ def _texts(name: str, array: pa.Array, form: Body) -> dict[str, list[str | None]
     return {name: [text for _, text in texts], ENCODING: [encoding for encoding, _ in texts]}
 
 
-def _encoded(body: bytes | None, form: Body) -> tuple[str | None, str | None]:
+def _encoded(body: bytes | None, form: BodyForm) -> tuple[str | None, str | None]:
     if body is None:
         return None, None
-    if form is Body.TEXT:
+    if form is BodyForm.TEXT:
         return "text", body.decode("utf-8", "backslashreplace")
-    if form is Body.AUTO:
+    if form is BodyForm.AUTO:
         try:
             return "text", body.decode()
         except UnicodeDecodeError:

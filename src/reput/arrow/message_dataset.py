@@ -11,7 +11,7 @@ from reput.arrow.reading import Read
 
 
 class MessageDataset(pds.Dataset):  # type: ignore[misc]  # pyarrow ships no types
-    """The rows of a read. Each scan plans anew.
+    """The rows of a read. Each scan plans again.
 
     It has no files that pyarrow could read by itself, so that only scans, and methods that scan,
     work: ``scanner``, ``to_batches``, ``to_table``, ``head``, ``take``, ``count_rows``.

@@ -10,7 +10,7 @@ import pyarrow as pa
 from polars.io.plugins import register_io_source
 
 from reput.arrow.expressions import constant_of
-from reput.arrow.predicates import Call, Field, Literals, Micros, Tree
+from reput.arrow.predicates import Call, ColumnName, Literals, Micros, Tree
 from reput.arrow.reading import Predicate, Read
 
 _OPERATORS = {
@@ -27,7 +27,7 @@ _UNKNOWN = Call("", ())
 
 
 def lazy_frame(read: Read, threads: int | None) -> pl.LazyFrame:
-    """Return a lazy frame; each ``collect`` plans the read anew."""
+    """Return a lazy frame; each ``collect`` plans the read again."""
 
     def frames(
         with_columns: list[str] | None,
@@ -62,8 +62,8 @@ def lazy_frame(read: Read, threads: int | None) -> pl.LazyFrame:
 def tree_of(predicate: pl.Expr) -> Tree:
     """Return an expression as a tree. Unknown parts are calls of unknown functions.
 
-    Polars shows the parts of an expression only as JSON, whose names may change: what is not
-    recognised skips nothing, and Polars evaluates each predicate in any case.
+    Polars shows the parts of an expression only as JSON, whose names may change: unknown parts
+    skip nothing, and Polars evaluates each predicate in any case.
     """
     try:
         return _tree(json.loads(predicate.meta.serialize(format="json")))
@@ -74,7 +74,7 @@ def tree_of(predicate: pl.Expr) -> Tree:
 def _tree(document: Any) -> Tree:
     match document:
         case {"Column": str(name)}:
-            return Field(name)
+            return ColumnName(name)
         case {"Literal": {"Scalar": value} | {"Dyn": value}}:
             return Literals(_constants(value))
         case {"BinaryExpr": {"left": left, "op": str(operator), "right": right}}:

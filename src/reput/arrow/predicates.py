@@ -13,7 +13,7 @@ from reput.spark.filters import Constraint
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ColumnName:
     """A column."""
 
     name: str
@@ -45,7 +45,7 @@ class Call:
     arguments: tuple["Tree", ...]
 
 
-Tree = Field | Literals | Call
+Tree = ColumnName | Literals | Call
 
 _TYPES = {
     "topic": str,
@@ -70,7 +70,7 @@ def names_of(tree: Tree) -> set[str]:
     """Return the names of all columns of a tree."""
     if isinstance(tree, Call):
         return set().union(*map(names_of, tree.arguments))
-    return {tree.name} if isinstance(tree, Field) else set()
+    return {tree.name} if isinstance(tree, ColumnName) else set()
 
 
 def constraint_of(tree: Tree, replaced: frozenset[str]) -> tuple[Constraint, bool]:
@@ -96,7 +96,7 @@ def _conjuncts(tree: Tree) -> Iterator[Tree]:
         case Call("and_kleene" | "and", parts):
             for part in parts:
                 yield from _conjuncts(part)
-        case Call("if_else", (Call("is_valid", (Field(),)), then, Literals((None,)))):
+        case Call("if_else", (Call("is_valid", (ColumnName(),)), then, Literals((None,)))):
             yield from _conjuncts(then)  # DuckDB's IN: null for a null, which excludes the row
         case _:
             yield tree
@@ -104,14 +104,16 @@ def _conjuncts(tree: Tree) -> Iterator[Tree]:
 
 def _implied(tree: Tree) -> tuple[Constraint, bool] | None:
     match tree:
-        case Call("is_valid", (Field(name),)) if name in filters.ALWAYS_PRESENT:
+        case Call("is_valid", (ColumnName(name),)) if name in filters.ALWAYS_PRESENT:
             return Constraint(not_null=frozenset({name})), True
-        case Call(function, (Literals() as constant, Field() as field)) if function in _MIRRORED:
+        case Call(function, (Literals() as constant, ColumnName() as field)) if (
+            function in _MIRRORED
+        ):
             return _implied(Call(_MIRRORED[function], (field, constant)))
         case Call("is_in" | "equal" | "or_kleene" | "or"):
             alternatives = _alternatives(tree)
             return None if alternatives is None else _member(*alternatives)
-        case Call(function, (Field(name), Literals((value,)))) if function in _MIRRORED:
+        case Call(function, (ColumnName(name), Literals((value,)))) if function in _MIRRORED:
             constraint = _span(function, name, _plain(value)) if _fits(name, value) else None
             return None if constraint is None else (constraint, True)
     return None
@@ -135,7 +137,7 @@ def _span(comparison: str, name: str, bound: Any) -> Constraint | None:
 def _alternatives(tree: Tree) -> tuple[str, list[Any]] | None:
     """Return the column and values of a membership in any notation; None for other predicates."""
     match tree:
-        case Call("equal" | "is_in", (Field(name), Literals(values))):
+        case Call("equal" | "is_in", (ColumnName(name), Literals(values))):
             return (name, list(values)) if all(_fits(name, value) for value in values) else None
         case Call("or_kleene" | "or", parts):
             each = [_alternatives(part) for part in parts]

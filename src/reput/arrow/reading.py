@@ -183,7 +183,7 @@ def _core_count() -> int:
 
 
 def texts_of(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options as the texts that Spark would pass; those that are None are left out.
+    """Return options as the texts that Spark would pass, without options that are None.
 
     Lists of names are joined, other lists and dicts are JSON.
     """

@@ -48,7 +48,7 @@ class _Read(Generic[Task]):
             return self._taken_count - 1
 
     def put(self, number: int, batch: pa.RecordBatch) -> bool:
-        """Hand over a batch, once there is room; return False if nobody wants it."""
+        """Hand over a batch, once there is room; return False if the read was stopped."""
         waiting = self._waiting[number]
         with self._changed:
             while not self._is_stopped and not (
@@ -127,7 +127,7 @@ def in_order(
     """
     read = _Read(tasks, bytes_ahead)
     for _ in range(min(thread_count, len(tasks))):
-        # A daemon: a reader that nobody empties must not keep the process from ending.
+        # A daemon: a reader that is not emptied must not keep the process from ending.
         threading.Thread(
             target=_run, args=(read, batches_of), name="reput-scan", daemon=True
         ).start()

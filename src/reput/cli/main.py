@@ -10,7 +10,7 @@ from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 _COMPLETION = "_REPUT_COMPLETE"
 _SERVERS = ("up", "namesrv", "broker")
 _WHOLE_EXTRAS = {"reput export": "arrow", "reput pipeline": "spark"}
-"""Commands with an extra of their own, whichever package was missed first."""
+"""Commands with a separate extra, whichever package was missed first."""
 
 
 def main() -> None:

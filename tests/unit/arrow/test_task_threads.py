@@ -1,4 +1,4 @@
-"""Threads that read tasks: order, bounds, errors, and the end of a read that nobody empties."""
+"""Threads that read tasks: order, bounds, errors, and the end of a read that is not emptied."""
 
 import gc
 import threading
