@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.errors import CorruptRecord
-from reput.format import body as bodies, java, sys_flag as flags
+from reput.format import body as bodies, java, message as record, sys_flag as flags
 from reput.format.kernels.layout import (
     HOST_TEXT_MAX,
     LOCATED,
@@ -44,6 +44,11 @@ __all__ = [
     "plain_function",
     "scan",
 ]
+
+_HEX_PAIRS = np.frombuffer(bytes(range(256)).hex().upper().encode(), np.uint16)
+"""Two hexadecimal letters of each byte."""
+_HOST_BYTES = np.array([4 + record.PORT.size, 16 + record.PORT.size], np.int32)
+"""Sizes of stored hosts, IPv4 and IPv6, in bytes."""
 
 _library = Library("reput.format.kernels")
 engine = _library.engine
@@ -216,6 +221,24 @@ class _Texts:
         _call("gather", *self.arguments(), len(self), _address(offsets), _address(data))
         return Runs(offsets, data, present)
 
+    def numbered(self) -> tuple[npt.NDArray[np.int32], IntArray]:
+        """Return a number per run, equal for equal bytes, and the first row of each number."""
+        slot_count = 1 << max(4, (2 * len(self)).bit_length())
+        slots = np.full(slot_count, -1, np.int32)
+        firsts = np.empty(len(self), np.int64)
+        ids = np.empty(len(self), np.int32)
+        known = _call(
+            "intern",
+            *self.arguments(),
+            len(self),
+            _address(slots),
+            slot_count,
+            _address(firsts),
+            0,
+            _address(ids),
+        )
+        return ids, firsts[:known]
+
     def hashes(self) -> npt.NDArray[np.int64]:
         hashes = np.empty(len(self), np.int64)
         _call("text_hashes", *self.arguments(), len(self), _address(hashes))
@@ -278,22 +301,8 @@ class Columns:
 
     def topic_ids(self) -> tuple[npt.NDArray[np.int32], list[str]]:
         """Return a number per row, and the topic of each number."""
-        topics = self._texts("topic")
-        slot_count = 1 << max(4, (2 * self.count).bit_length())
-        slots = np.full(slot_count, -1, np.int32)
-        firsts = np.empty(self.count, np.int64)
-        ids = np.empty(self.count, np.int32)
-        known = _call(
-            "intern",
-            *topics.arguments(),
-            self.count,
-            _address(slots),
-            slot_count,
-            _address(firsts),
-            0,
-            _address(ids),
-        )
-        return ids, [self._bytes_at("topic", row).decode() for row in firsts[:known]]
+        ids, firsts = self._texts("topic").numbered()
+        return ids, [self._bytes_at("topic", row).decode() for row in firsts]
 
     def bodies(self, *, decompress: bool = True) -> tuple[Runs, dict[int, str]]:
         """Return the bodies, and by row the errors of bodies that could not be decompressed."""
@@ -356,6 +365,17 @@ class Columns:
 
     def offset_ids(self) -> Runs:
         """Return the offset ids."""
+        if (self._located["sys_flag"] & flags.STORE_HOST_V6).any():
+            return self._offset_ids_of_any_host()
+        hosts = self._host_bytes("store_host", flags.STORE_HOST_V6).gather()
+        words = np.empty(2 * self.count, ">i8")
+        words[0::2] = hosts.data.view(">i8")
+        words[1::2] = self._located["physical_offset"]
+        letters = _HEX_PAIRS[words.view(np.uint8)]
+        offsets = np.arange(self.count + 1, dtype=np.int32) * (2 * words.itemsize * 2)
+        return Runs(offsets, letters.view(np.uint8), None)
+
+    def _offset_ids_of_any_host(self) -> Runs:
         offsets = np.empty(self.count + 1, np.int32)
         data = np.empty(self.count * OFFSET_ID_MAX, np.uint8)
         size = _call(
@@ -393,18 +413,31 @@ class Columns:
         return self._hosts("store_host", flags.STORE_HOST_V6)
 
     def _hosts(self, name: str, v6_bit: int) -> Runs:
-        offsets = np.empty(self.count + 1, np.int32)
-        data = np.empty(self.count * HOST_TEXT_MAX, np.uint8)
-        size = _call(
+        # A batch has few hosts: each becomes a text once.
+        stored = self._host_bytes(name, v6_bit)
+        ids, firsts = stored.numbered()
+        hosts, sys_flags = stored.addresses[firsts], self._located["sys_flag"][firsts]
+        offsets = np.empty(len(firsts) + 1, np.int32)
+        data = np.empty(len(firsts) * HOST_TEXT_MAX, np.uint8)
+        _call(
             "host_texts",
-            _address(self._located[name]),
-            _address(self._located["sys_flag"]),
+            _address(hosts),
+            _address(sys_flags),
             v6_bit,
-            self.count,
+            len(firsts),
             _address(offsets),
             _address(data),
         )
-        return Runs(offsets, data[:size], None)
+        if len(firsts) == 1:  # as the store hosts of a log are
+            size = offsets[1]
+            ends = np.arange(self.count + 1, dtype=np.int32) * size
+            return Runs(ends, np.tile(data[:size], self.count), None)
+        texts = _Texts(offsets[:-1] + np.int64(_address(data)), np.diff(offsets))
+        return texts.take(ids).gather()
+
+    def _host_bytes(self, name: str, v6_bit: int) -> _Texts:
+        is_v6 = (self._located["sys_flag"] & v6_bit) != 0
+        return _Texts(self._located[name], _HOST_BYTES[is_v6.astype(np.intp)])
 
     def tags_codes(self) -> npt.NDArray[np.int64]:
         """Return the hashes of the TAGS properties, 0 where absent."""
