@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 from pyspark.sql.types import StructType
 
 import golden
+import reput.arrow
 from spark import reading
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -85,6 +86,15 @@ def test_every_message_equals_its_manifest(spark: SparkSession, version: str) ->
         )
     ]
     assert got == want
+
+
+def test_reads_without_spark_have_the_same_columns_and_rows(spark: SparkSession) -> None:
+    store = golden.unpack("4.9.7", "clean")
+    options: dict[str, Any] = {"topic": "GoldenOne,GoldenFour", "startingTimestamp": 1}
+    of_spark = load(spark, store, **options).toArrow().sort_by("physical_offset")
+    without = reput.arrow.scan(store, **options).read_all().sort_by("physical_offset")
+    assert without.schema.names == of_spark.schema.names
+    assert without.to_pylist() == of_spark.to_pylist()
 
 
 @pytest.mark.parametrize("setting", ["true", "false"])

@@ -17,6 +17,7 @@ import pytest
 
 import golden
 import own_thread
+import reput.arrow
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from reput.format import names
 from reput.format.message import Verdict
@@ -342,6 +343,22 @@ class _Bucket:
         if scheme != "s3":
             raise ValueError(f"no file system for {uri}")
         return pyarrow.fs.LocalFileSystem(), path
+
+
+def test_an_archive_is_read_without_spark(tmp_path: Path) -> None:
+    store = golden.unpack("4.9.7", "clean")
+    archive(store, tmp_path / "archive", include_last=True)
+    columns, order = ["topic", "queue_offset", "physical_offset", "body"], "physical_offset"
+    wanted = [("topic", "=", "GoldenOne"), ("queue_offset", ">=", 10)]
+    read = [
+        reput.arrow.scan(place, columns=columns, filter=wanted).read_all().sort_by(order)
+        for place in (store, tmp_path / "archive")
+    ]
+    assert read[0] == read[1]
+    sent = [m for m in golden.messages("4.9.7", "clean") if m["topic"] == "GoldenOne"]
+    assert read[1]["queue_offset"].to_pylist() == [
+        m["queueOffset"] for m in sent if m["queueOffset"] >= 10
+    ]
 
 
 def test_an_archive_at_a_uri_is_the_same_archive(

@@ -433,7 +433,7 @@ class Columns:
             ends = np.arange(self.count + 1, dtype=np.int32) * size
             return Runs(ends, np.tile(data[:size], self.count), None)
         texts = _Texts(offsets[:-1] + np.int64(_address(data)), np.diff(offsets))
-        return texts.take(ids).gather()
+        return texts.take(ids.astype(np.int64)).gather()
 
     def _host_bytes(self, name: str, v6_bit: int) -> _Texts:
         is_v6 = (self._located["sys_flag"] & v6_bit) != 0
