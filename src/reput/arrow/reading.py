@@ -166,9 +166,13 @@ def _chosen(
     batches: Iterator[pa.RecordBatch], columns: list[str], rest: pc.Expression | None
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        chosen = batch if rest is None else batch.filter(rest)
-        if chosen.num_rows:
-            yield chosen if chosen.schema.names == columns else chosen.select(columns)
+        # Batches have such a filter, too, but in pyarrow 18 it fails if no row is left.
+        chosen = (
+            [batch] if rest is None else pa.Table.from_batches([batch]).filter(rest).to_batches()
+        )
+        for part in chosen:
+            if part.num_rows:
+                yield part if part.schema.names == columns else part.select(columns)
 
 
 def _fields(options: ReadOptions) -> dict[str, pa.DataType]:
