@@ -124,7 +124,7 @@ class Read:
         if threads is not None and threads < 1:
             raise InvalidOption("threads", threads, "a number from 1")
         needed = [*columns, *(name for name in predicate.names if name not in columns)]
-        scan = self._scan(needed or ["topic"], predicate.constraint)
+        scan = self._scan(needed or ["broker"], predicate.constraint)  # rows need a column
         tasks = scan.tasks()
         count = threads or min(_core_count(), THREADS_MAX)
         batches = in_order(

@@ -185,7 +185,7 @@ def test_a_filter_returns_the_rows_that_pyarrow_would(table: pa.Table, tree: Any
 
 
 @hypothesis.given(tree=TREES)
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=20, deadline=None)
 def test_polars_returns_the_rows_that_it_would_select_itself(table: pa.Table, tree: Any) -> None:
     pl = pytest.importorskip("polars", reason="polars is not installed")
     engine = Engine(

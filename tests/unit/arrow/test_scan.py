@@ -111,6 +111,8 @@ def test_views_are_read_too() -> None:
     (row,) = topics.read_all().to_pylist()
     sent = [m for m in golden.messages("4.9.7", "clean") if m["topic"] == "GoldenFour"]
     assert row["message_count"] == len(sent)
+    files = reput.arrow.scan(clean(), view="files").read_all()
+    assert reput.arrow.dataset(clean(), view="files").count_rows() == files.num_rows > 0
 
 
 # --- places -----------------------------------------------------------------
