@@ -21,6 +21,10 @@ REPUT_HOSTILE_SECONDS ?= 3600
 # Number of runs of replication with faults.
 REPUT_FAULT_SEEDS ?= 200
 
+# The newest PySpark of each minor version before that of .venv; tests/spark/test_versions.py has them, too.
+SPARK_VERSIONS := 4.0.5 4.1.4 4.2.0
+SPARK_ENVIRONMENTS := $(foreach v,$(SPARK_VERSIONS),.venv-spark-$(basename $(v)))
+
 # Spark workers run this Python, not the first one on PATH.
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
@@ -107,9 +111,21 @@ hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECON
 interop-all: jdk-dev venv ## Run the tests against every RocketMQ version
 	REPUT_INTEROP=all $(PYTEST) -m interop
 
-clean: ## Remove caches and build output; .venv stays
+# Its own interpreter runs the tests of each version, and starts Spark's workers.
+spark-versions: jdk venv $(SPARK_ENVIRONMENTS:=/.installed) ## Run the Spark tests with each PySpark since 4.0, in environments of their own
+	REPUT_SPARK_VERSIONS=all $(BIN)/python -m pytest tests/spark/test_versions.py
+	for environment in $(SPARK_ENVIRONMENTS); do \
+	    PYSPARK_PYTHON=$$PWD/$$environment/bin/python \
+	        $$environment/bin/python -m pytest -m "not soak" tests/spark || exit 1; \
+	done
+
+.venv-spark-%/.installed: pyproject.toml scripts/spark_environment.py
+	$(BIN)/python scripts/spark_environment.py $(filter $*.%,$(SPARK_VERSIONS))
+	@touch $@
+
+clean: ## Remove caches and build output; .venv and its like stay
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test check fmt lint types layers docs bench soak faults hostile interop-all clean
+.PHONY: help venv jdk jdk-dev run test check fmt lint types layers docs bench soak faults hostile interop-all spark-versions clean

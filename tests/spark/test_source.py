@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
@@ -155,6 +156,7 @@ def test_predicates_on_damage_rows_are_the_same_pushed_or_not(
         assert ((run[0], None) in selected[0]) == is_shown, predicate
 
 
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="PySpark 4.0 passes no predicates")
 @pytest.mark.parametrize(
     ("predicate", "is_pushed"),
     [

@@ -43,7 +43,7 @@ def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":
     Args:
         latest_offset: ``latestOffset`` of a source in a progress:
             ``query.lastProgress.sources[0].latestOffset``, or that of ``event.progress`` in a
-            ``StreamingQueryListener``.
+            ``StreamingQueryListener``. PySpark 4.2 or later.
     """
     from reput.spark.streaming import positions
 

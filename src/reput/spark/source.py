@@ -1,41 +1,18 @@
 """``spark.read.format("rocketmq")``: the PySpark data source. Thin: it only translates.
 
-Found without registration through ``pyspark_rocketmq``. PySpark 4.2 or later.
+Found without registration through ``pyspark_rocketmq``. PySpark 4.0 or later: what a version lacks
+is in ``datasource_api``.
 """
 
 import datetime
 import functools
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    DataSourceWriter,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+import pyspark
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -52,8 +29,34 @@ from pyspark.sql.types import (
 
 from reput.errors import InvalidOption
 from reput.spark import filters, options as option_texts, views
+from reput.spark.datasource_api import (
+    HAS_READ_LIMITS,
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+    plain_errors,
+)
 from reput.spark.filters import Constraint
 from reput.spark.importing import options as import_options
+from reput.spark.options import TriggerLimits
 from reput.spark.rows import message_fields
 from reput.spark.scan import MessageScan
 from reput.spark.sending import options as write_options
@@ -74,6 +77,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
+@plain_errors
 class RocketMQDataSource(DataSource):
     """RocketMQ stores and brokers as DataFrames. Options: docs/reference/spark-options.md."""
 
@@ -93,22 +97,17 @@ class RocketMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the view, without the columns that options exclude."""
-        fields = self._fields()
+        fields = _fields(self._options)
         columns = self._options.columns or tuple(fields)
         for name in columns:
             if name not in fields:
                 raise InvalidOption("columns", name, ", ".join(fields))
         return StructType([StructField(name, _SPARK_TYPES[fields[name]]) for name in columns])
 
-    def _fields(self) -> dict[str, pa.DataType]:
-        if self._options.view == "messages":
-            return message_fields(self._options)
-        return views.fields(self._options)
-
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader; with pushdown of predicates only if Spark supports it."""
         option_texts.check_batch(self._options)
-        columns = self._columns_of(schema)
+        columns = _columns_of(self._options, schema)
         if self._options.view != "messages":
             return ViewReader(self._options, columns)
         # Spark rejects a reader with pushFilters while its pushdown is disabled, and does not
@@ -121,8 +120,8 @@ class RocketMQDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "MessageStreamReader":
         """Return the reader of a stream."""
-        options = option_texts.parse_stream(self._texts)
-        return MessageStreamReader(options, self._columns_of(schema))
+        reader = MessageStreamReader if HAS_READ_LIMITS else UnlimitedStreamReader
+        return reader(self._texts, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch: to brokers, or to a store folder."""
@@ -144,19 +143,25 @@ class RocketMQDataSource(DataSource):
 
         return StoreStreamWriter(import_options.parse(self._texts), schema, overwrite)
 
-    def _columns_of(self, schema: StructType) -> list[str]:
-        """Return the columns of a schema that a user may have given."""
-        fields = self._fields()
-        for field in schema.fields:
-            known = fields.get(field.name)
-            if known is None or _SPARK_TYPES[known] != field.dataType:
-                allowed = ", ".join(
-                    f"{name} {_SPARK_TYPES[kind].simpleString()}" for name, kind in fields.items()
-                )
-                raise InvalidOption(
-                    "schema", f"{field.name} {field.dataType.simpleString()}", allowed
-                )
-        return [field.name for field in schema.fields]
+
+def _fields(options: option_texts.ReadOptions) -> dict[str, pa.DataType]:
+    """Return the columns of the view."""
+    if options.view == "messages":
+        return message_fields(options)
+    return views.fields(options)
+
+
+def _columns_of(options: option_texts.ReadOptions, schema: StructType) -> list[str]:
+    """Return the columns of a schema that a user may have given."""
+    fields = _fields(options)
+    for field in schema.fields:
+        known = fields.get(field.name)
+        if known is None or _SPARK_TYPES[known] != field.dataType:
+            allowed = ", ".join(
+                f"{name} {_SPARK_TYPES[kind].simpleString()}" for name, kind in fields.items()
+            )
+            raise InvalidOption("schema", f"{field.name} {field.dataType.simpleString()}", allowed)
+    return [field.name for field in schema.fields]
 
 
 def _is_pushdown_worker() -> bool:
@@ -168,6 +173,7 @@ class StorePartition(InputPartition):
     """A part of one or more stores."""
 
 
+@plain_errors
 class MessageReader(DataSourceReader):
     """Reads view ``messages``."""
 
@@ -198,6 +204,7 @@ class MessageReader(DataSourceReader):
         return rows
 
 
+@plain_errors
 class PushdownReader(MessageReader):
     """Reader with predicates that skip files, queues and rows."""
 
@@ -219,12 +226,24 @@ class PushdownReader(MessageReader):
                 yield predicate
 
 
+@plain_errors
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows queues. Two positions define a micro-batch: ``reput.spark.streaming.stream``."""
+    """Follows queues. Two positions define a micro-batch: ``reput.spark.streaming.stream``.
 
-    def __init__(self, options: option_texts.ReadOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._stream = QueueStream(options, columns)
+    Everything is checked by the first call: Spark hides the errors of ``streamReader``.
+    """
+
+    def __init__(self, texts: Mapping[str, str], schema: StructType) -> None:
+        self._texts = texts
+        self._schema = schema
+
+    @functools.cached_property
+    def _options(self) -> option_texts.ReadOptions:
+        return option_texts.parse_stream(self._texts)
+
+    @functools.cached_property
+    def _stream(self) -> QueueStream:
+        return QueueStream(self._options, _columns_of(self._options, self._schema))
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new query."""
@@ -281,6 +300,49 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.read(partition.value)
 
 
+@plain_errors
+class UnlimitedStreamReader(MessageStreamReader):
+    """Follows queues with PySpark 4.0 and 4.1, which pass neither start nor limits.
+
+    A micro-batch starts where the last one ended, or at the position of a checkpoint, with which
+    Spark calls ``partitions`` first of all. A new query asks for its first end before its start,
+    and each query with ``availableNow`` asks for its end before anything else, and only once.
+    """
+
+    def __init__(self, texts: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(texts, schema)
+        self._start: dict[str, Any] | None = None
+        self._had_start = True
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        """Return the end of the next micro-batch."""
+        limits = self._options.trigger
+        if self._start is not None:
+            is_limited = limits != TriggerLimits()
+            return self._stream.latest_offset(self._start, limits if is_limited else None)
+        for name, value in (
+            ("maxOffsetsPerTrigger", limits.max_offsets),
+            ("maxBytesPerTrigger", limits.max_bytes),
+        ):
+            if value is not None:
+                allowed = (
+                    "left out with availableNow, and until the query has a checkpoint: PySpark "
+                    f"{pyspark.__version__} passes no start then, as 4.2 does"
+                )
+                raise InvalidOption(name, value, allowed)
+        self._had_start = False
+        return self._stream.ends()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan a micro-batch."""
+        planned = super().partitions(start, end)
+        if not self._had_start:
+            self._stream.check_dropped(start, end)
+        self._start = end
+        return planned
+
+
+@plain_errors
 class ViewReader(DataSourceReader):
     """Reads the views other than messages."""
 

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from reput.clock import SystemClock
 from reput.errors import InvalidOption
+from reput.spark.datasource_api import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+    arrow_schema,
+    plain_errors,
+)
 from reput.spark.importing import commit as import_commit
 from reput.spark.importing.commit import Commit
 from reput.spark.importing.files import FragmentWriter
@@ -44,6 +45,7 @@ class Written(WriterCommitMessage):
     """Id of the streaming query, if it is one."""
 
 
+@plain_errors
 class StoreWriter(DataSourceArrowWriter):
     """Writes a batch."""
 
@@ -75,6 +77,7 @@ class StoreWriter(DataSourceArrowWriter):
         _drop_drafts(self._options, self._job)
 
 
+@plain_errors
 class StoreStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream, each exactly once."""
 
@@ -116,7 +119,7 @@ def _check(options: ImportOptions, schema: StructType, *, overwrite: bool) -> No
         InvalidOption: A column cannot be written, or the path cannot be a store.
         StoreUnavailable: Another process has the store.
     """
-    columns = to_arrow_schema(schema, timezone="UTC")
+    columns = arrow_schema(schema)
     if options.keeps_store_times and STORE_TIME not in columns.names:
         allowed = f"false, or a column {STORE_TIME}"
         raise InvalidOption("keepStoreTimestamps", "true", allowed)

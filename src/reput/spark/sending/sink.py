@@ -12,15 +12,16 @@ from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from reput.errors import InvalidOption
+from reput.spark.datasource_api import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+    arrow_schema,
+    plain_errors,
+)
 from reput.spark.sending import rows as outgoing_rows
 from reput.spark.sending.options import SendOptions
 from reput.spark.sending.requests import TaskIdentity
@@ -40,6 +41,7 @@ class Sent(WriterCommitMessage):
     counts: SentCounts = field(default_factory=SentCounts)
 
 
+@plain_errors
 class BrokerWriter(DataSourceArrowWriter):
     """Writes a batch."""
 
@@ -62,6 +64,7 @@ class BrokerWriter(DataSourceArrowWriter):
         _report_failure("write", messages)
 
 
+@plain_errors
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream."""
 
@@ -95,7 +98,7 @@ def _check(options: SendOptions, schema: StructType, overwrite: bool, allowed: s
     if overwrite:
         reason = f"{allowed}: what brokers have cannot be replaced"
         raise InvalidOption("mode", "overwrite", reason)
-    outgoing_rows.check_columns(to_arrow_schema(schema, timezone="UTC"), options.rows)
+    outgoing_rows.check_columns(arrow_schema(schema), options.rows)
 
 
 def _write(iterator: Iterator[pa.RecordBatch], options: SendOptions, write_id: str) -> Sent:

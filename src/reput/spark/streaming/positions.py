@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from reput.errors import InvalidOption
+
 Offset = dict[str, Any]
 """A position in Spark: topic -> broker -> queue id as text -> queue offset."""
 
@@ -53,7 +55,12 @@ def lag_of(latest_offset: str | Mapping[str, Any]) -> Lag:
     Args:
         latest_offset: ``latestOffset`` of one of a progress' sources: of
             ``query.lastProgress.sources``, or of ``event.progress.sources`` in a listener.
+
+    Raises:
+        InvalidOption: There is none: PySpark 4.0 and 4.1 ask sources for no report.
     """
+    if latest_offset in (None, "null"):
+        raise InvalidOption("latest_offset", None, "what PySpark 4.2 or later reports of a source")
     parsed = json.loads(latest_offset) if isinstance(latest_offset, str) else latest_offset
     lag = parsed.get(LAG, {})
     return Lag(

@@ -83,6 +83,28 @@ class QueueStream:
         """Freeze the ends of the queues, for a query that ends there."""
         self._frozen = {queue.identity: queue.end for queue in self._followed.wanted(()).values()}
 
+    def ends(self) -> Offset:
+        """Return the ends of the selected queues, for a query whose start is not known yet.
+
+        Raises as ``latest_offset``.
+        """
+        queues = self._followed.wanted(())
+        return encode(
+            {key: queue.end for key, queue in queues.items()},
+            {key: queue.first for key, queue in queues.items() if queue.first > 0},
+        )
+
+    def check_dropped(self, start: Offset, end: Offset) -> None:
+        """Report queues that only the start of a micro-batch has, after ``tasks`` for both.
+
+        Raises:
+            StoreUnavailable: A broker is missing: its position would be forgotten.
+            DataLoss: A queue was deleted, unless ``failOnDataLoss`` is false.
+        """
+        before, after = decode(start)[0], decode(end)[0]
+        for key in before.keys() - after.keys():
+            self._check_whereabouts(key, before[key])
+
     def latest_offset(self, start: Offset, limits: TriggerLimits | None) -> Offset:
         """Return the end of a micro-batch from ``start`` on; ``start`` itself if it is empty.
 
@@ -203,6 +225,16 @@ class QueueStream:
             f"is {start} on"
         )
 
+    def _check_whereabouts(self, key: QueueKey, start: int) -> None:
+        """Raise ``StoreUnavailable`` if its broker is away; report a deleted queue."""
+        where = self._followed.whereabouts(key)
+        if where is Whereabouts.AWAY:
+            raise StoreUnavailable(
+                f"{self._away(key, start)}: start it, or name the others with option broker"
+            )
+        if where is Whereabouts.GONE:
+            self._lose_queue(key, start)
+
     def _lose_queue(self, key: QueueKey, start: int) -> None:
         where = self._followed.places
         self._lose(key, start, f"queue {key} is missing from {where}, requested is {start} on")
@@ -263,11 +295,7 @@ class QueueStream:
         for key, (first, stop) in spans.items():
             queue = queues.get(key)
             if queue is None:
-                if self._followed.whereabouts(key) is Whereabouts.AWAY:
-                    raise StoreUnavailable(
-                        f"{self._away(key, first)}: start it, or name the others with option broker"
-                    )
-                self._lose_queue(key, first)
+                self._check_whereabouts(key, first)
                 continue
             left = self._what_is_left(key, queue, first, stop)
             part = Part(key, queue, left, min(stop, queue.reach))
