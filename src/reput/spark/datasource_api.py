@@ -3,8 +3,8 @@
     4.0    no predicates, no Arrow writer of streams; and as 4.1
     4.1    streams: no limits, no trigger ``availableNow``, no report of the latest offset
 
-``HAS_READ_LIMITS`` distinguishes the two kinds of streams. The other stand-ins are never used: Spark
-asks only for what its version has.
+``HAS_READ_LIMITS`` distinguishes the two kinds of streams. The other stand-ins are never used:
+Spark asks only for what its version has.
 """
 
 import contextlib

@@ -243,9 +243,11 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "Maximum number of messages per pull. Brokers have their own limits: usually 32 messages or 256 KB from memory, 8 "
             "or 64 KB from disk"),
         _live("pull_timeout_ms", "pullTimeoutMs", number(1, 1 << 31), "10000", "Timeout of a reply"),
-        _live("retry_count", "fetchOffset.numRetries", number(0, 1 << 16), "3",
-            "Number of retries of a request without a reply or with a temporary error; the route is refreshed "
-            "if it may be outdated"),
+        _live("retry_timeout_ms", "retryTimeout", DURATION, "3m",
+            "Time for which a request without a reply is repeated: a broker or name server may be away that long. The route is "
+            "refreshed if it may be outdated. After an error in a reply there are 3 retries"),
+        _live("retry_count", "fetchOffset.numRetries", number(0, 1 << 16), None, without="as many as `retryTimeout` allows",
+            meaning="Maximum number of retries of a request, whatever its error"),
         _live("retry_interval_ms", "fetchOffset.retryIntervalMs", number(0, 1 << 31), "1000", "Delay before a retry"),
         _live("read_from", "readFrom", choice(FROM_MASTER, FROM_SLAVE), FROM_MASTER,
             "`slave` prefers the slave with the lowest id, if any; slaves of 5.x need `slaveReadEnable`"),
@@ -311,8 +313,11 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         _send("window_count", "maxInFlight", number(1, 1 << 16), "256",
             "Number of requests of a task in flight; in modes `batch` and `sync` at most one per queue"),
         _send("timeout_ms", "sendTimeoutMs", number(1, (1 << 31) - 1), "3000", "Timeout of a reply"),
-        _send("retry_count", "send.numRetries", number(0, 1 << 16), "20",
-            "Number of retries of a request without a reply or with a temporary error"),
+        _send("retry_timeout_ms", "retryTimeout", DURATION, "3m",
+            "Time for which a request without a reply is repeated: a broker or name server may be away that long. After an error "
+            "in a reply there are 3 retries"),
+        _send("retry_count", "send.numRetries", number(0, 1 << 16), None, without="as many as `retryTimeout` allows",
+            meaning="Maximum number of retries of a request, whatever its error"),
         _send("retry_interval_ms", "send.retryIntervalMs", number(0, (1 << 31) - 1), "500", "Delay before a retry"),
         _send("fail_on", "failOn", kinds.statuses(*FAIL_STATUSES), ",".join(FAIL_STATUSES),
             "Statuses of less safely stored messages that make the task fail"),

@@ -114,7 +114,8 @@ class LiveOptions(ServerOptions):
     discovery_interval_ms: int | None = None
     pull_batch_size: int = 32
     pull_timeout_ms: int = 10_000
-    retry_count: int = 3
+    retry_timeout_ms: int = 180_000
+    retry_count: int | None = None
     retry_interval_ms: int = 1_000
 
 

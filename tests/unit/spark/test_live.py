@@ -285,14 +285,17 @@ def test_lost_connections_are_reopened(planned: tuple[LiveScan, LiveTask], pulls
     assert RequestCode.GET_ROUTEINFO_BY_TOPIC in codes
 
 
-def test_retries_of_pulls_are_limited(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
+def test_retries_of_pulls_are_limited(
+    mq: LocalBroker, planned: tuple[LiveScan, LiveTask], pulls: Patched
+) -> None:
     pulls.failures_left = 1000
+    scan = scan_of(mq.namesrv_addr, topic="Orders", **{"fetchOffset.numRetries": 3})
     with pytest.raises(
         ReadFailed,
         match=r"messages of queue Orders/0 of broker broker-a from queue offset 0 on: connection "
         r"to .* lost.*asked 4 times",
     ):
-        read_tasks(planned[0], [planned[1]])
+        read_tasks(scan, [planned[1]])
 
 
 def test_pulls_name_the_client_and_commit_nothing(mq: LocalBroker, pulls: Patched) -> None:

@@ -19,6 +19,7 @@ from reput.client.blocking import Facade
 from reput.client.config import ClientConfig
 from reput.client.core import requests
 from reput.client.core.route_cache import NoRoute, TopicRoute
+from reput.clock import Clock, SystemClock
 from reput.errors import (
     BrokerError,
     CorruptRecord,
@@ -31,6 +32,7 @@ from reput.format import bodies, headers, message as record, names
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 from reput.format.command import Buffer, Command
+from reput.spark.live.patience import ANSWER_RETRIES, Patience
 from reput.spark.live.pull_connection import PullConnections, PullTemplate
 from reput.spark.option_table import FROM_SLAVE
 from reput.spark.options import LiveOptions
@@ -56,6 +58,12 @@ T = TypeVar("T")
 
 class ReadFailed(ReputError):
     """A broker or name server did not provide the requested data after all retries."""
+
+
+class NotRegistered(RemotingError):
+    """Brokers are not registered with any name server, at the moment or any more."""
+
+    retriable = True
 
 
 # Connections of this process -----------------------------------------------------------------
@@ -175,11 +183,23 @@ class Sample:
 
 
 class RetryingClient:
-    """Requests to name servers and brokers, with retries of temporary errors. Runs in the loop."""
+    """Requests to name servers and brokers, with retries of temporary errors. Runs in the loop.
 
-    def __init__(self, admin: Admin, live: LiveOptions) -> None:
+    Args:
+        admin: Client of the cluster.
+        live: Settings of the requests.
+        clock: Measures how long servers are away.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        live: LiveOptions,
+        clock: Clock | None = None,
+    ) -> None:
         self._admin = admin
         self.live = live
+        self._clock = clock or SystemClock()
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return the current route of a topic; None if no name server has it."""
@@ -190,15 +210,15 @@ class RetryingClient:
             except NoRoute:
                 return None
 
-        return await self._patiently(f"route of topic {topic!r}", None, ask)
+        return await self.patiently(f"route of topic {topic!r}", None, ask)
 
     async def topics(self) -> list[str]:
         """Return the names of all topics."""
-        return await self._patiently("topics", None, self._admin.topics)
+        return await self.patiently("topics", None, self._admin.topics)
 
     async def brokers(self) -> dict[str, str]:
         """Return broker name to cluster name."""
-        known = await self._patiently("brokers", None, self._admin.clusters)
+        known = await self.patiently("brokers", None, self._admin.clusters)
         table = known.cluster_addr_table
         return {name: cluster for cluster, broker_names in table.items() for name in broker_names}
 
@@ -213,14 +233,14 @@ class RetryingClient:
             )
             return low, max(low, high)
 
-        return await self._patiently(f"ends of {queue_name(queue)}", queue.topic, ask)
+        return await self.patiently(f"ends of {queue_name(queue)}", queue.topic, ask)
 
     async def search(self, queue: MessageQueue, time_ms: int) -> int:
         """Return the approximate queue offset of a time."""
         header = headers.SearchOffsetHeader(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=time_ms
         )
-        return await self._patiently(
+        return await self.patiently(
             f"time {time_ms} in {queue_name(queue)}",
             queue.topic,
             lambda: self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header),
@@ -248,7 +268,7 @@ class RetryingClient:
             reply = await self._admin.calls.ask_broker(broker, request)
             return bodies.decode(bodies.ConsumerOffsetTable, reply.body).offset_table
 
-        return await self._patiently(f"consumer offsets of {broker}", None, ask)
+        return await self.patiently(f"consumer offsets of {broker}", None, ask)
 
     async def pull(
         self, queue: MessageQueue, queue_offset: int, count: int, expression: str = ALL_TAGS
@@ -263,7 +283,7 @@ class RetryingClient:
             return _read_pull(reply, queue_offset, address)
 
         what = f"messages of {queue_name(queue)} from queue offset {queue_offset} on"
-        return await self._patiently(what, queue.topic, ask)
+        return await self.patiently(what, queue.topic, ask)
 
     def pull_template(self, queue: MessageQueue, expression: str) -> PullTemplate:
         """Return the constant part of such pulls of a queue."""
@@ -292,10 +312,11 @@ class RetryingClient:
 
     async def commit(self, group: str, queue: MessageQueue, consumer_offset: int) -> None:
         """Set the consumer offset of a group."""
-        await self._patiently(
+        await self.patiently(
             f"consumer offset of {queue_name(queue)}",
             queue.topic,
             lambda: self._admin.update_consumer_offset(group, queue, consumer_offset),
+            ANSWER_RETRIES,
         )
 
     async def make_group(self, group: str, broker: str) -> None:
@@ -311,7 +332,8 @@ class RetryingClient:
             if topic not in await self._admin.topic_configs(broker):
                 await self._admin.create_topic(topic, queue_count=1, broker=broker)
 
-        await self._patiently(f"consumer group {group} of broker {broker}", None, ask)
+        what = f"consumer group {group} of broker {broker}"
+        await self.patiently(what, None, ask, ANSWER_RETRIES)
 
     async def sample(
         self, queue: MessageQueue, queue_offset: int, count: int = SAMPLE_COUNT
@@ -323,21 +345,42 @@ class RetryingClient:
         count_found = len(frames(pulled.records, queue))
         return Sample(count_found, len(pulled.records), record.store_timestamp_of(pulled.records))
 
-    async def _patiently(self, what: str, topic: str | None, ask: Callable[[], Awaitable[T]]) -> T:
-        """Run a request with retries; refresh a topic's route if it may be outdated."""
+    async def patiently(
+        self,
+        what: str,
+        topic: str | None,
+        ask: Callable[[], Awaitable[T]],
+        retry_count: int | None = None,
+    ) -> T:
+        """Run a request with retries; refresh a topic's route if it may be outdated.
+
+        Args:
+            what: What is requested, for errors.
+            topic: The topic, if it is about one.
+            ask: Sends the request once.
+            retry_count: Maximum number of retries in place of the option's.
+
+        Raises:
+            ReadFailed: The last attempt failed.
+        """
         live = self.live
-        for attempt in range(live.retry_count + 1):
+        count = live.retry_count if retry_count is None else retry_count
+        patience = Patience(live.retry_timeout_ms, count, live.retry_interval_ms)
+        while True:
             try:
                 return await ask()
             except RemotingError as error:
-                if not error.retriable or attempt == live.retry_count:
-                    raise _failed(what, attempt + 1, error, live) from error
-                log.warning("%s: %s; asking again", what, error)
-                await asyncio.sleep(live.retry_interval_ms / 1000)
+                if patience.is_over(error, self._clock.monotonic_ms()):
+                    raise _failed(what, patience, error, live) from error
+                if patience.is_worth_a_line:
+                    log.warning("%s: %s; asking again", what, error)
+                await self._pause()
                 if topic is not None and error.refresh_route:
                     with contextlib.suppress(RemotingError):
                         await self._admin.calls.route(topic)
-        raise AssertionError("the last attempt returns or raises")
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self.live.retry_interval_ms / 1000)
 
 
 def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
@@ -365,11 +408,10 @@ def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
     )
 
 
-def _failed(what: str, attempts: int, error: RemotingError, live: LiveOptions) -> ReadFailed:
-    times = "once" if attempts == 1 else f"{attempts} times"
+def _failed(what: str, patience: Patience, error: RemotingError, live: LiveOptions) -> ReadFailed:
     return ReadFailed(
-        f"{what}: {error} (asked {times}; name server {live.name_server}; options "
-        "pullTimeoutMs, fetchOffset.numRetries and fetchOffset.retryIntervalMs give more patience)"
+        f"{what}: {error} (asked {patience}; name server {live.name_server}; options "
+        "retryTimeout, pullTimeoutMs and fetchOffset.numRetries give more patience)"
     )
 
 

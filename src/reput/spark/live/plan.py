@@ -16,7 +16,13 @@ from reput.format import names
 from reput.format.bodies import MessageQueue
 from reput.spark import plan
 from reput.spark.filters import Constraint
-from reput.spark.live.calls import RECORD_BYTES, SAMPLE_COUNT, RetryingClient, queue_name
+from reput.spark.live.calls import (
+    RECORD_BYTES,
+    SAMPLE_COUNT,
+    NotRegistered,
+    RetryingClient,
+    queue_name,
+)
 from reput.spark.option_kinds import EARLIEST, LATEST
 from reput.spark.options import Bound, ReadOptions
 from reput.spark.rows import RowFilter
@@ -147,7 +153,8 @@ class Planner:
 
     async def _checked_queues(self) -> list[MessageQueue]:
         """Return the selected queues after checking that everything in the options exists."""
-        brokers = await self.brokers()
+        # A name server that has just started knows no broker yet.
+        brokers = await self._client.patiently("brokers", None, self._registered_brokers)
         self._check_brokers(brokers)
         queues = await self.queues(brokers.keys(), self._lose_topic)
         self._check_named_queues(queues)
@@ -172,6 +179,13 @@ class Planner:
             for name, cluster in self._known.items()
             if live.cluster in (None, cluster) and (live.brokers is None or name in live.brokers)
         }
+
+    async def _registered_brokers(self) -> dict[str, str]:
+        """Return the selected brokers; raise ``NotRegistered`` if no broker is registered."""
+        brokers = await self.brokers()
+        if not self._known:
+            raise NotRegistered("no broker is registered")
+        return brokers
 
     def _check_brokers(self, chosen: Mapping[str, str]) -> None:
         live = self._live

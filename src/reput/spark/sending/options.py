@@ -52,7 +52,8 @@ class SendOptions(ServerOptions):
     batch_bytes: int = 256 * 1024
     window_count: int = 256
     timeout_ms: int = 3_000
-    retry_count: int = 20
+    retry_timeout_ms: int = 180_000
+    retry_count: int | None = None
     retry_interval_ms: int = 500
     fail_on: frozenset[str] = frozenset(FAIL_STATUSES)
     compress_over_bytes: int = 4096

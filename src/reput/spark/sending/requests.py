@@ -128,7 +128,6 @@ class OutgoingRequest:
     queue: MessageQueue
     parcels: list[Parcel]
     is_batch: bool
-    retry_count: int = 0
 
     @property
     def is_fixed(self) -> bool:

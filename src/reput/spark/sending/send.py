@@ -41,6 +41,7 @@ from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.spark.live.calls import connected
+from reput.spark.live.patience import Patience
 from reput.spark.option_table import ONEWAY, SKIP_ALL, SKIP_DERIVED, SKIP_NONE
 from reput.spark.sending import rows as outgoing_rows
 from reput.spark.sending.options import SendOptions
@@ -286,7 +287,7 @@ class _Sender:
             end_timestamp=END_OF_TIME_MS,
             is_unique_key=True,
         )
-        attempt = 0
+        patience = self._patience()
         while True:
             try:
                 reply = await self._ask(
@@ -301,12 +302,11 @@ class _Sender:
                     for message in received(reply.body, queue.broker_name)
                 )
             except RemotingError as error:
-                if not error.retriable or attempt == self._options.retry_count:
+                if patience.is_over(error, self._clock.monotonic_ms()):
                     raise SendingFailed(
                         f"cannot look for key {unique_key} in topic {place!r}: {error} "
                         "(skipPresent=none looks for none)"
                     ) from error
-                attempt += 1
                 await self._pause(topic, error)
 
     # Queues -----------------------------------------------------------------------------------
@@ -329,7 +329,8 @@ class _Sender:
         return self._topics.setdefault(name, _Topic(route, QueueDealer(queues, self._partition)))
 
     async def _route(self, topic: str) -> TopicRoute:
-        for attempt in range(self._options.retry_count + 1):
+        patience = self._patience()
+        while True:
             try:
                 return await self._admin.calls.instance.publish_route(
                     topic,
@@ -338,14 +339,18 @@ class _Sender:
                     refresh=True,
                 )
             except RemotingError as error:
-                if not error.retriable or attempt == self._options.retry_count:
+                if patience.is_over(error, self._clock.monotonic_ms()):
                     raise SendingFailed(
                         f"cannot send to topic {topic!r}: {error} (name server "
                         f"{self._options.name_server})"
                     ) from error
-                log.warning("route of topic %s: %s; asking again", topic, error)
+                if patience.is_worth_a_line:
+                    log.warning("route of topic %s: %s; asking again", topic, error)
                 await asyncio.sleep(self._options.retry_interval_ms / 1000)
-        raise AssertionError("the last attempt returns or raises")
+
+    def _patience(self) -> Patience:
+        options = self._options
+        return Patience(options.retry_timeout_ms, options.retry_count, options.retry_interval_ms)
 
     async def _put(self, parcel: Parcel) -> None:
         """Put a message into its lane, and send complete requests."""
@@ -417,8 +422,8 @@ class _Sender:
             command = await self._command(request)
             topic = self._topics[request.queue.topic]
             queue = request.queue
-            while not await self._attempt(request, topic, queue, command(queue)):
-                request.retry_count += 1
+            patience = self._patience()
+            while not await self._attempt(request, topic, queue, command(queue), patience):
                 self.counts.retry_count += 1
                 if not request.is_fixed:
                     queue = next(topic.dealer.others(queue), queue)
@@ -430,7 +435,12 @@ class _Sender:
         self._progress.set()
 
     async def _attempt(
-        self, request: OutgoingRequest, topic: _Topic, queue: MessageQueue, command: Command
+        self,
+        request: OutgoingRequest,
+        topic: _Topic,
+        queue: MessageQueue,
+        command: Command,
+        patience: Patience,
     ) -> bool:
         """Send a request once; return whether a broker has it. Raises ``SendingFailed``."""
         try:
@@ -445,9 +455,10 @@ class _Sender:
             if status is None:
                 raise broker_error(reply.code, reply.remark, queue.broker_name)
         except RemotingError as error:
-            if not error.retriable or request.retry_count == self._options.retry_count:
-                raise self._failed(request, queue, error) from error
-            log.warning("%s of topic %s: %s; sending again", request.rows, queue.topic, error)
+            if patience.is_over(error, self._clock.monotonic_ms()):
+                raise self._failed(request, queue, error, patience) from error
+            if patience.is_worth_a_line:
+                log.warning("%s of topic %s: %s; sending again", request.rows, queue.topic, error)
             await self._pause(topic, error)
             return await self._has_arrived(request, error)
         if status != "SEND_OK":
@@ -512,15 +523,18 @@ class _Sender:
                 topic.route = await self._admin.calls.route(topic.route.topic)
 
     def _failed(
-        self, request: OutgoingRequest, queue: MessageQueue, error: RemotingError
+        self,
+        request: OutgoingRequest,
+        queue: MessageQueue,
+        error: RemotingError,
+        patience: Patience,
     ) -> SendingFailed:
-        times = "once" if request.retry_count == 0 else f"{request.retry_count + 1} times"
         hint = ""
         if isinstance(error, BrokerError) and error.response_code == ResponseCode.MESSAGE_ILLEGAL:
             size = sum(len(parcel.message.body) for parcel in request.parcels)
             hint = f"; the bodies have {size} bytes, and brokers a maxMessageSize"
         return SendingFailed(
             f"{request.rows}: not sent to queue {queue.topic}/{queue.queue_id} of broker "
-            f"{queue.broker_name}: {error} (sent {times}; options sendTimeoutMs, send.numRetries "
-            f"and send.retryIntervalMs give more patience){hint}"
+            f"{queue.broker_name}: {error} (sent {patience}; options retryTimeout, "
+            f"sendTimeoutMs and send.numRetries give more patience){hint}"
         )

@@ -4,6 +4,7 @@ Routes and the list of topics are refreshed every ``discoveryIntervalMs``. The n
 messages is exact; their sizes and age are estimated from the first ones.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from reput.errors import RemotingError
 from reput.format.bodies import MessageQueue
 from reput.spark.filters import Constraint
 from reput.spark.live import calls as live_calls
-from reput.spark.live.calls import Cluster, ReadFailed, RetryingClient, Sample
+from reput.spark.live.calls import Cluster, NotRegistered, ReadFailed, RetryingClient, Sample
 from reput.spark.live.plan import Extent, LiveTask, Planner, all_of, split
 from reput.spark.live.scan import LiveScan
 from reput.spark.option_table import COMMIT_NONE
@@ -153,6 +154,24 @@ class BrokerQueues:
         is_here = route is not None and _message_queue(key) in route.subscribe_queues
         return Whereabouts.HERE if is_here else Whereabouts.GONE
 
+    def wait_for(self, keys: Iterable[QueueKey]) -> None:
+        """Wait until the brokers of queues are registered, for ``retryTimeout`` at most."""
+        names = {key.broker for key in keys if self.whereabouts(key) is Whereabouts.AWAY}
+
+        async def wait(client: RetryingClient) -> None:
+            async def ask() -> None:
+                self._discovered_ms = None
+                await self._discover(client)
+                missing = sorted(names - self._brokers)
+                if missing:
+                    raise NotRegistered(f"{', '.join(missing)}: not registered")
+
+            with contextlib.suppress(ReadFailed):  # the caller names the queue
+                await client.patiently("brokers", None, ask)
+
+        if names:
+            self._run(wait)
+
     def look_at(self, parts: Iterable[Part]) -> None:
         """Take a sample at the start of each part."""
         places = [(part.key, part.start) for part in parts if not self._has(part.key, part.start)]
@@ -236,7 +255,7 @@ class BrokerQueues:
 
     def _run(self, ask: Callable[[RetryingClient], Coroutine[Any, Any, T]]) -> T:
         cluster: Cluster = live_calls.connected(self._live)
-        return cluster.run(ask(RetryingClient(cluster.admin, self._live)))
+        return cluster.run(ask(RetryingClient(cluster.admin, self._live, self._clock)))
 
     def _planner(self, client: RetryingClient) -> Planner:
         return Planner(client, self._options, Constraint(), Summary())

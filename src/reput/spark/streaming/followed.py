@@ -105,6 +105,9 @@ class Followed(Protocol):
     def whereabouts(self, key: QueueKey) -> Whereabouts:
         """Return the state of a queue at the last refresh."""
 
+    def wait_for(self, keys: Iterable[QueueKey]) -> None:
+        """Wait until the brokers of queues are registered, for ``retryTimeout`` at most."""
+
     def look_at(self, parts: Iterable[Part]) -> None:
         """Fetch the data from which sizes and times at the starts of parts are estimated."""
 

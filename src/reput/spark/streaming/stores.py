@@ -276,6 +276,9 @@ class StoreQueues:
         is_here = store is not None and store.has(key.topic, key.queue_id)
         return Whereabouts.HERE if is_here else Whereabouts.GONE
 
+    def wait_for(self, keys: Iterable[QueueKey]) -> None:
+        """Return at once: a queue of a folder is there, or deleted."""
+
     def look_at(self, parts: Iterable[Part]) -> None:
         """Do nothing: files need no prefetch."""
 

@@ -71,6 +71,9 @@ class QueueStream:
         self._frozen: dict[object, int] | None = None
         self._waiting_since_ms: int | None = None
         self._losses: set[tuple[QueueKey, int, str]] = set()
+        self._patience_ms = options.live.retry_timeout_ms if options.live is not None else 0
+        self._away_since_ms: dict[str, int] = {}
+        """Times at which brokers were first missing, by their names."""
         self._report: Callable[[], Offset] | None = None
 
     # Positions ------------------------------------------------------------------------------
@@ -204,20 +207,33 @@ class QueueStream:
     ) -> dict[QueueKey, int]:
         """Return the positions of unselected queues, and report missing ones.
 
-        A queue that reappears is continued; a recreated one starts at its first message.
+        A queue that reappears is continued; a recreated one starts at its first message. A broker
+        may be missing for a time, while the others are read; but a query that ends now needs all.
         """
+        rest = {key: start for key, start in before.items() if key not in queues}
+        if self._frozen is not None and self._options.fail_on_data_loss:
+            self._followed.wait_for(rest)
         kept: dict[QueueKey, int] = {}
-        for key, start in before.items():
-            if key in queues:
-                continue
+        away = set()
+        for key, start in rest.items():
             state = self._followed.whereabouts(key)
             if state is Whereabouts.GONE:
                 self._lose_queue(key, start)
                 continue
             if state is Whereabouts.AWAY:
-                self._lose(key, start, self._away(key, start))
+                away.add(key.broker)
+                if self._is_overdue(key.broker):
+                    self._lose(key, start, self._away(key, start))
             kept[key] = start
+        for broker in self._away_since_ms.keys() - away:
+            del self._away_since_ms[broker]
         return kept
+
+    def _is_overdue(self, broker: str) -> bool:
+        """Return whether a missing broker was waited for long enough."""
+        now_ms = self._clock.monotonic_ms()
+        since_ms = self._away_since_ms.setdefault(broker, now_ms)
+        return self._frozen is not None or now_ms - since_ms >= self._patience_ms
 
     def _away(self, key: QueueKey, start: int) -> str:
         return (
@@ -291,6 +307,10 @@ class QueueStream:
         spans = {key: (before.get(key, starts.get(key, 0)), stop) for key, stop in after.items()}
         spans = {key: (first, stop) for key, (first, stop) in spans.items() if first < stop}
         queues = self._followed.those(spans)
+        missing = spans.keys() - queues.keys()
+        if missing:
+            self._followed.wait_for(missing)
+            queues = self._followed.those(spans)
         parts: list[Part] = []
         for key, (first, stop) in spans.items():
             queue = queues.get(key)
