@@ -51,6 +51,14 @@ def similar_name(name: str, known: Iterable[str]) -> str | None:
     return by_letters[close[0]] if close else None
 
 
+def one_of(name: str, known: Iterable[str], shown_count: int = 100) -> str:
+    """Return known names as a phrase, which asks for the one most similar to a misspelt name."""
+    names = list(known)
+    similar = similar_name(name, names)
+    shown = ", ".join(names[:shown_count]) + (", ..." if len(names) > shown_count else "")
+    return f"{shown}; did you mean {similar!r}?" if similar else shown
+
+
 class ReputError(Exception):
     """Base of all errors that reput raises on purpose."""
 

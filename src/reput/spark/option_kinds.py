@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from reput.format import names
@@ -21,6 +22,7 @@ QueueOffsets = dict[str, dict[str, dict[int, int]]]
 """topic -> broker -> queue id -> number, as in JSON options."""
 
 _INT64_MAX = (1 << 63) - 1
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _NAMESPACE_LENGTH_MAX = names.TOPIC_LENGTH_MAX - len("%T")
 _DURATION_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _VIEWS_INSTEAD = {
@@ -160,6 +162,18 @@ def _duration_ms(text: str) -> int:
     return int(match[1]) * _DURATION_MS[match[2]]
 
 
+def _time_ms(text: str) -> int:
+    if text.isdecimal():
+        return _whole(text)
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise Refused(f"{_TIME}; this time has no zone: append Z for UTC, or an offset as +08:00")
+    time_ms = (time - _EPOCH) // timedelta(milliseconds=1)
+    if time_ms < 0:
+        raise ValueError(text)
+    return time_ms
+
+
 def _servers(text: str) -> str:
     servers = ";".join(re.findall(r"[^\s;,]+", text))
     if not servers:
@@ -264,19 +278,34 @@ def _assign(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
 
 
 def _queue_offsets(text: str, least: int) -> QueueOffsets:
+    return _queue_numbers(text, lambda value: _whole(value, least), _QUEUE_NUMBERS)
+
+
+def _queue_numbers(text: str, number: Callable[[Any], int], allowed: str) -> QueueOffsets:
     try:
         return {
             topic: {
-                broker: {_whole(q): _whole(n, least) for q, n in _object(queues).items()}
+                broker: {_whole(q): number(n) for q, n in _object(queues).items()}
                 for broker, queues in _object(brokers).items()
             }
             for topic, brokers in _object(json.loads(text)).items()
         }
+    except Refused:
+        raise
     except ValueError:
-        raise Refused(_QUEUE_NUMBERS) from None
+        raise Refused(allowed) from None
+
+
+def _time_of(value: Any) -> int:
+    is_iso = isinstance(value, str) and not value.isdecimal()
+    return _time_ms(value) if is_iso else _whole(value)
 
 
 _QUEUE_NUMBERS = 'JSON {"topic": {"broker": {"queue id": number}}}'
+_TIME = "milliseconds since the epoch, or an ISO 8601 time as 2026-11-21T02:44:00Z"
+_QUEUE_TIMES = (
+    'JSON {"topic": {"broker": {"queue id": time}}}, times in ms or as 2026-11-21T02:44:00Z'
+)
 _VIEWS = choice(
     *("messages", "consumequeue", "index", "files"),
     *("gaps", "offsets", "topics", "checkpoint"),
@@ -301,7 +330,11 @@ CHARSET = Kind("a character set Python knows, such as utf-8", _charset)
 VIEW = Kind(_VIEWS.allowed, _view)
 TOPIC = Kind(f"1 to {names.TOPIC_LENGTH_MAX} characters of a-z A-Z 0-9 _ - % |", _topic)
 ASSIGN = Kind('JSON {"topic": {"broker": [queue id, ...]}}', _assign)
-TIMES = Kind(_QUEUE_NUMBERS, lambda text: _queue_offsets(text, 0) if text else None)
+TIME = Kind(_TIME, _time_ms)
+TIMES = Kind(
+    _QUEUE_TIMES,
+    lambda text: _queue_numbers(text, _time_of, _QUEUE_TIMES) if text else None,
+)
 PATHS = Kind("a JSON array of store folders, without path", _paths)
 FOLDERS = Kind(
     "store folders, several separated by ','",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from reput.errors import InvalidOption, similar_name
+from reput.errors import InvalidOption, one_of
 from reput.spark import option_kinds as kinds
 from reput.spark.option_kinds import (
     COLUMNS,
@@ -185,9 +185,9 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             "`group:NAME` starts at that group's consumer offsets; in JSON -2 is earliest. Other queues are "
             "read from their start. `latest`, and -1 in JSON, are for streams"),
         _batch("end_offsets", "endingOffsets", bound("latest"), "latest", "In JSON -1 is latest; the end is exclusive"),
-        _read("start_timestamp_ms", "startingTimestamp", number(), None,
-            "Store time in ms since the epoch: from the first message at or after it"),
-        _batch("end_timestamp_ms", "endingTimestamp", number(), None, "Ends before the first message at or after it"),
+        _read("start_timestamp_ms", "startingTimestamp", kinds.TIME, None,
+            "Store time: from the first message at or after it"),
+        _batch("end_timestamp_ms", "endingTimestamp", kinds.TIME, None, "Ends before the first message at or after it"),
         _read("start_timestamps", "startingOffsetsByTimestamp", TIMES, None,
             "Store times per queue. Precedence: timestamp, by timestamp, offsets"),
         _batch("end_timestamps", "endingOffsetsByTimestamp", TIMES, None, "The same for the end"),
@@ -403,10 +403,10 @@ def parse(options: Mapping[str, str], uses: Use, source: Source, **defaults: str
     for key, (name, text) in texts.items():
         if key not in known:
             choices = {option for row in rows for option in row.names.split()} | {"nameServer"}
-            allowed = ", ".join(sorted(choices, key=str.lower))
-            similar = similar_name(name, choices)
-            question = f"; did you mean {similar!r}?" if similar else ""
-            raise InvalidOption(name, _shown(name, text), f"one of {allowed}{question}")
+            allowed = f"one of {one_of(name, sorted(choices, key=str.lower))}"
+            if key.startswith("kafka."):
+                allowed = "left out: RocketMQ's servers are in nameServer, as host:port"
+            raise InvalidOption(name, _shown(name, text), allowed)
     return values
 
 

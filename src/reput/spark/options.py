@@ -349,11 +349,10 @@ def _paths(values: Mapping[str, Any], texts: Mapping[str, tuple[str, str]]) -> t
     if paths is not None and "path" in texts:
         raise InvalidOption("paths", texts["paths"][1], kinds.PATHS.allowed)
     if paths is None and path is None:
-        raise InvalidOption(
-            "path",
-            texts.get("path", ("", None))[1],
-            "the store folder: .load('/path/to/store') or its URI; or nameServer to read brokers",
-        )
+        allowed = "the store folder: .load('/path/to/store') or its URI; or nameServer for brokers"
+        if not texts:
+            allowed += ". CREATE TABLE loses all options, CREATE TEMPORARY VIEW keeps them"
+        raise InvalidOption("path", texts.get("path", ("", None))[1], allowed)
     locations: tuple[str, ...] = paths or path
     return locations
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, ReputError, one_of, similar_name
 from reput.spark import filters, options as option_texts, views
 from reput.spark.datasource_api import (
     HAS_READ_LIMITS,
@@ -60,7 +60,13 @@ from reput.spark.options import TriggerLimits
 from reput.spark.rows import message_fields
 from reput.spark.scan import MessageScan
 from reput.spark.sending import options as write_options
+from reput.spark.store_opening import check_paths
 from reput.spark.streaming.stream import QueueStream
+
+
+class UnsupportedTable(ReputError):
+    """The source cannot be a table of a catalog."""
+
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
@@ -97,11 +103,13 @@ class RocketMQDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the view, without the columns that options exclude."""
+        _refuse_table(self._texts)
         fields = _fields(self._options)
         columns = self._options.columns or tuple(fields)
         for name in columns:
             if name not in fields:
-                raise InvalidOption("columns", name, ", ".join(fields))
+                raise InvalidOption("columns", name, one_of(name, fields))
+        check_paths(self._options)  # Spark asks for tasks much later
         return StructType([StructField(name, _SPARK_TYPES[fields[name]]) for name in columns])
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -160,8 +168,22 @@ def _columns_of(options: option_texts.ReadOptions, schema: StructType) -> list[s
             allowed = ", ".join(
                 f"{name} {_SPARK_TYPES[kind].simpleString()}" for name, kind in fields.items()
             )
+            if field.name == "body" and field.dataType == StringType():
+                allowed = "body binary, or body string together with option charset, as utf-8"
+            elif (similar := similar_name(field.name, fields)) not in (None, field.name):
+                allowed += f"; did you mean {similar!r}?"
             raise InvalidOption("schema", f"{field.name} {field.dataType.simpleString()}", allowed)
     return [field.name for field in schema.fields]
+
+
+def _refuse_table(texts: Mapping[str, str]) -> None:
+    """Raise an error for ``CREATE TABLE``, which is known by the options that only Spark adds."""
+    if any(name.lower() == "location" or name.lower().startswith("option.") for name in texts):
+        raise UnsupportedTable(
+            "CREATE TABLE ... USING rocketmq is not possible: Spark reads tables of Python sources "
+            "without their options. CREATE TEMPORARY VIEW ... USING rocketmq OPTIONS (...) does "
+            "the same for a session"
+        )
 
 
 def _is_pushdown_worker() -> bool:

@@ -30,6 +30,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from reput.spark.datasource_api import plain_errors
+
 _TYPES: dict[Any, DataType] = {
     str: StringType(),
     int: LongType(),
@@ -198,6 +200,7 @@ def _table_function(call: Callable[..., Iterable[Any]], row: type) -> Any:
     schema = _schema(row)
     names = schema.names
 
+    @plain_errors
     class TableFunction:
         def eval(self, *arguments: Any, **named: Any) -> Iterator[tuple[Any, ...]]:
             for result in call(*arguments, **named):

@@ -21,6 +21,18 @@ def open_reader(path: str, *, allow_live: bool = False) -> StoreReader:
     return StoreReader.open(path, allow_live=allow_live)
 
 
+def check_paths(options: ReadOptions) -> None:
+    """Look for the stores of a read, before it is planned.
+
+    Raises:
+        InvalidOption: No store folder matches a pattern.
+        StoreUnavailable: There is no store or archive at a path, or a broker is using it.
+    """
+    for path in store_paths(options):
+        if not archive_files.is_archive(path):
+            StoreReader.open(path, allow_live=options.allow_live)
+
+
 def store_paths(options: ReadOptions) -> list[str]:
     """Return the store folders of a read: plain paths, and matches of ``/data/*/store``.
 

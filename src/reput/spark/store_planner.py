@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError
+from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError, one_of
 from reput.format import (
     index_entry,
     message as record,
@@ -256,7 +256,8 @@ class StorePlanner:
         missing = sorted(topic for topic in named if topic not in known)
         # Without any queue files the log itself must be searched for the topic.
         if missing and self._reader.queue_end is not None:
-            has = ", ".join(known[:_NAMES_SHOWN])
+            known.sort(key=lambda topic: (names.kind_of(topic) != "user", topic))
+            has = one_of(missing[0], known, _NAMES_SHOWN)
             self._lose(f"topic {missing[0]!r} is not in {self._path}; it has {has}")
 
     def _check_queue_ends(self, wanted: Mapping[str, Sequence[int]]) -> None:

@@ -30,6 +30,8 @@ _BLOCKS_MAX = 256
 """Number of cached blocks of remote files, of at most 256 KB each."""
 _EXTENTS_MAX = 1000
 """Files in more pieces are assumed to have data up to the end."""
+_HADOOP_S3 = ("s3a", "s3n")
+_DBFS = "dbfs:"
 _HDFS_SCHEMES = ("hdfs:", "viewfs:")
 _HDFS_HINT = (
     "; hdfs needs Java and Hadoop's libhdfs.so: set JAVA_HOME, HADOOP_HOME (or "
@@ -108,22 +110,31 @@ def is_remote(location: str) -> bool:
 
 def absolute(location: str) -> str:
     """Return a path or URI that does not depend on the current directory."""
-    is_uri = is_remote(location) or location.startswith("file:")
+    is_uri = is_remote(location) or location.startswith(("file:", f"{_DBFS}/"))
     return location if is_uri else str(Path(location).absolute())
 
 
 def local_path(location: str) -> Path:
-    """Return the path of a path or ``file:`` URI.
+    """Return the path of a path, a ``file:`` URI, or a ``dbfs:/`` URI, which Databricks mounts.
 
     Raises:
         StoreUnavailable: The URI has the name of another machine.
     """
+    if location.startswith(f"{_DBFS}/") and not is_remote(location):
+        path = location.removeprefix(_DBFS)
+        return Path(path if path.startswith("/Volumes/") else f"/dbfs{path}")
     if not location.startswith("file:"):
         return Path(location)
     host = urlsplit(location).netloc
     if host not in ("", "localhost"):
         raise StoreUnavailable(f"{location} is on host {host}; a local one is file:///...")
     return Path(unquote(location.removeprefix("file:").removeprefix(f"//{host}")))
+
+
+def arrow_uri(location: str) -> str:
+    """Return a URI with the scheme that pyarrow knows, for those of Hadoop: ``s3a``, ``s3n``."""
+    scheme, separator, rest = location.partition("://")
+    return f"s3{separator}{rest}" if scheme in _HADOOP_S3 else location
 
 
 def data_bytes(folder: Folder, path: str, size: int) -> int:
@@ -322,7 +333,7 @@ class RemoteFolder:
         self._whole: set[str] = set()
         """Families of which all folders are listed."""
         try:
-            self._fs, self._root = fs.FileSystem.from_uri(location)
+            self._fs, self._root = fs.FileSystem.from_uri(arrow_uri(location))
             self._list("", is_deep=False)
         except FileNotFoundError:
             raise StoreUnavailable(

@@ -1,4 +1,4 @@
-"""Brokers and name servers that are away: how long requests are repeated, and streams go on."""
+"""Brokers and name servers that are away: repeated requests, and streams."""
 
 import asyncio
 import threading

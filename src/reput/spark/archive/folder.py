@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from reput.errors import StoreUnavailable, WriteFailed
 from reput.store.disk import Disk
-from reput.store.files import is_remote, local_path
+from reput.store.files import arrow_uri, is_remote, local_path
 
 _DRAFTS = ".*.tmp"
 _WHOLE_OR_NOT_AT_ALL = ("s3", "gcs", "abfs")
@@ -201,7 +201,7 @@ class _RemoteArchive:
 @functools.lru_cache(maxsize=16)
 def _reach(location: str) -> tuple[fs.FileSystem, str]:
     try:
-        filesystem, root = fs.FileSystem.from_uri(location)
+        filesystem, root = fs.FileSystem.from_uri(arrow_uri(location))
     except (OSError, ValueError) as error:
         raise StoreUnavailable(f"{location} cannot be reached: {error}") from error
     return filesystem, root.rstrip("/")

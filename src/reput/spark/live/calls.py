@@ -355,7 +355,7 @@ class RetryingClient:
         """Run a request with retries; refresh a topic's route if it may be outdated.
 
         Args:
-            what: What is requested, for errors.
+            what: The request, for errors.
             topic: The topic, if it is about one.
             ask: Sends the request once.
             retry_count: Maximum number of retries in place of the option's.

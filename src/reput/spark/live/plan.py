@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from reput.client.core.route_cache import TopicRoute
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, one_of
 from reput.format import names
 from reput.format.bodies import MessageQueue
 from reput.spark import plan
@@ -191,16 +191,17 @@ class Planner:
         live = self._live
         clusters = sorted(set(self._known.values()))
         if live.cluster is not None and live.cluster not in clusters:
-            raise InvalidOption("cluster", live.cluster, ", ".join(clusters) or "none is there")
+            raise InvalidOption("cluster", live.cluster, _shown(live.cluster, clusters))
         there = [name for name, cluster in self._known.items() if live.cluster in (None, cluster)]
-        shown = ", ".join(sorted(there)) or "none is registered"
+        there.sort()
         for name in sorted(live.brokers or ()):
             if name not in there:
-                raise InvalidOption("broker", name, f"names of brokers: {shown}")
+                raise InvalidOption("broker", name, f"names of brokers: {_shown(name, there)}")
         for option, table in self._options.by_broker():
             for named in table.values():
                 for name in named:
                     if name not in chosen:
+                        shown = _shown(name, there)
                         raise InvalidOption(option, name, f"names of brokers: {shown}")
 
     async def queues(
@@ -246,7 +247,12 @@ class Planner:
         if route is not None:
             self._loss.report(f"topic {topic!r} has no queue to read on the brokers asked for")
             return
-        has = ", ".join((await self._client.topics())[:_NAMES_SHOWN])
+        own = {*self._known.keys(), *self._known.values()}  # each has a topic of its name
+
+        def rank(known: str) -> tuple[bool, str]:
+            return names.kind_of(known) != "user" or known in own, known
+
+        has = one_of(topic, sorted(await self._client.topics(), key=rank), _NAMES_SHOWN)
         self._loss.report(f"topic {topic!r} is not known to {where}; it has {has}")
 
     def _is_assigned(self, queue: MessageQueue) -> bool:
@@ -367,6 +373,10 @@ class Planner:
             sample = await self._client.sample(queue, place)
             count, size = count + sample.count, size + sample.byte_count
         return size / count if count else RECORD_BYTES
+
+
+def _shown(name: str, known: Sequence[str]) -> str:
+    return one_of(name, known) or "none is registered"
 
 
 def split(extents: Sequence[Extent], options: ReadOptions) -> list[LiveTask]:

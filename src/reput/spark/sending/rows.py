@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import types as kinds
 
-from reput.errors import InvalidOption, ReputError
+from reput.errors import InvalidOption, ReputError, similar_name
 from reput.format import names, properties as props
 from reput.spark.rows import FIELDS, RAW_PROPERTIES
 from reput.spark.sending.options import RowOptions
@@ -148,6 +148,14 @@ _COLUMNS: Final = {
 READ_ONLY: Final = frozenset({*FIELDS, RAW_PROPERTIES} - {*_COLUMNS})
 """Columns of reads that are not part of a message to send."""
 
+_OF_KAFKA = {
+    "key": "keys",
+    "value": "body",
+    "headers": "properties",
+    "partition": "queue_id",
+    "timestamp": "born_timestamp",
+}
+"""Columns of Spark's Kafka sink, and what they are here."""
 _WINDOW_ROWS = 1024
 """Number of rows that are Python objects at a time."""
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -185,7 +193,8 @@ def check_columns(schema: pa.Schema, options: RowOptions) -> None:
         if arrow_field.name not in READ_ONLY and (
             column is None or not column.fits(arrow_field.type)
         ):
-            raise InvalidOption("schema", f"{arrow_field.name} {arrow_field.type}", allowed)
+            column_text = f"{arrow_field.name} {arrow_field.type}"
+            raise InvalidOption("schema", column_text, f"{allowed}{_question(arrow_field.name)}")
         if schema.names.count(arrow_field.name) > 1:
             raise InvalidOption("schema", f"{arrow_field.name} twice", "each column once")
     of_reads = [name for name in schema.names if name in READ_ONLY]
@@ -199,6 +208,12 @@ def check_columns(schema: pa.Schema, options: RowOptions) -> None:
         raise InvalidOption("schema", ", ".join(schema.names), f"a column body, of {allowed}")
     if options.topic is None and "topic" not in schema.names:
         raise InvalidOption("topic", None, "the topic of all messages; or a column topic")
+
+
+def _question(name: str) -> str:
+    """Return the question for a misspelt column, or one that is named as in Kafka."""
+    similar = _OF_KAFKA.get(name) or similar_name(name, _COLUMNS)
+    return f"; did you mean {similar!r}?" if similar and similar != name else ""
 
 
 def messages(

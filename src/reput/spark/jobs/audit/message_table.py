@@ -186,7 +186,7 @@ def is_finished(table: str) -> bool:
 
 def _open(table: str) -> tuple[fs.FileSystem, str]:
     if "://" in table:
-        system, root = fs.FileSystem.from_uri(table)
+        system, root = fs.FileSystem.from_uri(files.arrow_uri(table))
         return system, root.rstrip("/")
     return fs.LocalFileSystem(), table.rstrip("/")
 
