@@ -15,11 +15,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ("pytest", "pytest-asyncio", "pytest-xdist", "hypothesis", "moto", "flask", "flask-cors")
+CONNECT = "4.2"
+"""Version with Spark Connect, which needs pandas: the others show that nothing else does."""
 
 
 def create(version: str) -> None:
     """Create the environment, or complete it."""
-    folder = ROOT / f".venv-spark-{version.rpartition('.')[0]}"
+    minor = version.rpartition(".")[0]
+    folder = ROOT / f".venv-spark-{minor}"
     if not folder.exists():
         venv.create(folder, with_pip=True)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -27,7 +30,11 @@ def create(version: str) -> None:
     constraints = folder / "constraints.txt"
     constraints.write_text("".join(f"{pin}\n" for pin in pins if not re.match("pyspark==", pin)))
     command = [folder / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check"]
-    command += ["-c", constraints, "-e", f"{ROOT}[spark,tls]", f"pyspark=={version}", *TOOLS]
+    command += ["-c", constraints, "-e", f"{ROOT}[spark,tls]", *TOOLS]
+    if minor == CONNECT:
+        command += [f"pyspark[connect]=={version}", "pandas<3"]
+    else:
+        command += [f"pyspark=={version}"]
     # The kernels are compiled in .venv.
     subprocess.run(command, check=True, env=os.environ | {"REPUT_WHEEL": "pure"})
 

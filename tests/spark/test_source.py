@@ -257,7 +257,7 @@ def test_an_invalid_option_is_named(spark: SparkSession) -> None:
         load(spark, store, topic="NoSuchTopic").count()
     with pytest.raises(AnalysisException, match="does not exist"):
         load(spark, store / "nowhere")
-    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW .* does the same"):
+    with pytest.raises(AnalysisException, match=r"CREATE TEMPORARY VIEW .* does the same"):
         spark.sql(f"CREATE TABLE stored USING rocketmq OPTIONS (path '{store}')")
     with pytest.raises(AnalysisException, match=r"option .topik. is .x.*allowed: one of allowLive"):
         load(spark, store, topik="x").count()

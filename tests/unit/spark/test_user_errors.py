@@ -84,14 +84,14 @@ def test_a_wrong_path_is_an_error_of_load(tmp_path: Path, store: Path) -> None:
 
 def test_a_table_is_refused_in_a_sentence(store: Path) -> None:
     for name in ("location", "option.path"):
-        with pytest.raises(UnsupportedTable, match="^CREATE TABLE .*: Spark reads tables"):
+        with pytest.raises(UnsupportedTable, match=r"^CREATE TABLE .*: Spark reads tables"):
             source(store, **{name: "x"}).schema()
     with pytest.raises(InvalidOption, match="CREATE TABLE loses all options"):
         RocketMQDataSource({}).schema()
 
 
 def test_options_of_kafka_are_explained() -> None:
-    with pytest.raises(InvalidOption, match="RocketMQ's servers are in nameServer"):
+    with pytest.raises(InvalidOption, match="servers are in nameServer, as host:port"):
         RocketMQDataSource({"kafka.bootstrap.servers": "a:1", "subscribe": "t"}).schema()
 
 

@@ -16,6 +16,7 @@ Nothing changes on the broker.
 import dataclasses
 import functools
 import itertools
+import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -46,7 +47,7 @@ from reput.spark.jobs.compare.findings import (
 from reput.spark.jobs.compare.messages import LogSpan
 from reput.spark.jobs.compare.queues import QueuePart
 from reput.spark.jobs.compare.two_stores import TwoStores
-from reput.spark.jobs.running import Progress, Runner, runner_on
+from reput.spark.jobs.running import Progress, Runner, frame_of, is_connect, runner_on
 from reput.spark.jobs.stopped_store import StoppedStore
 from reput.spark.options import LiveOptions, ReadOptions
 from reput.store import paths
@@ -404,6 +405,11 @@ class _StoreComparison:
             rows = [
                 dataclasses.astuple(item) for item in [*self._sizes(), *_first_of_each(results)]
             ]
+        elif tasks and is_connect(self._spark):
+            pickled = [pickle.dumps(task) for task in tasks]
+            find = functools.partial(_rows, self._sides)
+            spark = _session(self._spark)
+            return frame_of(spark, find, pickled, message_join.FINDING_SCHEMA).drop("number")
         elif tasks:
             parts = _session(self._spark).sparkContext.parallelize(tasks, len(tasks))
             rows = parts.flatMap(functools.partial(_find, self._sides)).map(dataclasses.astuple)
@@ -561,6 +567,10 @@ def _first_of_each(of_tasks: Sequence[list[Mismatch]]) -> list[Mismatch]:
 
 
 # What executors do ----------------------------------------------------------------------------
+
+
+def _rows(sides: TwoStores, parts: tuple[_Part, ...]) -> Iterator[tuple[Any, ...]]:
+    return map(dataclasses.astuple, _find(sides, parts))
 
 
 def _find(sides: TwoStores, parts: tuple[_Part, ...]) -> Iterator[Mismatch]:
