@@ -1,7 +1,7 @@
 """``format("rocketmq")`` with each PySpark since 4.0, in environments of ``make spark-versions``.
 
-The newest is that of all other tests. Without ``REPUT_SPARK_VERSIONS`` there is a short form for the
-oldest alone.
+The newest is that of all other tests. Without ``REPUT_SPARK_VERSIONS`` the oldest alone runs, in a
+short form.
 """
 
 import json

@@ -2,8 +2,8 @@
 
 python version_session.py FOLDER STORE [short]
 
-Prints one JSON object. STORE is a store of ``store_builder``. The short form leaves out the archive,
-and all streams but one.
+Prints one JSON object. STORE is a store of ``store_builder``. The short form leaves out archives,
+sinks of batches, and all streams but one.
 """
 
 import json

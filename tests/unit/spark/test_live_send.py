@@ -157,9 +157,15 @@ def test_a_delivery_time_is_refused_with_an_older_broker(mq: LocalBroker) -> Non
         write(mq.namesrv_addr, {"body": [b"x", b"y"], "deliver_at": [None, 1 << 41]})
 
 
-def test_unknown_topics_are_created_like_by_producers(mq: LocalBroker) -> None:
+def test_unknown_topics_are_created_like_by_producers(
+    mq: LocalBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     write(mq.namesrv_addr, {"body": [b"x"] * 10}, topic="New")
     assert len(mq.messages("New", at_least=10)) == 10
+    text = "topic 'New' does not exist: its first message creates it"
+    assert caplog.messages == [text]
+    write(mq.namesrv_addr, {"body": [b"x"]}, topic="New")
+    assert caplog.messages == [text]
 
 
 def test_invalid_rows_and_options_are_refused(mq: LocalBroker) -> None:

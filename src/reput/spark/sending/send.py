@@ -24,7 +24,7 @@ from reput.client.admin import Admin
 from reput.client.admin.messages import END_OF_TIME_MS, KEY_QUERY_COUNT_MAX
 from reput.client.config import ProducerConfig
 from reput.client.core import requests
-from reput.client.core.route_cache import TopicRoute
+from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.message import check_topic, received
 from reput.clock import SystemClock
 from reput.errors import (
@@ -317,6 +317,8 @@ class _Sender:
         if topic is not None:
             return topic
         check_topic(name)
+        with contextlib.suppress(RemotingError):
+            await self._warn_of_new(name)
         route = await self._route(name)
         wanted = self._options.brokers
         queues = [
@@ -327,6 +329,13 @@ class _Sender:
             given = ", ".join(sorted(wanted or ()))
             raise InvalidOption("broker", given, f"brokers of topic {name!r}: {known}")
         return self._topics.setdefault(name, _Topic(route, QueueDealer(queues, self._partition)))
+
+    async def _warn_of_new(self, topic: str) -> None:
+        """Log a topic that the first message will create: it may be misspelt."""
+        try:
+            await self._admin.topic_route(topic)
+        except NoRoute:
+            log.warning("topic %r does not exist: its first message creates it", topic)
 
     async def _route(self, topic: str) -> TopicRoute:
         patience = self._patience()
