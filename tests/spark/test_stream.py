@@ -27,12 +27,16 @@ import store_fixture
 from reput.client import blocking
 from reput.client.message import Message
 from reput.clock import ManualClock
+from reput.spark import datasource_api
 from reput.store.incoming import IncomingMessage
 from reput.testing import LocalBroker
 from spark.live_traffic import queue
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+LIMITED = pytest.mark.skipif(
+    not datasource_api.HAS_READ_LIMITS, reason="this PySpark passes no limits of micro-batches"
+)
 WAIT_S = 300
 ATTEMPTS = 5
 LATE = "Python worker failed to connect back"
@@ -160,6 +164,7 @@ def expected(**counts: int) -> list[tuple[str, int, int]]:
     return sorted((topic, i % 2, i // 2) for topic, count in counts.items() for i in range(count))
 
 
+@LIMITED
 def test_messages_are_read_once_over_restarts_of_query_and_broker(
     spark: SparkSession, sink: Sink, broker: Broker
 ) -> None:
@@ -185,6 +190,7 @@ def test_messages_are_read_once_over_restarts_of_query_and_broker(
     assert sink.places() == expected(TopicA=40, TopicB=20, TopicC=10)
 
 
+@LIMITED
 def test_a_failed_batch_of_a_live_broker_is_repeated_unchanged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -235,6 +241,7 @@ def test_invalid_options_of_a_stream_are_errors(spark: SparkSession, sink: Sink)
         sink.writer(frame).start().awaitTermination(WAIT_S)
 
 
+@LIMITED
 @pytest.mark.soak
 @pytest.mark.parametrize("version", golden.VERSIONS)
 def test_a_stream_returns_the_rows_of_a_batch_read(
@@ -257,6 +264,7 @@ def test_a_stream_returns_the_rows_of_a_batch_read(
     assert max(counts) <= 400
 
 
+@LIMITED
 @pytest.mark.soak
 def test_a_running_query_reads_new_messages(
     spark: SparkSession, sink: Sink, broker: Broker
@@ -276,6 +284,7 @@ def test_a_running_query_reads_new_messages(
     assert sink.places() == expected(TopicA=30, TopicB=10, TopicD=25)
 
 
+@LIMITED
 @pytest.mark.soak
 @pytest.mark.crash
 def test_messages_are_read_once_over_kills_of_the_driver(

@@ -1,11 +1,12 @@
 """``format("rocketmq")`` with each PySpark since 4.0, in environments of ``make spark-versions``.
 
-The newest is that of all other tests. Without ``REPUT_SPARK_VERSIONS`` the oldest alone runs, in a
-short form.
+The newest is that of all other tests. Without ``REPUT_SPARK_VERSIONS`` the tests that need no JVM
+run with the oldest, and nothing else.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,32 +21,49 @@ VERSIONS = ("4.0", "4.1", "4.2")
 CONNECT = "4.2"
 """Version whose environment has Spark Connect."""
 COUNT = 120
-IS_LONG = "REPUT_SPARK_VERSIONS" in os.environ
+WITHOUT_SESSION = ("datasource_api", "sink", "user_errors")
+"""Unit tests of what differs between versions."""
+SESSIONS = pytest.mark.skipif(
+    "REPUT_SPARK_VERSIONS" not in os.environ,
+    reason="REPUT_SPARK_VERSIONS is not set: make spark-versions sets it",
+)
 
 
-def run(version: str, script: str, *arguments: object) -> dict[str, Any]:
-    """Run a script in the environment of a version; skip the test without one."""
+def run(version: str, *arguments: object) -> str:
+    """Run Python in the environment of a version, and return its output; skip without one."""
     python = ROOT / f".venv-spark-{version}" / "bin" / "python"
     if not python.exists():
         pytest.skip(f"there is no {python.parent.parent.name}: make spark-versions creates it")
     ran = subprocess.run(
-        [python, Path(__file__).with_name(script), *map(str, arguments)],
+        [python, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         timeout=900,
+        cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": str(python)},
     )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    printed: dict[str, Any] = json.loads(ran.stdout)
-    return printed
+    assert ran.returncode == 0, f"{ran.stdout[-3000:]}{ran.stderr[-3000:]}"
+    return ran.stdout
 
 
-@pytest.mark.parametrize("version", VERSIONS if IS_LONG else VERSIONS[:1])
+def session(version: str, script: str, *arguments: object) -> dict[str, Any]:
+    """Run a script of this folder, which prints a JSON object."""
+    got: dict[str, Any] = json.loads(run(version, Path(__file__).with_name(script), *arguments))
+    return got
+
+
+def test_the_oldest_without_a_session() -> None:
+    tests = [f"tests/unit/spark/test_{name}.py" for name in WITHOUT_SESSION]
+    printed = run(VERSIONS[0], "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert re.search(r"^\d+ passed", printed, re.MULTILINE), printed
+
+
+@SESSIONS
+@pytest.mark.parametrize("version", VERSIONS)
 def test_reads_sinks_jobs_and_streams(version: str, tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(COUNT))
-    form = "long" if IS_LONG else "short"
-    got = run(version, "version_session.py", tmp_path, built.root, form)
+    got = session(version, "version_session.py", tmp_path, built.root)
     assert got["version"].startswith(f"{version}.")
     assert [tuple(row) for row in got["batch"]] == sorted(
         (message.queue_id, message.queue_offset, len(message.body), len(message.properties))
@@ -55,10 +73,6 @@ def test_reads_sinks_jobs_and_streams(version: str, tmp_path: Path) -> None:
     assert "option 'sql92'" in got["errors"]["task"]
     for error in got["errors"].values():
         assert "Traceback" not in error
-    assert got["streams"]["count"] == COUNT
-    if not IS_LONG:
-        assert got["streams"]["errors"] == [""]
-        return
     assert got["sink"] == COUNT
     assert got["jobs"] == [COUNT, True, COUNT]
     refused, *others = got["streams"]["errors"]
@@ -67,11 +81,11 @@ def test_reads_sinks_jobs_and_streams(version: str, tmp_path: Path) -> None:
         assert refused == ""
     else:
         assert "option 'maxOffsetsPerTrigger' is 10; allowed: left out with availableNow" in refused
-    assert got["streams"]["limited_count"] == COUNT
+    assert got["streams"]["count"] == got["streams"]["limited_count"] == COUNT
     assert got["streams"]["batches"] == [0, 1, 2, 3]
 
 
-@pytest.mark.skipif(not IS_LONG, reason="part of make spark-versions: it starts another JVM")
+@SESSIONS
 def test_everything_through_spark_connect(tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(COUNT))
     copy = tmp_path / "copy"
@@ -85,7 +99,7 @@ def test_everything_through_spark_connect(tmp_path: Path) -> None:
     data = bytearray(log_file.read_bytes())
     data[message.physical_offset - int(log_file.name) + 16] ^= 1  # its flag
     log_file.write_bytes(data)
-    got = run(CONNECT, "connect_session.py", tmp_path, built.root, copy)
+    got = session(CONNECT, "connect_session.py", tmp_path, built.root, copy)
     assert got.pop("session").startswith("pyspark.sql.connect.")
     tasks = got.pop("steps")
     assert tasks[0][:2] == ["archive", 0]
