@@ -111,12 +111,14 @@ hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECON
 interop-all: jdk-dev venv ## Run the tests against every RocketMQ version
 	REPUT_INTEROP=all $(PYTEST) -m interop
 
-# Its own interpreter runs the tests of each version, and starts Spark's workers.
+# Its own interpreter runs the tests of each version, and starts Spark's workers. Older PySparks leave
+# sockets to the garbage collector, which is an error in our own tests.
 spark-versions: jdk venv $(SPARK_ENVIRONMENTS:=/.installed) ## Run the Spark tests with each PySpark since 4.0, in environments of their own
 	REPUT_SPARK_VERSIONS=all $(BIN)/python -m pytest tests/spark/test_versions.py
 	for environment in $(SPARK_ENVIRONMENTS); do \
 	    PYSPARK_PYTHON=$$PWD/$$environment/bin/python \
-	        $$environment/bin/python -m pytest -m "not soak" tests/spark || exit 1; \
+	        $$environment/bin/python -m pytest -m "not soak" -W ignore::ResourceWarning \
+	        -W ignore::pytest.PytestUnraisableExceptionWarning tests/spark || exit 1; \
 	done
 
 .venv-spark-%/.installed: pyproject.toml scripts/spark_environment.py
