@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "how-to" / "run-on-a-cluster.md").read_text(encoding="ut
 
 def test_python_blocks_are_valid() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.ImportFrom):
