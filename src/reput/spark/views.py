@@ -4,6 +4,7 @@
 ``topics``, ``checkpoint``. Columns: docs/reference/spark-schema.md.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from reput.spark.store_opening import store_paths
 from reput.store.commit_log_view import LogBatch
 from reput.store.index_view import IndexFileView
 from reput.store.reader import StoreReader
+
+log = logging.getLogger("reput.spark")
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 T = TypeVar("T")
@@ -327,6 +330,8 @@ def _offsets(reader: StoreReader, options: ReadOptions, part: ViewPart) -> Itera
             low, high = queue.min_offset, queue.max_offset
         lag = high - row.consumer_offset
         rows.append((row.topic, row.group, row.queue_id, row.consumer_offset, low, high, lag))
+    if not rows:
+        log.warning("%s: no group has committed an offset of a selected topic", reader.location)
     yield _rows("offsets", rows)
 
 

@@ -9,6 +9,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 import golden
 import store_builder
 from reput.errors import InvalidOption, ReputError, StoreUnavailable, one_of
+from reput.spark import views
 from reput.spark.source import RocketMQDataSource, UnsupportedTable
 from reput.spark.store_planner import DataLoss
 from reput.store import files
@@ -134,3 +135,12 @@ def test_paths_of_hadoop_and_databricks() -> None:
     assert files.absolute("dbfs:/data") == "dbfs:/data"
     with pytest.raises(StoreUnavailable, match="dbfs:/no/store does not exist"):
         source("dbfs:/no/store").schema()
+
+
+def test_a_store_without_consumer_offsets_says_so(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = source(store, view="offsets")._options
+    (part,) = views.partitions(options)
+    assert [*views.read(options, ["topic"], part)] == []
+    assert caplog.messages == [f"{store}: no group has committed an offset of a selected topic"]
