@@ -191,6 +191,11 @@ def _is_pushdown_worker() -> bool:
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
 
 
+def _is_nothing(partition: InputPartition | None) -> bool:
+    """Return whether this is the task of a plan without partitions: None in PySpark 4.0."""
+    return partition is None or partition.value is None
+
+
 class StorePartition(InputPartition):
     """A part of one or more stores."""
 
@@ -220,7 +225,7 @@ class MessageReader(DataSourceReader):
         """Yield the rows of a partition as Arrow batches."""
         # A plan without partitions still runs one task, with nothing to read. Spark pickles the
         # reader before it asks for partitions, so that results of planning travel in the tasks.
-        if partition.value is None:
+        if _is_nothing(partition):
             return iter(())
         rows: Iterator[pa.RecordBatch] = self._scan().read(partition.value)
         return rows
@@ -378,7 +383,7 @@ class ViewReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        if partition.value is None:
+        if _is_nothing(partition):
             return iter(())
         return views.read(self._options, self._columns, partition.value)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import store_builder
 from reput.errors import InvalidOption, StoreUnavailable
-from reput.spark.datasource_api import plain_errors
-from reput.spark.source import UnlimitedStreamReader
+from reput.spark.datasource_api import InputPartition, plain_errors
+from reput.spark.source import RocketMQDataSource, UnlimitedStreamReader
 from reput.spark.store_planner import DataLoss
 
 COLUMNS = StructType([StructField("queue_offset", LongType())])
@@ -96,6 +96,16 @@ def test_available_now_reports_deleted_queues(tmp_path: Path) -> None:
         read(reader, start, end)
     reader = reader_of(rest, failOnDataLoss=False)
     assert read(reader, start, reader.latestOffset()) == [1]
+
+
+@pytest.mark.parametrize("view", ["messages", "topics"])
+@pytest.mark.parametrize("nothing", [None, InputPartition(None)])
+def test_a_plan_without_partitions_has_one_empty_task(
+    tmp_path: Path, view: str, nothing: InputPartition
+) -> None:
+    source = RocketMQDataSource({"path": str(store(tmp_path / "s", TopicA=1)), "view": view})
+    columns = StructType([StructField("topic", StringType())])
+    assert [*source.reader(columns).read(nothing)] == []
 
 
 # --- errors -------------------------------------------------------------------------------------
