@@ -814,7 +814,7 @@ class ConsumeQueues:
         Raises:
             WriteFailed: The file cannot be opened.
         """
-        path = self._path(queue, start)
+        path = self.path_of(queue, start)
         if path in self._mapped:
             self._mapped.move_to_end(path)
             return
