@@ -182,7 +182,7 @@ LAYOUTS = {
 
 ON_LAYOUTS = pytest.mark.parametrize(("page", "heading"), LAYOUTS)
 
-PARTS = {"SIZE_AND_MAGIC", "PHYSICAL_OFFSET", "PORT", "EXT_END"}
+PARTS = {"SIZE_AND_MAGIC", "PHYSICAL_OFFSET", "PORT", "EXT_END", "_QUEUE_AND_FLAG"}
 """Structs that read a part of a layout whose own struct is compared."""
 
 
