@@ -63,11 +63,6 @@ from reput.spark.sending import options as write_options
 from reput.spark.store_opening import check_paths
 from reput.spark.streaming.stream import QueueStream
 
-
-class UnsupportedTable(ReputError):
-    """The source cannot be a table of a catalog."""
-
-
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
@@ -81,6 +76,10 @@ _SPARK_TYPES: dict[pa.DataType, DataType] = {
 }
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+class UnsupportedTable(ReputError):
+    """The source cannot be a table of a catalog."""
 
 
 @plain_errors
