@@ -20,6 +20,7 @@ from reput.errors import (
     Unreachable,
     similar_name,
 )
+from reput.format import codes
 
 if TYPE_CHECKING:
     from reput.client.admin import Admin
@@ -215,16 +216,6 @@ def choose_queues(
 
 
 def version_text(number: int) -> str:
-    """Return the text of a RocketMQ version number: ``4.9.7`` for 407.
-
-    Source: rocketmq 5.5.0 ``MQVersion``: two numbers a release, the first for its snapshot.
-    """
-    if not _VERSION_4_0_0_SNAPSHOT <= number < _HIGHER_VERSION:
-        return str(number)
-    release, is_final = divmod(number - _VERSION_4_0_0_SNAPSHOT, 2)
-    text = ".".join(str(400 + release))
-    return text if is_final else f"{text}-SNAPSHOT"
-
-
-_VERSION_4_0_0_SNAPSHOT = 212
-_HIGHER_VERSION = 612
+    """Return the text of a RocketMQ version number: ``4.9.7`` for 407."""
+    name = codes.version_desc(number).removeprefix("V").replace("_SNAPSHOT", "-SNAPSHOT")
+    return name.replace("_", ".")

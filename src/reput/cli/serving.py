@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reput.broker.server import Broker
     from reput.broker.settings.config import BrokerConfig
     from reput.namesrv.config import NamesrvConfig
-    from reput.remoting.metrics_server import Meter
+    from reput.remoting.metrics_server import Detail, Family, HistogramFamily, Meter
 
 DEFAULT_FOLDER = "reput-data"
 LOG_FILE_BYTES = 256 * 1024 * 1024
@@ -504,8 +504,18 @@ async def _monitored(server: "Broker", option: str) -> AsyncIterator[None]:
             _log.warning("address check: %s", problem)
 
     task = asyncio.create_task(check_addresses(), name="address check")
+
+    async def queues(query: Mapping[str, str]) -> "list[Family | HistogramFamily]":
+        from reput.broker.monitoring import queue_metrics
+
+        return await queue_metrics.answer(server, query)
+
+    config, refusals = server.settings.broker, server.serving.refusals
     try:
-        async with _metrics(broker_meter, server.serving.refusals, server.settings.broker, option):
+        async with (
+            _metrics(broker_meter, refusals, config, option, {"/metrics/queues": queues}),
+            _exporter(server, refusals),
+        ):
             yield
     finally:
         task.cancel()
@@ -518,6 +528,7 @@ async def _metrics(
     refusals: Refusals,
     config: "BrokerConfig | NamesrvConfig",
     option: str,
+    details: "Mapping[str, Detail] | None" = None,
 ) -> AsyncIterator[None]:
     """Serve metrics and health if configured.
 
@@ -526,21 +537,53 @@ async def _metrics(
         refusals: Counts of refused requests.
         config: Settings of the server.
         option: Option of the metrics port, for the error that the port is in use.
+        details: Further pages, by path.
     """
     if not config.metrics_port:
         yield
         return
+    address = config.reput_metrics_address, config.metrics_port
+    async with _measured(make_meter, refusals, address, option, details):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _exporter(server: "Broker", refusals: Refusals) -> AsyncIterator[None]:
+    """Serve metrics under RocketMQ's names if configured."""
+
+    def rocketmq_meter() -> "Meter":
+        from reput.broker.monitoring.current_meter import CurrentMeter
+        from reput.broker.monitoring.rocketmq_metrics import RocketmqMeter
+
+        return CurrentMeter(server, RocketmqMeter)
+
+    config = server.settings.broker
+    if not config.exports_metrics:
+        yield
+        return
+    address = config.metrics_prom_exporter_host or config.bind_address
+    port = config.metrics_prom_exporter_port
+    option = "metricsPromExporterPort in broker.conf"
+    async with _measured(rocketmq_meter, refusals, (address, port), option):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _measured(
+    make_meter: Callable[[], "Meter"],
+    refusals: Refusals,
+    address: tuple[str, int],
+    option: str,
+    details: "Mapping[str, Detail] | None" = None,
+) -> AsyncIterator[None]:
+    """Serve metrics and health at an address; arguments as of ``_metrics``."""
     # In a thread: the imports take long, and the server is already serving.
     meter = await asyncio.to_thread(make_meter)
     from reput.remoting.metrics_server import MetricsServer
 
-    metrics = MetricsServer(
-        meter,
-        host=config.reput_metrics_address,
-        port=config.metrics_port,
-        refusals=refusals,
-    )
-    with readable_errors(config.metrics_port, option):
+    host, port = address
+    metrics = MetricsServer(meter, host=host, port=port, refusals=refusals, details=details)
+    with readable_errors(port, option):
         metrics.start()
     try:
         yield

@@ -12,6 +12,21 @@ VERSION = 407
 V4_9_4."""
 VERSION_NAME = "V4_9_7"
 
+_V4_0_0_SNAPSHOT, _HIGHER_VERSION = 212, 612
+
+
+def version_desc(number: int) -> str:
+    """Return Java's name of a RocketMQ version number: ``V4_9_7`` for 407.
+
+    Versions before 4.0 and after 5.9 have their number. Source: rocketmq 5.5.0 ``MQVersion``: two
+    numbers a release, the first for its snapshot.
+    """
+    if not _V4_0_0_SNAPSHOT <= number < _HIGHER_VERSION:
+        return str(number)
+    release, is_final = divmod(number - _V4_0_0_SNAPSHOT, 2)
+    return f"V{'_'.join(str(400 + release))}{'' if is_final else '_SNAPSHOT'}"
+
+
 MASTER_ID = 0
 """Broker id of a master."""
 

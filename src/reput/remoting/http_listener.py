@@ -59,7 +59,8 @@ class HttpListener:
     """Listens on a port, and answers GET and HEAD, and POST if there is a function for it.
 
     Args:
-        answer: Returns the answer to a path; called on the listener's loop, one task per request.
+        answer: Returns the answer to a path, with its query after ``?``; called on the listener's
+            loop, one task per request.
         host: Address to listen on.
         port: Port to listen on; 0 for any free port.
         refusals: Counts refusals by limits.
@@ -197,15 +198,15 @@ class HttpListener:
             return self._too_long(writer)
         except (asyncio.IncompleteReadError, OSError):
             return None  # the client closed the connection
-        path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+        target = rest.partition(b" ")[0].decode("latin-1")
         if post is None and method not in (b"GET", b"HEAD"):
             text = b"GET, HEAD and POST only\n" if self._post else b"GET and HEAD only\n"
             return _bytes_of(HttpAnswer(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", text))
         try:
             if post is None:
-                answer = await self._answer(path)
+                answer = await self._answer(target)
             else:
-                answer = await post(HttpPost(path, headers, body))
+                answer = await post(HttpPost(target.partition("?")[0], headers, body))
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             _log.exception("a request over HTTP failed")
             text = f"{type(error).__name__}: {error}\n".encode(errors="backslashreplace")

@@ -13,10 +13,11 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, ClassVar, Protocol, TypeVar
+from urllib.parse import parse_qsl
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -28,6 +29,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from reput import limits
+from reput.errors import InvalidOption
 from reput.limits import Refusals
 from reput.remoting.health import Health
 from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener, on_loop
@@ -46,6 +48,11 @@ LEFT_OUT = "reput_metrics_series_left_out"
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
+_TOO_LONG = HttpAnswer(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "text/plain",
+    f"the measurement takes more than {_MEASURE_TIMEOUT_MS} ms\n".encode(),
+)
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -84,6 +91,13 @@ class Meter(Protocol):
         """Return all metrics."""
 
 
+Detail = Callable[[Mapping[str, str]], Coroutine[Any, Any, "list[Family | HistogramFamily]"]]
+"""Measures on demand, given the query of a request: name -> value.
+
+Raises ``InvalidOption`` if a value is not allowed.
+"""
+
+
 class MetricsServer:
     """Serves a server's metrics and health over HTTP.
 
@@ -93,6 +107,7 @@ class MetricsServer:
         port: Port to listen on; 0 for any free port.
         answer_timeout_ms: Timeout of the event loop's response, in ms.
         refusals: Counts refusals by limits.
+        details: Further pages, by path; one measurement at a time.
     """
 
     def __init__(
@@ -103,8 +118,11 @@ class MetricsServer:
         port: int = 0,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
         refusals: Refusals | None = None,
+        details: Mapping[str, Detail] | None = None,
     ) -> None:
         self._meter = meter
+        self._details = details or {}
+        self._detail_lock = asyncio.Lock()
         self._answer_timeout_ms = answer_timeout_ms
         self._listener = HttpListener(self._answer, host=host, port=port, refusals=refusals)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -138,10 +156,13 @@ class MetricsServer:
 
     # On the HTTP thread -----------------------------------------------------------------------
 
-    async def _answer(self, path: str) -> HttpAnswer:
+    async def _answer(self, target: str) -> HttpAnswer:
+        path, _, query = target.partition("?")
+        assert self._loop is not None
+        if path in self._details:
+            return await self._detail(self._loop, self._details[path], dict(parse_qsl(query)))
         if path not in ("/metrics", "/health"):
             return NOT_FOUND
-        assert self._loop is not None
         try:
             health = await on_loop(self._loop, self._meter.check_health(), self._answer_timeout_ms)
         except TimeoutError:
@@ -154,9 +175,20 @@ class MetricsServer:
         try:
             families = await asyncio.shield(self._measured(self._loop))
         except TimeoutError:
-            text = f"the measurement takes more than {_MEASURE_TIMEOUT_MS} ms\n".encode()
-            return HttpAnswer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", text)
+            return _TOO_LONG
         return HttpAnswer(HTTPStatus.OK, _TEXT, generate_latest(self._process) + text_of(families))
+
+    async def _detail(
+        self, loop: asyncio.AbstractEventLoop, measure: Detail, query: Mapping[str, str]
+    ) -> HttpAnswer:
+        try:
+            async with self._detail_lock:
+                families = await on_loop(loop, measure(query), _MEASURE_TIMEOUT_MS)
+        except TimeoutError:
+            return _TOO_LONG
+        except InvalidOption as error:
+            return HttpAnswer(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode())
+        return HttpAnswer(HTTPStatus.OK, _TEXT, text_of(families))
 
     def _measured(
         self, loop: asyncio.AbstractEventLoop

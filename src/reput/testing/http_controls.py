@@ -199,7 +199,7 @@ class HttpControls:
         await self._listener.stop()
 
     async def _list(self, path: str) -> HttpAnswer:
-        status = HTTPStatus.OK if path == PREFIX else HTTPStatus.NOT_FOUND
+        status = HTTPStatus.OK if path.partition("?")[0] == PREFIX else HTTPStatus.NOT_FOUND
         return _answer(status, {"post": [PREFIX + name for name in CALLS]})
 
     async def _post(self, request: HttpPost) -> HttpAnswer:

@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,9 @@ import pytest_asyncio
 import broker_subject
 from broker_subject import Subject
 from reput import limits
+from reput.broker.monitoring import queue_metrics
 from reput.broker.monitoring.metrics import Names
-from reput.remoting.metrics_server import MetricsServer
+from reput.remoting.metrics_server import Family, HistogramFamily, MetricsServer
 from reput.remoting.time_slices import run_whole
 
 SAMPLE = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
@@ -263,3 +264,34 @@ async def test_a_port_in_use_is_reported(subject: Subject, server: MetricsServer
     with pytest.raises(OSError, match="in use"):
         other.start()
     await other.stop()
+
+
+async def test_the_queues_of_a_topic_are_measured_on_demand(subject: Subject) -> None:
+    for _ in range(3):
+        await subject.send("T", queue_id=1)
+    subject.parts.deliveries.consumer_offsets.put("T", "G", 1, 1)
+
+    async def queues(query: Mapping[str, str]) -> list[Family | HistogramFamily]:
+        return await queue_metrics.answer(subject.broker, query)
+
+    server = MetricsServer(
+        broker_subject.meter(subject.broker), details={"/metrics/queues": queues}
+    )
+    server.start()
+    try:
+        status, text = await asyncio.to_thread(get, server, "/metrics/queues?topic=T&group=G")
+        assert status == 200
+        assert 'reput_queue_max_offset{queue_id="1",topic="T"} 3.0' in text
+        assert 'reput_queue_max_offset{queue_id="2",topic="T"} 0.0' in text
+        assert 'reput_queue_lag_messages{group="G",queue_id="1",topic="T"} 2.0' in text
+        assert 'reput_queue_consumer_offset{group="G",queue_id="1",topic="T"} 1.0' in text
+        status, text = await asyncio.to_thread(get, server, "/metrics/queues?topic=T")
+        assert status == 200
+        assert "reput_queue_min_offset" in text
+        assert "reput_queue_lag_messages" not in text
+        for query in ("", "?topic=", "?topic=None", "?topic=T&queue=1"):
+            status, text = await asyncio.to_thread(get, server, f"/metrics/queues{query}")
+            assert status == 400
+            assert "allowed: " in text
+    finally:
+        await server.stop()

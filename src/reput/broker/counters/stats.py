@@ -461,6 +461,14 @@ class Stats:
         """Return all counters of a name, by key."""
         return {key: series.value for key, series in self._series.get(name, {}).items()}
 
+    def dead_letters(self) -> dict[tuple[str, str], int]:
+        """Return the messages that became dead letters, by topic and group."""
+        counts = {}
+        for key, value in self.values(SNDBCK2DLQ_TIMES).items():
+            topic, _, group = key.removeprefix(_NO_OWNER).removesuffix(_TO_DLQ).rpartition("@")
+            counts[topic, group] = value
+        return counts
+
     def tps(self, name: str, key: str) -> float:
         """Return the rate of a counter in the last minute; 0 if there is no counter."""
         totals = self.find(name, key)

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from reput.broker.loops import Loops
 from reput.broker.monitoring.metrics import BrokerMeter
+from reput.broker.monitoring.rocketmq_metrics import RocketmqMeter
 from reput.broker.parts import Parts
 from reput.remoting.health import Health
 from reput.remoting.metrics_server import Family, HistogramFamily, single
@@ -30,18 +31,25 @@ class CurrentMeter:
 
     Args:
         broker: The broker.
+        kind: The metrics: ours, or those with RocketMQ's names.
     """
 
-    def __init__(self, broker: MeteredBroker) -> None:
+    def __init__(
+        self,
+        broker: MeteredBroker,
+        kind: type[BrokerMeter] | type[RocketmqMeter] = BrokerMeter,
+    ) -> None:
         self._broker = broker
+        self._kind = kind
         self._meter = self._make()
         self._parts = broker.parts
 
-    def _make(self) -> BrokerMeter:
+    def _make(self) -> BrokerMeter | RocketmqMeter:
         broker = self._broker
-        return BrokerMeter(broker.parts, broker.loops, broker.connection_counts)
+        names_max = broker.parts.settings.broker.reput_metrics_names
+        return self._kind(broker.parts, broker.loops, broker.connection_counts, names_max)
 
-    def _current(self) -> BrokerMeter | None:
+    def _current(self) -> BrokerMeter | RocketmqMeter | None:
         """Return the meter of the current parts; None while there are none."""
         if not self._broker.is_open:
             return None

@@ -3,9 +3,9 @@
 Tables are read in slices, so that a scrape of many queues blocks no requests. The HTTP part is
 ``reput.remoting.metrics_server``.
 
-The number of series is bounded: the first ``NAMES_MAX`` topics, and pairs of topic and group, have
-separate series, all others share the series ``_other``. A name keeps its series as long as it
-exists.
+The number of series is bounded (``reputMetricsNames``): the first topics, and pairs of topic and
+group, have separate series, all others share the series ``_other``. A name keeps its series as long
+as it exists, so that counters do not decrease. Consumer lag has the pairs that lag most (``lags``).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from reput import __version__
 from reput.broker.access.refusals import AccessRefusals
 from reput.broker.counters import stats
 from reput.broker.loops import Loops
-from reput.broker.monitoring import health, replication_state
+from reput.broker.monitoring import health, lags, replication_state
 from reput.broker.parts import Parts
 from reput.broker.replication.reports import Reason
 from reput.broker.replication.state import SlaveState
@@ -40,7 +40,6 @@ QUARANTINING_LOOPS = ("timers", "pops", "transactions", "delayed", "store")
 
 _NAMES_SLICE = 1_000
 """Names that are compared between two yields."""
-_STORE_TIMES_MAX = 2_000  # each reads a record, possibly from disk
 
 
 class Names:
@@ -97,6 +96,8 @@ class BrokerMeter:
         self._connection_counts = connection_counts
         self._topics = Names(names_max)
         self._pairs = Names(names_max)
+        self._names_max = names_max
+        self._lagging: frozenset[lags.Pair] = frozenset()
         self._disk = Disk()
         self._started_ms = parts.clock.monotonic_ms()
 
@@ -406,12 +407,9 @@ class BrokerMeter:
 
     async def _lags(self, turns: Turns) -> AsyncIterator[Family]:
         """Yield deliveries to groups, and their consumer lag."""
-        parts, store = self._parts, self._parts.store
-        got = parts.deliveries.stats.values(stats.GROUP_GET_NUMS)
-        readers = list(parts.deliveries.consumer_offsets.readers())
+        got = self._parts.deliveries.stats.values(stats.GROUP_GET_NUMS)
         await turns.rest()
-        delivered = ((topic, group) for topic, _, group in (key.rpartition("@") for key in got))
-        for _ in self._pairs.keep(itertools.chain(delivered, readers)):
+        for _ in self._pairs.keep((topic, group) for topic, _, group in map(_split, got)):
             await turns.rest()
         labels = ("topic", "group")
         family = Family(
@@ -419,37 +417,28 @@ class BrokerMeter:
         )
         for key, value in got.items():
             await turns.rest()
-            topic, _, group = key.rpartition("@")
+            topic, _, group = _split(key)
             _add(family, self._pairs.label((topic, group)), value)
         yield family
 
-        lags = Family("reput_group_lag_messages", "Messages after the consumer offset.", labels)
+        found = await lags.measure(self._parts, self._names_max, self._lagging, turns)
+        self._lagging = frozenset(found.messages)
+        messages = Family("reput_group_lag_messages", "Messages after the consumer offset.", labels)
+        messages.values = {pair: float(count) for pair, count in found.messages.items()}
+        if found.other_messages is not None:
+            messages.values[OTHER, OTHER] = float(found.other_messages)
+        yield messages
         age = Family(
             "reput_group_lag_seconds",
             "Age of the oldest message after the consumer offset, in the worst queue.",
             labels,
         )
-        now_ms, left = parts.clock.now_ms(), _STORE_TIMES_MAX
-        for topic, group in readers:
-            label = self._pairs.label((topic, group))
-            lag_sum, oldest_ms = 0, now_ms
-            await turns.rest()
-            for queue_id, consumer_offset in parts.deliveries.consumer_offsets.of(
-                topic, group
-            ).items():
-                await turns.rest()
-                next_offset = max(consumer_offset, store.min_offset(topic, queue_id))
-                lag = store.max_offset(topic, queue_id) - next_offset
-                if lag > 0:
-                    lag_sum += lag
-                    if left:
-                        left -= 1
-                        stored_ms = store.store_time(topic, queue_id, next_offset)
-                        oldest_ms = min(oldest_ms, now_ms if stored_ms is None else stored_ms)
-            _add(lags, label, lag_sum)
-            age.values[label] = max(age.values.get(label, 0.0), (now_ms - oldest_ms) / 1000)
-        yield lags
+        age.values = dict(found.seconds.items())
         yield age
+
+
+def _split(key: str) -> tuple[str, str, str]:
+    return key.rpartition("@")
 
 
 def _access_refusals(refusals: AccessRefusals) -> tuple[Family, Family]:

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from reput import config, limits
+from reput.broker.settings import exporter
 from reput.broker.settings.access import AccessSettings
+from reput.broker.settings.exporter import MetricsExporter
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
 from reput.config import JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption, InvalidOptions
@@ -104,6 +106,16 @@ class BrokerConfig:
     """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"
     """Address of that port; 0.0.0.0 gives other machines access."""
+    reput_metrics_names: Count = 500
+    """Topics, and pairs of topic and group, with series of their own; all others share `_other`."""
+    metrics_exporter_type: MetricsExporter = MetricsExporter.DISABLE
+    """``PROM`` serves /metrics under RocketMQ's names at a port of its own."""
+    metrics_prom_exporter_port: Port = exporter.PORT
+    """That port."""
+    metrics_prom_exporter_host: str = ""
+    """Address of that port; if empty, that of ``bindAddress``: other machines have access."""
+    metrics_label: str = ""
+    """Further labels of those metrics: ``instance_id:a,uid:b``."""
 
     # --- access control 1.0 -------------------------------------------------
 
@@ -301,6 +313,12 @@ class BrokerConfig:
         if not self.reput_metrics_address:
             allowed = "an address: 127.0.0.1, or 0.0.0.0 to let other machines in"
             raise InvalidOption("reputMetricsAddress", "", allowed)
+        exporter.check_exporter(self.metrics_exporter_type)
+        _ = self.metric_labels  # refuses wrong ones
+        port = self.metrics_prom_exporter_port
+        if self.exports_metrics and not 0 < port != self.metrics_port:
+            allowed = "1 to 65535, and not metricsPort, as metricsExporterType is PROM"
+            raise InvalidOption("metricsPromExporterPort", port, allowed)
         if self.acl_enable and not self.rocketmq_home:
             allowed = "false, or true with rocketmqHome: the folder that has conf/plain_acl.yml"
             raise InvalidOption("aclEnable", True, allowed)
@@ -317,6 +335,16 @@ class BrokerConfig:
         """Address ``host:port`` of each name server."""
         words = self.namesrv_addr.replace(",", ";").split(";")
         return tuple(word.strip() for word in words if word.strip())
+
+    @property
+    def exports_metrics(self) -> bool:
+        """Whether metrics are served under RocketMQ's names."""
+        return self.metrics_exporter_type is MetricsExporter.PROM
+
+    @property
+    def metric_labels(self) -> dict[str, str]:
+        """Further labels of those metrics."""
+        return exporter.parse_labels(self.metrics_label)
 
     @property
     def ha_peers(self) -> tuple[Network, ...]:

@@ -59,14 +59,15 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             checkSyncStateSetPeriod syncControllerMetadataPeriod fetchControllerAddrByDnsLookup
             brokerHeartbeatInterval brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis""",
         "RocketMQ has no filter servers since 4.2": "filterServerNums",
-        "metrics are at metricsPort": """
+        "metrics are scraped: metricsPort, metricsExporterType=PROM": """
+            metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+            metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
+            metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta""",
+        "reputMetricsNames is the limit of series": "metricsOtelCardinalityLimit",
+        "metrics are served together": """
             enableDetailStat autoDeleteUnusedStats maxStatsIdleTimeInMinutes accountStatsEnable
             accountStatsPrintZeroValues enableLmqStats commercialEnable commercialTimerCount
             commercialTransCount commercialBigCount commercialBaseCount commercialSizePerMsg
-            metricsExporterType metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
-            metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
-            metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
-            metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
             enableConnectionMetrics enableLagAndDlqMetrics enableMessageStoreMetrics
             enablePopMetrics enableRemotingMetrics enableRequestMetrics enableStatsMetrics
             enableTransactionMetrics estimateAccumulation liteLagCountMetricsEnable

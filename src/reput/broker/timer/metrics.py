@@ -54,6 +54,10 @@ class TimerMetrics:
                 self._names[topic_hash] = topic_of(first)
             self.add(self._names[topic_hash], change * count, now_ms)
 
+    def counts(self) -> dict[str, int]:
+        """Return the messages that wait, by topic."""
+        return {name: entry.count for name, entry in self._topics.items()}
+
     def body(self) -> dict[str, object]:
         """Return the reply body of request code 61."""
         return {
