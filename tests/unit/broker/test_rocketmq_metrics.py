@@ -51,39 +51,51 @@ async def test_names_kinds_and_labels_are_those_of_java(tmp_path: Path) -> None:
     )
     async with NameServer(names) as name_server:
         namesrv = f"127.0.0.1:{name_server.port}"
-        async with (
-            broker_subject.running(
-                tmp_path / "store", namesrv_addr=namesrv, metrics_label="instance_id:test,uid:7"
-            ) as subject,
-            traffic(namesrv, subject.address),
-        ):
-            exported = await text(subject)
+        async with broker_subject.running(
+            tmp_path / "store", namesrv_addr=namesrv, metrics_label="instance_id:test,uid:7"
+        ) as subject:
+            async with traffic(namesrv, subject.address):
+                exported = await text(subject)
+            afterwards = samples_of(await text(subject))  # with the consumer offsets of a stop
     assert shape(exported) == {
         name: recorded for name, recorded in OF_JAVA.items() if name not in LEFT_OUT
     }
-    samples = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in exported.splitlines()}
-    common = (
-        'cluster="DefaultCluster",instance_id="test",node_id="broker-a",node_type="broker",'
-        'otel_scope_name="broker-meter",uid="7"'
-    )
-
-    def value(name: str, **labels: str) -> float:
-        known = dict(pair.split("=") for pair in common.split(","))
-        known |= {label: f'"{text}"' for label, text in labels.items()}
-        listed = ",".join(f"{label}={known[label]}" for label in sorted(known))
-        return float(samples[f"rocketmq_{name}{{{listed}}}"])
-
-    # The recorded broker had the same values, apart from the labels that are documented.
+    samples = samples_of(exported)
+    # The recorded broker has the same values, apart from the differences that are documented.
     of_readers = {"topic": "Metered", "consumer_group": "readers", "is_system": "false"}
-    assert value("messages_out_total", is_retry="false", **of_readers) == 9
-    assert value("send_to_dlq_messages_total", **of_readers) == 1
-    assert value("consumer_lag_messages", is_retry="false", **of_readers) == 0
-    assert value("commit_messages_total", topic="_other") == 1
-    assert value("rollback_messages_total", topic="_other") == 1
+    pulled = {**of_readers, "is_retry": "false"}
+    assert samples[series("messages_out_total", **pulled)] == 9
+    assert samples[series("send_to_dlq_messages_total", **of_readers)] == 1
+    assert samples[series("commit_messages_total", topic="_other")] == 1
+    assert samples[series("rollback_messages_total", topic="_other")] == 1
     client = {"language": "python", "version": "v4_9_7", "protocol_type": "remoting"}
-    assert value("producer_connections", **client) == 1
+    assert samples[series("producer_connections", **client)] == 1
     client |= {"consumer_group": "readers", "consume_mode": "push", "is_system": "false"}
-    assert value("consumer_connections", **client) == 1
+    assert samples[series("consumer_connections", **client)] == 1
+    assert afterwards[series("consumer_lag_messages", **pulled)] == 0
+    assert afterwards[series("consumer_lag_latency_milliseconds", **pulled)] == 0
+    assert series("consumer_connections", **client) not in afterwards
+
+
+def samples_of(text: str) -> dict[str, float]:
+    """Return the value of each series, by name and labels."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def series(name: str, **labels: str) -> str:
+    """Return a series of the recorded broker, by its own labels."""
+    known = {
+        "cluster": "DefaultCluster",
+        "instance_id": "test",
+        "node_id": "broker-a",
+        "node_type": "broker",
+        "otel_scope_name": "broker-meter",
+        "uid": "7",
+        **labels,
+    }
+    listed = ",".join(f'{label}="{known[label]}"' for label in sorted(known))
+    return f"rocketmq_{name}{{{listed}}}"
 
 
 async def test_the_worst_groups_have_series(subject: Subject) -> None:

@@ -318,7 +318,7 @@ class RocketmqMeter:
         Java: the type of each message.
         """
         known = self._parts.topics.get(topic)
-        text = "" if known is None else known.attributes.get(MESSAGE_TYPE, "").lower()
+        text = "" if known is None else dict(known.attributes).get(MESSAGE_TYPE, "").lower()
         return _TYPES_OF_SYSTEM.get(topic, text if text in _TYPES else "normal")
 
     async def _messages_out(self, turns: Turns) -> AsyncIterator[Family]:
