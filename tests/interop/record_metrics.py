@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from interop.java_cluster import JavaCluster, free_port
 from reput.client import (
     Admin,
+    ClientConfig,
     ConsumeContext,
     ConsumeFromWhere,
     ConsumerConfig,
@@ -26,6 +27,7 @@ from reput.client import (
     Message,
     PopConsumer,
     Producer,
+    ProducerConfig,
     PushConsumer,
     ReceivedMessage,
     TransactionProducer,
@@ -60,7 +62,9 @@ async def traffic(namesrv: str, broker: str) -> AsyncIterator[None]:
     rolled back. Group ``readers`` consumes all, and sends the first one back; it becomes a dead
     letter. Group ``poppers`` pops.
     """
-    async with Admin(namesrv) as admin:
+    patient = ClientConfig(namesrv_addr=namesrv, request_timeout_ms=GUARD_S * 1000)
+    sending = ProducerConfig(send_timeout_ms=GUARD_S * 1000)
+    async with Admin(client=patient) as admin:
         await admin.create_topic("Metered", queue_count=1, broker=broker)
         for group in ("readers", "poppers"):
             await admin.create_group(group, broker=broker)
@@ -72,17 +76,17 @@ async def traffic(namesrv: str, broker: str) -> AsyncIterator[None]:
         received.extend(message.body for message in messages)
         return ConsumeResult.LATER if messages[0].body == b"0" else ConsumeResult.SUCCESS
 
-    reader = PushConsumer("readers", namesrv=namesrv, listener=consume, config=dead)
+    reader = PushConsumer("readers", client=patient, listener=consume, config=dead)
     await reader.subscribe("Metered")
-    popper = PopConsumer("poppers", namesrv=namesrv, config=CONFIG)
+    popper = PopConsumer("poppers", client=patient, config=CONFIG)
     await popper.subscribe("Metered")
-    async with Producer("senders", namesrv=namesrv) as producer, reader, popper:
+    async with Producer("senders", client=patient, config=sending) as producer, reader, popper:
         for number in range(6):
             await producer.send(Message("Metered", b"%d" % number))
         await producer.send(Message("Metered", b"level", delay_level=1))
         await producer.send(Message("Metered", b"timer", delay_ms=1_000))
         async with TransactionProducer(
-            "deciders", namesrv=namesrv, check=lambda _: TransactionState.COMMIT
+            "deciders", client=patient, config=sending, check=lambda _: TransactionState.COMMIT
         ) as decider:
             for state in (TransactionState.COMMIT, TransactionState.ROLLBACK):
                 await decider.send_in_transaction(
@@ -109,7 +113,7 @@ def scrape(port: int) -> str:
 def shape(text: str) -> dict[str, dict[str, Any]]:
     """Return the metrics of a text: name -> kind, names of labels, bounds of buckets.
 
-    Without labels of single scopes: ``le``, and those that the exporter's library adds.
+    Without the label ``le`` of buckets.
     """
     shapes: dict[str, dict[str, Any]] = {}
     for family in text_string_to_metric_families(text):

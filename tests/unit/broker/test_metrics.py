@@ -17,7 +17,8 @@ import broker_subject
 from broker_subject import Subject
 from reput import limits
 from reput.broker.monitoring import queue_metrics
-from reput.broker.monitoring.metrics import Names
+from reput.broker.monitoring.metrics import BrokerMeter, Names
+from reput.broker.monitoring.rocketmq_metrics import RocketmqMeter
 from reput.remoting.metrics_server import Family, HistogramFamily, MetricsServer
 from reput.remoting.time_slices import run_whole
 
@@ -194,7 +195,11 @@ async def test_a_failed_measurement_of_a_table_hides_no_other(
     assert metrics["reput_topics"] > 0
 
 
-async def test_a_long_measurement_lets_other_tasks_run(subject: Subject) -> None:
+@pytest.mark.parametrize("kind", [BrokerMeter, RocketmqMeter])
+async def test_a_long_measurement_lets_other_tasks_run(
+    subject: Subject, kind: type[BrokerMeter] | type[RocketmqMeter]
+) -> None:
+    broker = subject.broker
     for i in range(3_000):
         subject.parts.deliveries.consumer_offsets.put("T", f"group-{i}", 0, 0)
     turns = 0
@@ -207,7 +212,7 @@ async def test_a_long_measurement_lets_other_tasks_run(subject: Subject) -> None
 
     counting = asyncio.create_task(count())
     began = time.process_time()
-    await broker_subject.meter(subject.broker).measure()
+    await kind(broker.parts, broker.loops, broker.connection_counts, 500).measure()
     spent_s = time.process_time() - began
     counting.cancel()
     # With slices of 2 ms, whatever other work this process has.

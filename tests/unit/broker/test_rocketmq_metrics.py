@@ -1,4 +1,4 @@
-"""The metrics under RocketMQ's names, compared with those that Java's broker exports."""
+"""The metrics under RocketMQ's names, compared with a recorded scrape of Java's broker."""
 
 import json
 from pathlib import Path

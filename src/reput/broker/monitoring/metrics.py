@@ -421,19 +421,19 @@ class BrokerMeter:
             _add(family, self._pairs.label((topic, group)), value)
         yield family
 
-        found = await lags.measure(self._parts, self._names_max, self._lagging, turns)
-        self._lagging = frozenset(found.messages)
+        current = await lags.measure(self._parts, self._names_max, self._lagging, turns)
+        self._lagging = frozenset(current.messages)
         messages = Family("reput_group_lag_messages", "Messages after the consumer offset.", labels)
-        messages.values = {pair: float(count) for pair, count in found.messages.items()}
-        if found.other_messages is not None:
-            messages.values[OTHER, OTHER] = float(found.other_messages)
+        messages.values = {pair: float(count) for pair, count in current.messages.items()}
+        if current.other_messages is not None:
+            messages.values[OTHER, OTHER] = float(current.other_messages)
         yield messages
         age = Family(
             "reput_group_lag_seconds",
             "Age of the oldest message after the consumer offset, in the worst queue.",
             labels,
         )
-        age.values = dict(found.seconds.items())
+        age.values = dict(current.seconds.items())
         yield age
 
 

@@ -1,11 +1,12 @@
 """The metrics of a broker under RocketMQ's names, served on ``metricsPromExporterPort``.
 
-Names, kinds and labels are those that a broker of 5.5.0 exports with ``metricsExporterType=PROM``,
-including the units that its library appends. ``LEFT_OUT`` has the metrics that are missing here.
-The number of series is bounded as in ``metrics``; the series ``_other`` has what is not counted
-separately. Source: rocketmq 5.5.0 ``BrokerMetricsManager``, ``DefaultStoreMetricsManager``,
-``RemotingMetricsManager``, ``PopMetricsManager``, ``ConsumerLagCalculator``; what it exports is
-recorded in tests/data/metrics.
+Names, kinds and labels are those of a broker of 5.5.0 with ``metricsExporterType=PROM``, including
+the units that its library appends. ``LEFT_OUT`` has the metrics that are missing here. The number
+of series is bounded as in ``metrics``; values without a topic are in the series ``_other``.
+
+Source: rocketmq 5.5.0 ``BrokerMetricsManager``, ``DefaultStoreMetricsManager``,
+``RemotingMetricsManager``, ``PopMetricsManager``, ``ConsumerLagCalculator``; recorded in
+tests/data/metrics.
 """
 
 import asyncio
@@ -366,24 +367,24 @@ class RocketmqMeter:
         return (*named.label(pair), _is_retry(pair), _is_system(pair))
 
     async def _lags(self, turns: Turns) -> AsyncIterator[Family]:
-        found = await lags.measure(self._parts, self._names_max, self._lagging, turns)
-        self._lagging = frozenset(found.messages)
+        current = await lags.measure(self._parts, self._names_max, self._lagging, turns)
+        self._lagging = frozenset(current.messages)
         messages = self._family(
             "rocketmq_consumer_lag_messages", "Messages after the consumer offset.", _OF_GROUP
         )
         latency = self._family(
             "rocketmq_consumer_lag_latency_milliseconds", "Age of the oldest of them.", _OF_GROUP
         )
-        for pair, count in found.messages.items():
+        for pair, count in current.messages.items():
             await turns.rest()
             if pair[1] in names.GROUPS_OF_BROKERS:
                 continue  # these are no consumers, and their topics have no other use
             labels = (*pair, _is_retry(pair), _is_system(pair))
             self._add(messages, labels, count)
-            if pair in found.seconds:
-                self._add(latency, labels, found.seconds[pair] * 1000)
-        if found.other_messages is not None:
-            self._add(messages, (OTHER, OTHER, "false", "false"), found.other_messages)
+            if pair in current.seconds:
+                self._add(latency, labels, current.seconds[pair] * 1000)
+        if current.other_messages is not None:
+            self._add(messages, (OTHER, OTHER, "false", "false"), current.other_messages)
         yield messages
         yield latency
 

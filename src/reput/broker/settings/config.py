@@ -107,11 +107,11 @@ class BrokerConfig:
     reput_metrics_address: str = "127.0.0.1"
     """Address of that port; 0.0.0.0 gives other machines access."""
     reput_metrics_names: Count = 500
-    """Topics, and pairs of topic and group, with series of their own; all others share `_other`."""
+    """Topics, and pairs of topic and group, with separate series; all others share ``_other``."""
     metrics_exporter_type: MetricsExporter = MetricsExporter.DISABLE
-    """``PROM`` serves /metrics under RocketMQ's names at a port of its own."""
+    """``PROM``: also serve /metrics under RocketMQ's names, at a separate port."""
     metrics_prom_exporter_port: Port = exporter.PORT
-    """That port."""
+    """HTTP port of those metrics."""
     metrics_prom_exporter_host: str = ""
     """Address of that port; if empty, that of ``bindAddress``: other machines have access."""
     metrics_label: str = ""
@@ -315,10 +315,10 @@ class BrokerConfig:
             raise InvalidOption("reputMetricsAddress", "", allowed)
         exporter.check_exporter(self.metrics_exporter_type)
         _ = self.metric_labels  # refuses wrong ones
-        port = self.metrics_prom_exporter_port
-        if self.exports_metrics and not 0 < port != self.metrics_port:
+        exporter_port = self.metrics_prom_exporter_port
+        if self.exports_metrics and not 0 < exporter_port != self.metrics_port:
             allowed = "1 to 65535, and not metricsPort, as metricsExporterType is PROM"
-            raise InvalidOption("metricsPromExporterPort", port, allowed)
+            raise InvalidOption("metricsPromExporterPort", exporter_port, allowed)
         if self.acl_enable and not self.rocketmq_home:
             allowed = "false, or true with rocketmqHome: the folder that has conf/plain_acl.yml"
             raise InvalidOption("aclEnable", True, allowed)
