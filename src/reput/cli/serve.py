@@ -181,13 +181,24 @@ def _broker(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="report everything that is wrong with the settings, and exit: with 2 if the broker "
-        "would not start",
+        help="report whether the broker can take over the store, and exit: settings, folder, "
+        "features in use, machine; with 0 if it can, with 2 if not. Only reads, also beside a "
+        "running Java broker",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="refuse unknown settings and settings without effect, instead of a warning",
+        help="refuse unknown settings and settings without effect, instead of a warning; with "
+        "--check, end with 1 if there are other warnings",
+    )
+    parser.add_argument(
+        "--for-java",
+        metavar="VERSION",
+        help="with --check, for the way back: report what a Java broker of this version, 4.5 to "
+        "5.5, could not read or protect",
+    )
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="with --check, print JSON"
     )
     # Of ``reput up --replicas``: its end, even by SIGKILL, closes the pipe.
     parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
@@ -195,6 +206,9 @@ def _broker(arguments: Sequence[str]) -> int:
     _add_printing(parser)
     _add_logging(parser, "info")
     options = _options(parser, arguments)
+    for name, is_given in (("--json", options["as_json"]), ("--for-java", options["for_java"])):
+        if is_given and not options["check"]:
+            parser.error(f"{name} is allowed with --check only")
     from reput.cli import serving
 
     return serving.broker(**options)

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from reput import config as settings, descriptors, remote_settings
 from reput.cli import garbage
-from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
+from reput.cli.exit_codes import EXIT_INTERRUPTED
+from reput.cli.processes import owner_of_port, owner_of_store
 from reput.cli.server_texts import CannotServe, join_address, own_address
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.limits import Refusals
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
-    from reput.broker.settings.config import BrokerConfig
+    from reput.broker.settings.config import BrokerConfig, BrokerSettings
     from reput.namesrv.config import NamesrvConfig
     from reput.remoting.metrics_server import Detail, Family, HistogramFamily, Meter
 
@@ -136,6 +137,8 @@ def broker(
     print_important: bool,
     check: bool = False,
     strict: bool = False,
+    as_json: bool = False,
+    for_java: str | None = None,
     stop_with_stdin: bool = False,
 ) -> int:
     """Run a broker; return the exit code."""
@@ -151,14 +154,17 @@ def broker(
     }
     if namesrv_addr is None and "namesrvAddr" not in keys_of(path):
         explicit["namesrv_addr"] = os.environ.get("NAMESRV_ADDR")  # as mqbroker does
-    try:
-        loaded = config.load(path, environment=environment(), explicit=_given(explicit))
-    except InvalidOption as error:
-        if check:
-            return _report_check(error, ())
-        raise
+
+    def load() -> "BrokerSettings":
+        return config.load(path, environment=environment(), explicit=_given(explicit))
+
     if check:
-        return _report_check(None, loaded.warnings, is_strict=strict)
+        from reput.cli.moving import report
+
+        return report.check(
+            load, keys_of(path), is_strict=strict, as_json=as_json, for_java=for_java
+        )
+    loaded = load()
     if strict and loaded.warnings:
         raise CannotServe("; ".join(loaded.warnings))
     for warning in loaded.warnings:
@@ -311,24 +317,6 @@ def up(
         return code
 
     return run(body)
-
-
-def _report_check(
-    error: InvalidOption | None, warnings: Sequence[str], *, is_strict: bool = False
-) -> int:
-    """Print the faults in the settings of a broker; return the exit code."""
-    problems = getattr(error, "problems", (error,)) if error is not None else ()
-    for problem in problems:
-        print(f"wrong    {problem}")
-    for warning in warnings:
-        print(f"warning  {warning}")
-    if problems:
-        print(f"The broker would not start: {len(problems)} settings are wrong.")
-    elif warnings and is_strict:
-        print("The broker would not start with --strict.")
-    else:
-        print("The broker would start with these settings.")
-    return EXIT_ERROR if problems or (warnings and is_strict) else 0
 
 
 def _refuse_store(root: str) -> None:
@@ -615,56 +603,19 @@ def readable_errors(port: int, option: str, *, store: str | None = None) -> Iter
             raise
         if error.errno == errno.EADDRNOTAVAIL:
             raise CannotServe(f"the address to listen on is not of this machine: {error}") from None
-        taken = next((number for number in (port, port - 2) if _owner_of_port(number)), port)
+        taken = next((number for number in (port, port - 2) if owner_of_port(number)), port)
         if error.errno == errno.EACCES:
             raise CannotServe(f"port {taken} needs more rights; choose another: {option}") from None
-        owner = _owner_of_port(taken)
+        owner = owner_of_port(taken)
         by = f" by {owner}" if owner else ""
         note = "" if taken == port else f", the fast port of {port},"
         raise CannotServe(f"port {taken}{note} is in use{by}; choose another: {option}") from None
     except StoreUnavailable as error:
-        owner = _owner_of_store(store) if store else ""
+        owner = owner_of_store(store) if store else ""
         if not owner or "is in use" not in str(error):
             raise
         text = f"{store} is in use by {owner}; stop it, or choose another: --store"
         raise CannotServe(text) from None
-
-
-def _owner_of_store(root: str) -> str:
-    """Return the process that has a store open; empty if it cannot be determined."""
-    lock = f"{root}/lock"
-    try:
-        wanted = os.stat(lock)  # noqa: PTH116 - compared with os.stat of descriptors
-    except OSError:
-        return ""
-    return _process_with(lambda status: os.path.samestat(status, wanted))
-
-
-def _owner_of_port(port: int) -> str:
-    """Return the process that listens on a port; empty if it cannot be determined."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                    inodes.add(int(words[9]))
-    return _process_with(lambda status: status.st_ino in inodes) if inodes else ""
-
-
-def _process_with(is_wanted: Callable[[os.stat_result], bool]) -> str:
-    """Return the process that has a file or socket open: ``pid 17 (python -m reput up)``."""
-    for process in Path("/proc").glob("[0-9]*"):
-        if int(process.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            for descriptor in os.scandir(process / "fd"):
-                with contextlib.suppress(OSError):
-                    if is_wanted(os.stat(descriptor.path)):  # noqa: PTH116 - called thousands of times
-                        words = (process / "cmdline").read_bytes().split(b"\0")
-                        text = b" ".join(words).decode(errors="replace").strip()
-                        return f"pid {process.name} ({text[:80]})"
-    return ""
 
 
 # --- texts and settings -------------------------------------------------------------------------

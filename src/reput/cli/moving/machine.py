@@ -1,0 +1,178 @@
+"""Checks of the machine: disk, file system, descriptors, ports, addresses."""
+
+import errno
+import resource
+import shutil
+import socket
+from pathlib import Path
+
+from reput import descriptors
+from reput.broker.settings.config import FAST_PORT_DISTANCE, HA_PORT_DISTANCE, BrokerSettings
+from reput.cli.moving.findings import Findings
+from reput.cli.printing import size_text
+from reput.cli.processes import owner_of_port
+from reput.store.config import BrokerRole, StoreConfig
+from reput.store.reader import Condition, StoreReader
+
+_DOUBTFUL_FILE_SYSTEMS = {
+    "nfs": "a lock may not exclude brokers on other machines, and a sync may not be durable",
+    "nfs4": "a lock may not exclude brokers on other machines, and a sync may not be durable",
+    "cifs": "locks and maps of files are not reliable",
+    "overlay": "it is the file system of a container, and is deleted with it",
+    "tmpfs": "it is in memory: a restart of the machine deletes it",
+}
+"""File systems that are wrong for a store -> why."""
+_MOUNTS = Path("/proc/self/mounts")
+_MAPS_MAX = Path("/proc/sys/vm/max_map_count")
+_MAPS_RESERVED = 4096
+"""Maps that queues, index, libraries and allocations need besides those of the log."""
+
+
+def check(reader: StoreReader | None, settings: BrokerSettings) -> Findings:
+    """Check the machine.
+
+    Args:
+        reader: The store; None without one.
+        settings: Settings with which the broker would start.
+    """
+    findings = Findings("machine")
+    _check_disks(settings.store, findings)
+    _check_limits(reader, settings, findings)
+    _check_ports(reader, settings, findings)
+    _check_address(settings, findings)
+    return findings
+
+
+def _check_disks(config: StoreConfig, findings: Findings) -> None:
+    folders = dict.fromkeys((config.store_path_root_dir, *config.commit_log_folders))
+    devices = set()
+    for folder in folders:
+        place = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
+        device = place.stat().st_dev
+        if device in devices:
+            continue
+        devices.add(device)
+        usage = shutil.disk_usage(place)
+        percent = round(100 * usage.used / max(usage.used + usage.free, 1))
+        text = f"{folder} is {percent} % full, {size_text(usage.free)} free"
+        action = "free space, or wait until old files have expired"
+        warning, limit = config.disk_space_warning_level_ratio, config.disk_max_used_space_ratio
+        if percent > warning:
+            findings.stop("disk", f"{text}: puts are refused above {warning} %", action)
+        elif usage.free < config.mapped_file_size_commit_log:
+            findings.stop("disk", f"{text}: too little for the next log file", action)
+        elif percent > limit:
+            findings.warn(
+                "disk", f"{text}: above {limit} % expired files are deleted early", action
+            )
+        else:
+            findings.ok("disk", text)
+        kind = _file_system(place)
+        if kind in _DOUBTFUL_FILE_SYSTEMS:
+            text = f"{folder} is on {kind}: {_DOUBTFUL_FILE_SYSTEMS[kind]}"
+            findings.warn("file system", text, "move the folder to a local disk (ext4, xfs)")
+
+
+def _file_system(place: Path) -> str:
+    """Return the type of the file system of a path; empty if it is unknown."""
+    try:
+        lines = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    found, kind = -1, ""
+    for line in lines:
+        words = line.split()
+        mount = words[1].replace("\\040", " ")
+        if len(mount) >= found and place.resolve().is_relative_to(mount):
+            found, kind = len(mount), words[2]
+    return kind
+
+
+def _check_limits(reader: StoreReader | None, settings: BrokerSettings, findings: Findings) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.broker.reput_connections_max + descriptors.FILES_RESERVED
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        findings.warn(
+            "descriptors",
+            f"at most {hard}, for {wanted - descriptors.FILES_RESERVED} connections and the files",
+            f"ulimit -Hn {wanted}, or LimitNOFILE={wanted} in the unit of systemd",
+        )
+    else:
+        findings.ok("descriptors", f"{'unlimited' if hard < 0 else hard}")
+    try:
+        maps_max = int(_MAPS_MAX.read_text())
+    except (OSError, ValueError):
+        return
+    needed = (len(reader.log.files) if reader is not None else 0) + _MAPS_RESERVED
+    if maps_max < needed:
+        findings.warn(
+            "vm.max_map_count",
+            f"{maps_max}; up to {needed} maps may be needed",
+            f"sysctl -w vm.max_map_count={max(needed, 262144)}",
+        )
+
+
+def _check_ports(reader: StoreReader | None, settings: BrokerSettings, findings: Findings) -> None:
+    broker, store = settings.broker, settings.store
+    ports = {"listenPort": broker.listen_port}
+    if broker.fast_port_enable and broker.listen_port:
+        ports["listenPort - 2"] = broker.listen_port - FAST_PORT_DISTANCE
+    if store.broker_role is not BrokerRole.SLAVE and broker.listen_port:
+        ha_port = store.ha_listen_port
+        ports["haListenPort"] = broker.listen_port + HA_PORT_DISTANCE if ha_port < 0 else ha_port
+    if broker.metrics_port:
+        ports["metricsPort"] = broker.metrics_port
+    is_running = reader is not None and reader.state.condition is Condition.RUNNING
+    free = []
+    for key, port in ports.items():
+        if not port:
+            continue  # any free port
+        host = broker.reput_metrics_address if key == "metricsPort" else broker.bind_address
+        reason = _refusal(host, port)
+        if not reason:
+            free.append(str(port))
+            continue
+        owner = owner_of_port(port)
+        by = f" by {owner}" if owner else ""
+        if is_running and reason == "is in use":
+            action = "it is free once the running broker has stopped; check again then"
+            findings.warn("ports", f"{key} {port} is in use{by}", action)
+        else:
+            findings.stop("ports", f"{key} {port} {reason}{by}", f"stop that process, or set {key}")
+    if free:
+        findings.ok("ports", f"{', '.join(free)} can be listened on")
+
+
+def _refusal(host: str, port: int) -> str:
+    """Return why a port cannot be listened on; empty if it can."""
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(kind, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return "is in use"
+        return f"cannot be listened on: {error.strerror}"
+    return ""
+
+
+def _check_address(settings: BrokerSettings, findings: Findings) -> None:
+    address = settings.broker.broker_ip1
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.bind(place)
+    except socket.gaierror as error:
+        action = "set it to an address that clients can reach"
+        findings.stop("brokerIP1", f"{address} is unknown: {error.strerror}", action)
+    except OSError:
+        findings.warn(
+            "brokerIP1",
+            f"{address} is not an address of this machine",
+            "correct it, unless clients reach this machine by it (a service, or translation)",
+        )
+    else:
+        findings.ok("brokerIP1", f"clients connect to {address}")

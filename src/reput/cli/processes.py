@@ -1,0 +1,43 @@
+"""The process of this machine that has a port or a file, for the errors of server commands."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def owner_of_store(root: str) -> str:
+    """Return the process that has a store open; empty if it cannot be determined."""
+    lock = f"{root}/lock"
+    try:
+        wanted = os.stat(lock)  # noqa: PTH116 - compared with os.stat of descriptors
+    except OSError:
+        return ""
+    return _process_with(lambda status: os.path.samestat(status, wanted))
+
+
+def owner_of_port(port: int) -> str:
+    """Return the process that listens on a port; empty if it cannot be determined."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                    inodes.add(int(words[9]))
+    return _process_with(lambda status: status.st_ino in inodes) if inodes else ""
+
+
+def _process_with(is_wanted: Callable[[os.stat_result], bool]) -> str:
+    """Return the process that has a file or socket open: ``pid 17 (python -m reput up)``."""
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            for descriptor in os.scandir(process / "fd"):
+                with contextlib.suppress(OSError):
+                    if is_wanted(os.stat(descriptor.path)):  # noqa: PTH116 - called thousands of times
+                        words = (process / "cmdline").read_bytes().split(b"\0")
+                        text = b" ".join(words).decode(errors="replace").strip()
+                        return f"pid {process.name} ({text[:80]})"
+    return ""
