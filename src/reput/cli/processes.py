@@ -33,8 +33,8 @@ def _process_with(is_wanted: Callable[[os.stat_result], bool]) -> str:
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():
             continue
-        with contextlib.suppress(OSError):
-            for descriptor in os.scandir(process / "fd"):
+        with contextlib.suppress(OSError), os.scandir(process / "fd") as descriptors:
+            for descriptor in descriptors:
                 with contextlib.suppress(OSError):
                     if is_wanted(os.stat(descriptor.path)):  # noqa: PTH116 - called thousands of times
                         words = (process / "cmdline").read_bytes().split(b"\0")

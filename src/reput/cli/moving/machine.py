@@ -12,7 +12,7 @@ from reput.cli.moving.findings import Findings
 from reput.cli.printing import size_text
 from reput.cli.processes import owner_of_port
 from reput.store.config import BrokerRole, StoreConfig
-from reput.store.reader import Condition, StoreReader
+from reput.store.reader import StoreReader
 
 _DOUBTFUL_FILE_SYSTEMS = {
     "nfs": "a lock may not exclude brokers on other machines, and a sync may not be durable",
@@ -122,7 +122,7 @@ def _check_ports(reader: StoreReader | None, settings: BrokerSettings, findings:
         ports["haListenPort"] = broker.listen_port + HA_PORT_DISTANCE if ha_port < 0 else ha_port
     if broker.metrics_port:
         ports["metricsPort"] = broker.metrics_port
-    is_running = reader is not None and reader.state.condition is Condition.RUNNING
+    holder = reader.state.lock_holder if reader is not None else None
     free = []
     for key, port in ports.items():
         if not port:
@@ -134,7 +134,8 @@ def _check_ports(reader: StoreReader | None, settings: BrokerSettings, findings:
             continue
         owner = owner_of_port(port)
         by = f" by {owner}" if owner else ""
-        if is_running and reason == "is in use":
+        is_holders = holder is not None and (not owner or owner.startswith(f"pid {holder} "))
+        if is_holders and reason == "is in use":
             action = "it is free once the running broker has stopped; check again then"
             findings.warn("ports", f"{key} {port} is in use{by}", action)
         else:
