@@ -69,6 +69,7 @@ def test_reads_sinks_jobs_and_streams(version: str, tmp_path: Path) -> None:
         (message.queue_id, message.queue_offset, len(message.body), len(message.properties))
         for message in built.messages
     )
+    assert got["nothing"] == 0
     assert "option 'mode' is 'LOUD'" in got["errors"]["option"]
     assert "option 'sql92'" in got["errors"]["task"]
     for error in got["errors"].values():

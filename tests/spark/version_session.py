@@ -123,6 +123,7 @@ def main(folder: str, store: str) -> None:
         "version": pyspark.__version__,
         "has_read_limits": datasource_api.HAS_READ_LIMITS,
         "batch": session.batch(),
+        "nothing": session.load(store, startingPhysicalOffset=1 << 50).count(),
         "errors": session.errors(),
         "sink": session.sink(),
         "jobs": session.jobs(),
