@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import broker_subject
+import golden
 from reput.broker.monitoring.metrics import NAMES_MAX
 from reput.broker.settings.access import AccessSettings
+from reput.cli import main as cli
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.metrics import NameServerMeter
 from reput.namesrv.server import NameServer
@@ -25,6 +27,7 @@ TESTING = HOW_TO / "test-with-a-local-broker.md"
 RUNNING = HOW_TO / "run-a-broker.md"
 ASKING = HOW_TO / "ask-and-trace.md"
 POPPING = HOW_TO / "pop-messages.md"
+MOVING = HOW_TO / "move-from-a-java-broker.md"
 TRANSACTIONS = HOW_TO / "send-in-transactions.md"
 
 
@@ -67,6 +70,34 @@ def test_the_blocks_of_send_in_transactions_run(
         names: dict[str, object] = {"mq": mq}
         for block in blocks:
             exec(compile(block, TRANSACTIONS.name, "exec"), names)
+
+
+def test_the_checks_of_move_from_a_java_broker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run its commands beside a store, and compare the lines that it shows."""
+    root = golden.unpack("4.9.7", "unclean")
+    settings = golden.manifest("4.9.7", "unclean")["config"] | {
+        "storePathRootDir": root,
+        "listenPort": 0,
+        "haListenPort": 0,
+        "brokerIP1": "127.0.0.1",
+    }
+    conf = "".join(f"{key}={value}\n" for key, value in settings.items())
+    (tmp_path / "broker.conf").write_text(conf)
+    monkeypatch.chdir(tmp_path)
+    page = MOVING.read_text()
+    commands = re.findall(r"^reput (broker .*--check.*)$", page, re.MULTILINE)
+    assert len(commands) == 3
+    printed = []
+    for command in commands:
+        assert cli.run(command.split()) == 0
+        printed.append(capsys.readouterr().out)
+    (shown,) = re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    start, end = shown.replace("/data/rocketmq/store", str(root)).split("…\n")
+    assert printed[0].startswith(start)
+    assert end.startswith("Go, with ")
+    assert re.search(r"^Go, with \d+ warnings\.$", printed[0], re.MULTILINE)
 
 
 def test_its_tests_pass(tmp_path: Path) -> None:
