@@ -90,7 +90,7 @@ def _check_folders(reader: StoreReader, findings: Findings) -> None:
             "tiered storage",
             f"{_TIERED} exists: old messages may be in the second tier only",
             "let all groups read them first, remove messageStorePlugIn, and move this file away; "
-            "reput serves only what is in the commit log",
+            "reput serves the commit log alone",
         )
     dledger = [entry.name for entry in folder.entries("") if _is_dledger(entry.name)]
     if dledger:
@@ -180,8 +180,8 @@ def _listed(topics: list[str]) -> str:
 def waiting(reader: StoreReader) -> Mapping[str, int]:
     """Return the messages that wait in the store, by what they wait for.
 
-    Half messages, pops and timer messages are upper bounds: those of them that are done cannot be
-    told apart without reading the messages.
+    Half messages, pops and timer messages are upper bounds: which of them are done is not known
+    without reading the messages.
 
     Raises:
         CorruptRecord: A table cannot be read.
@@ -259,13 +259,13 @@ def _check_access(
     in_rocksdb = reader.folder.entry(paths.JAVA_USERS) is not None
     has_users = reader.folder.entry(paths.USERS) is not None
     if in_rocksdb and not has_users:
-        found = f"users and rules are in the RocksDB store {Path(paths.JAVA_USERS).parent}"
+        fact = f"users and rules are in the RocksDB store {Path(paths.JAVA_USERS).parent}"
         action = (
             "copy them from the running Java broker: reput access user copy, reput access acl copy "
             "(docs/how-to/secure-a-broker.md)"
         )
         add = findings.stop if access.authentication_enabled else findings.warn
-        add("access control 2.0", found, action)
+        add("access control 2.0", fact, action)
     elif access.authentication_enabled:
         users = _member_count(reader, paths.USERS, "userTable") if has_users else 0
         first = len(access.first_users)

@@ -15,14 +15,14 @@ class Verdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MoveFinding:
     """A thing that was checked."""
 
     area: str
     """``settings``, ``store``, ``features``, ``machine`` or ``way back``."""
     subject: str
     verdict: Verdict
-    found: str
+    fact: str
     action: str = ""
     """What to do; empty for ``ok``."""
 
@@ -36,19 +36,19 @@ class Findings:
 
     def __init__(self, area: str) -> None:
         self._area = area
-        self.all: list[Finding] = []
+        self.all: list[MoveFinding] = []
 
-    def ok(self, subject: str, found: str) -> None:
+    def ok(self, subject: str, fact: str) -> None:
         """Add a finding that needs no action."""
-        self._add(subject, Verdict.OK, found, "")
+        self._add(subject, Verdict.OK, fact, "")
 
-    def warn(self, subject: str, found: str, action: str) -> None:
+    def warn(self, subject: str, fact: str, action: str) -> None:
         """Add a finding with which the broker starts nevertheless."""
-        self._add(subject, Verdict.WARNING, found, action)
+        self._add(subject, Verdict.WARNING, fact, action)
 
-    def stop(self, subject: str, found: str, action: str) -> None:
+    def stop(self, subject: str, fact: str, action: str) -> None:
         """Add a finding that forbids the move."""
-        self._add(subject, Verdict.STOP, found, action)
+        self._add(subject, Verdict.STOP, fact, action)
 
-    def _add(self, subject: str, verdict: Verdict, found: str, action: str) -> None:
-        self.all.append(Finding(self._area, subject, verdict, found, action))
+    def _add(self, subject: str, verdict: Verdict, fact: str, action: str) -> None:
+        self.all.append(MoveFinding(self._area, subject, verdict, fact, action))

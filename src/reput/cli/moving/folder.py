@@ -177,11 +177,11 @@ def _check_records(reader: StoreReader, findings: Findings) -> None:
         count += len(batch.positions)
         damages += batch.damage
     if damages:
-        lost, one = sum(damage.length for damage in damages), damages[0]
+        lost, hole = sum(damage.length for damage in damages), damages[0]
         findings.warn(
             "records",
             f"{len(damages)} holes of {size_text(lost)} in the last {size_text(end - start)}, the "
-            f"first at physical offset {one.physical_offset}: {one.reason}",
+            f"first at physical offset {hole.physical_offset}: {hole.reason}",
             "it was there before the move and stays as it is; reput store verify shows all damage",
         )
     else:
@@ -230,8 +230,8 @@ def _check_sizes(reader: StoreReader, config: StoreConfig, findings: Findings) -
             1,
         ),
     )
-    for key, configured, found, unit in families:
-        sizes = Counter(size for size in found if size)
+    for key, configured, file_sizes, unit in families:
+        sizes = Counter(size for size in file_sizes if size)
         others = {size: count for size, count in sizes.items() if size != configured}
         if not others:
             if sizes:

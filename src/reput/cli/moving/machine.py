@@ -79,12 +79,12 @@ def _file_system(place: Path) -> str:
         lines = _MOUNTS.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    found, kind = -1, ""
+    depth, kind = -1, ""
     for line in lines:
         words = line.split()
         mount = words[1].replace("\\040", " ")
-        if len(mount) >= found and place.resolve().is_relative_to(mount):
-            found, kind = len(mount), words[2]
+        if len(mount) >= depth and place.resolve().is_relative_to(mount):
+            depth, kind = len(mount), words[2]
     return kind
 
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 from reput.broker.settings.config import BrokerSettings
 from reput.cli.exit_codes import EXIT_DAMAGE, EXIT_ERROR
 from reput.cli.moving import features, folder, machine, way_back
-from reput.cli.moving.findings import Finding, Findings, Verdict
+from reput.cli.moving.findings import Findings, MoveFinding, Verdict
 from reput.cli.printing import printable
 from reput.clock import SystemClock
 from reput.errors import InvalidOption, ReputError
@@ -49,23 +49,23 @@ def check(
     except InvalidOption as error:
         for problem in getattr(error, "problems", (error,)):
             findings.stop(_SETTINGS, str(problem), "correct it in broker.conf")
-        found = findings.all
+        results = findings.all
     else:
         store = settings.store.store_path_root_dir
         for text in settings.warnings:
             findings.warn(_SETTINGS, text, "remove it, or correct it")
-        found = [*findings.all, *_check_all(settings, given, version)]
-    code = _exit_code(found, is_strict=is_strict)
+        results = [*findings.all, *_check_all(settings, given, version)]
+    code = _exit_code(results, is_strict=is_strict)
     if as_json:
-        print(json.dumps(_document(found, store, for_java, code), indent=2, ensure_ascii=False))
+        print(json.dumps(_document(results, store, for_java, code), indent=2, ensure_ascii=False))
     else:
-        _print_text(found, store, for_java, code)
+        _print_text(results, store, for_java, code)
     return code
 
 
 def _check_all(
     settings: BrokerSettings, given: Mapping[str, str], version: way_back.Version | None
-) -> list[Finding]:
+) -> list[MoveFinding]:
     now_ms = SystemClock().now_ms()
     checked = Findings("store")
     try:
@@ -91,9 +91,9 @@ def _check_all(
     return [finding for part in parts for finding in part.all]
 
 
-def _exit_code(found: Iterable[Finding], *, is_strict: bool) -> int:
+def _exit_code(results: Iterable[MoveFinding], *, is_strict: bool) -> int:
     worst = 0
-    for finding in found:
+    for finding in results:
         if finding.verdict is Verdict.STOP:
             return EXIT_ERROR
         if finding.verdict is Verdict.WARNING and is_strict:
@@ -104,7 +104,7 @@ def _exit_code(found: Iterable[Finding], *, is_strict: bool) -> int:
 
 
 def _document(
-    found: list[Finding], store: str, for_java: str | None, code: int
+    results: list[MoveFinding], store: str, for_java: str | None, code: int
 ) -> dict[str, object]:
     return {
         "go": code == 0,
@@ -112,7 +112,7 @@ def _document(
         "store": store or None,
         "for_java": for_java,
         "counts": {
-            verdict.value: sum(finding.verdict is verdict for finding in found)
+            verdict.value: sum(finding.verdict is verdict for finding in results)
             for verdict in Verdict
         },
         "findings": [
@@ -120,48 +120,48 @@ def _document(
                 "area": finding.area,
                 "subject": finding.subject,
                 "verdict": finding.verdict.value,
-                "found": finding.found,
+                "found": finding.fact,
                 "action": finding.action or None,
             }
-            for finding in found
+            for finding in results
         ],
     }
 
 
-def _print_text(found: list[Finding], store: str, for_java: str | None, code: int) -> None:
+def _print_text(results: list[MoveFinding], store: str, for_java: str | None, code: int) -> None:
     titles = {
         "store": f"Store {store}",
         "features": "Features in use",
         "machine": "Machine",
         "way back": f"Way back to RocketMQ {for_java}",
     }
-    settings = [finding for finding in found if finding.area == _SETTINGS]
+    settings = [finding for finding in results if finding.area == _SETTINGS]
     for finding in settings:
         word = "wrong" if finding.verdict is Verdict.STOP else "warning"
-        print(f"{word:<8} {printable(finding.found)}")
+        print(f"{word:<8} {printable(finding.fact)}")
     wrong = sum(finding.verdict is Verdict.STOP for finding in settings)
     if wrong:
         print(f"The broker would not start: {wrong} settings are wrong.")
         return
-    is_refused = settings and code == EXIT_ERROR and not _stops(found)
+    is_refused = settings and code == EXIT_ERROR and not _stops(results)
     print("The broker would not start with --strict." if is_refused else _WOULD_START)
-    rest = (finding for finding in found if finding.area != _SETTINGS)
+    rest = (finding for finding in results if finding.area != _SETTINGS)
     for area, group in groupby(rest, attrgetter("area")):
         print(f"\n{printable(titles[area])}")
         for finding in group:
-            print(f"{finding.verdict:<8} {finding.subject}: {printable(finding.found)}")
+            print(f"{finding.verdict:<8} {finding.subject}: {printable(finding.fact)}")
             if finding.action:
                 print(f"{'':<8} -> {printable(finding.action)}")
-    print(f"\n{_conclusion(found, code)}")
+    print(f"\n{_conclusion(results, code)}")
 
 
-def _stops(found: Iterable[Finding]) -> int:
-    return sum(finding.verdict is Verdict.STOP for finding in found)
+def _stops(results: Iterable[MoveFinding]) -> int:
+    return sum(finding.verdict is Verdict.STOP for finding in results)
 
 
-def _conclusion(found: list[Finding], code: int) -> str:
-    warnings = sum(finding.verdict is Verdict.WARNING for finding in found)
-    if stops := _stops(found):
+def _conclusion(results: list[MoveFinding], code: int) -> str:
+    warnings = sum(finding.verdict is Verdict.WARNING for finding in results)
+    if stops := _stops(results):
         return f"No go: {stops} findings stop the move; {warnings} warnings."
     if code:
         return f"No go with --strict: {warnings} warnings."

@@ -26,7 +26,7 @@ def _words(text: str) -> frozenset[str]:
 OURS = _words("""
     fastPortEnable haAckAfter haDivergedPolicy haForceMaster haSendAfter haTlsEnable indexTags
     metricsPort pullHoldMax rebalanceLockMaxLiveTime""")
-"""Keys of reput alone, besides those that begin with ``reput``."""
+"""Keys of reput alone, besides the ones with the prefix ``reput``."""
 SINCE_4_9 = _words("""
     enableLmq enableMultiDispatch maxLmqConsumeQueueNum readOnlyCommitLogStorePaths slaveTimeout
     storeReplyMessageEnable""")
