@@ -239,12 +239,22 @@ def test_up_continues_a_store_with_other_file_sizes(start: Start, tmp_path: Path
 
 
 def test_up_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
-    port = free_port()
-    with start("up", *ANY_PORT, "--metrics-port", str(port)) as server:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:
+    port, exporter_port = free_port(), free_port()
+    environment = {
+        "REPUT_METRICS_EXPORTER_TYPE": "PROM",
+        "REPUT_METRICS_PROM_EXPORTER_PORT": str(exporter_port),
+        "REPUT_METRICS_PROM_EXPORTER_HOST": "127.0.0.1",
+    }
+    with start("up", *ANY_PORT, "--metrics-port", str(port), environment=environment) as server:
+        url, exporter = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{exporter_port}"
+        with urllib.request.urlopen(f"{url}/health", timeout=WAIT_S) as answer:
             assert json.load(answer)["status"] == "ok"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT_S) as answer:
             assert b"\nreput_healthy 1.0\n" in answer.read()
+        with urllib.request.urlopen(f"{url}/metrics/queues?topic=TBW102", timeout=WAIT_S) as answer:
+            assert b"\nreput_queue_max_offset{" in answer.read()
+        with urllib.request.urlopen(f"{exporter}/metrics", timeout=WAIT_S) as answer:
+            assert b"\nrocketmq_topic_number{" in answer.read()
         more = ("--store", "other", "--metrics-port", str(port))
         text = refused(tmp_path, "up", *ANY_PORT, *more)
         assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
