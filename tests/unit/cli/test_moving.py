@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import socket
 import struct
@@ -28,10 +29,10 @@ GIB = 1 << 30
 @pytest.fixture(autouse=True)
 def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the disk of the machine that runs the tests by one with space."""
-    usage = shutil._ntuple_diskusage(100 * GIB, 40 * GIB, 60 * GIB)  # type: ignore[attr-defined]
+    usage = shutil._ntuple_diskusage(100 * GIB, 40 * GIB, 60 * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     monkeypatch.setattr(machine, "_file_system", lambda _: "ext4")
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (65536, 65536))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (65536, 65536))
 
 
 @pytest.fixture
@@ -390,7 +391,7 @@ def test_a_full_disk(
     free: int,
     verdict: str,
 ) -> None:
-    usage = shutil._ntuple_diskusage(100 * GIB, used * GIB, free * GIB)  # type: ignore[attr-defined]
+    usage = shutil._ntuple_diskusage(100 * GIB, used * GIB, free * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     _, document = check(tmp_path / "none")
     assert "disk" in found(document, verdict)
@@ -400,7 +401,7 @@ def test_doubtful_machines_are_warnings(
     check: Callable[..., tuple[int, Document]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(machine, "_file_system", lambda _: "nfs4")
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (1024, 1024))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     code, document = check(tmp_path / "none", brokerIP1="203.0.113.9")
     assert code == 0
     warnings = found(document, "warning")

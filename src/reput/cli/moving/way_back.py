@@ -39,7 +39,7 @@ SINCE_5 = _words("""
     clearRetryTopicWhenDeleteTopic configBlackList defaultMessageRequestMode
     defaultPopShareQueueNum deleteFileBatchMax diskSpaceCleanForciblyRatio
     diskSpaceWarningLevelRatio enableAutoInSyncReplicas enableMixedMessageType enableRetryTopicV2
-    enabledAppendPropCRC haFlowControlEnable inSyncReplicas initAuthenticationUser
+    enabledAppendPropCRC haFlowControlEnable haMaxGapNotInSync inSyncReplicas initAuthenticationUser
     innerClientAuthenticationCredentials mapperFileSizeBatchConsumeQueue maxFilterMessageSize
     maxHaTransferByteInSecond maxPopPollingSize maxTopicLength migrateAuthFromV1Enabled
     minInSyncReplicas popFromRetryProbability popFromRetryProbabilityForPriority priorityOrderAsc
@@ -48,6 +48,8 @@ SINCE_5 = _words("""
     timerPrecisionMs timerRollWindowSlot timerStopEnqueue timerWheelEnable
     useServerSideResetOffset validateSystemTopicWhenUpdateTopic""")
 """Keys of 5.5.0 that 4.9.7 does not know."""
+UNTIL_4_9 = _words("haSlaveFallbehindMax")
+"""Keys of 4.9.7 that 5.5.0 does not know."""
 
 _ACCESS_1_ENDED: Version = (5, 3, 3)
 _ACCESS_2_BEGAN: Version = (5, 3)
@@ -115,8 +117,7 @@ def _text(version: Version) -> str:
 def unknown_keys(keys: AbstractSet[str], version: Version) -> list[str]:
     """Return the settings of reput that a Java broker of a version ignores, sorted."""
     unknown = {key for key in keys if key.startswith("reput") or key in OURS}
-    if version < (5,):
-        unknown |= keys & SINCE_5
+    unknown |= keys & (SINCE_5 if version < (5,) else UNTIL_4_9)
     if version < (4, 9):
         unknown |= keys & SINCE_4_9
     return sorted(unknown)
