@@ -25,7 +25,9 @@ async def answer(path: str) -> HttpAnswer:
         raise ValueError("a bug: \ud800")
     if path == "/big":
         return HttpAnswer(HTTPStatus.OK, "text/plain", BIG)
-    return HttpAnswer(HTTPStatus.OK, "text/plain", b"here") if path == "/health" else NOT_FOUND
+    if path in ("/health", "/health?now"):
+        return HttpAnswer(HTTPStatus.OK, "text/plain", b"here")
+    return NOT_FOUND
 
 
 class Running:
