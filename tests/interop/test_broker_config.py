@@ -53,6 +53,10 @@ SINCE_5 = {
     "channelExpiredTimeout",  # 4.x: the same two minutes, fixed
     "clearRetryTopicWhenDeleteTopic",
     "configBlackList",
+    "metricsExporterType",
+    "metricsLabel",
+    "metricsPromExporterHost",
+    "metricsPromExporterPort",
     "validateSystemTopicWhenUpdateTopic",
 }
 OF_THE_MACHINE = {"brokerName", "brokerIP1"}

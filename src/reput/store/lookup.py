@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from reput import limits
 from reput.format import cq_unit, lookup_reply
 from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
@@ -58,7 +59,6 @@ class Lookup:
         self._key_words = np.zeros(words.WORDS, np.int64)
         self._key_args = self._key_words.data
         self._key_argument = hot.Address(hot.address_of(self._key_words))
-        self._key_args[words.STEPS_MAX] = _STEPS_MAX
         self._key_args[words.RECORD_BYTES_MAX] = config.record_bytes_max
         self._key_args[words.KEY_COUNT_MAX] = min(config.max_msgs_num_batch, words.RECORDS_MAX)
         self._time_words = np.zeros(words.TIME_WORDS, np.int64)
@@ -101,6 +101,7 @@ class Lookup:
         """
         block, args = self._block, self._key_args
         self._index.publish_rows()
+        args[words.STEPS_MAX] = _steps_max()
         args[words.KEY_LETTERS_MAX] = key_letters_max
         args[words.UNIQUE_COUNT_MAX] = unique_count_max
         block[state.READABLE] = self._commit_log.readable_offset
@@ -143,6 +144,7 @@ class Lookup:
             return None
         self._index.publish_rows()
         args = self._key_args
+        args[words.STEPS_MAX] = _steps_max()
         args[words.BUFFER] = hot.address_of(self._buffer)
         args[words.IS_TAGS] = is_tags
         args[words.BEGIN_MS] = max(min(begin_ms, _TIME_MS_MAX), -_TIME_MS_MAX)
@@ -224,3 +226,8 @@ class Lookup:
             self._commit_log.map_file(args[unmapped])
             result = search()
         return result
+
+
+def _steps_max() -> int:
+    """Return the index entries of one call; slices count a record as more of them."""
+    return min(_STEPS_MAX, limits.INDEX_STEPS.maximum // 8)

@@ -41,7 +41,8 @@ SINCE_5 = _words("""
     diskSpaceWarningLevelRatio enableAutoInSyncReplicas enableMixedMessageType enableRetryTopicV2
     enabledAppendPropCRC haFlowControlEnable haMaxGapNotInSync inSyncReplicas initAuthenticationUser
     innerClientAuthenticationCredentials mapperFileSizeBatchConsumeQueue maxFilterMessageSize
-    maxHaTransferByteInSecond maxPopPollingSize maxTopicLength migrateAuthFromV1Enabled
+    maxHaTransferByteInSecond maxPopPollingSize maxTopicLength metricsExporterType metricsLabel
+    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled
     minInSyncReplicas popFromRetryProbability popFromRetryProbabilityForPriority priorityOrderAsc
     recallMessageEnable retrieveMessageFromPopRetryTopicV1 reviveQueueNum
     serverLoadBalancerEnable syncFromLastFile timerCongestNumEachSlot timerMaxDelaySec
