@@ -106,7 +106,9 @@ def test_every_default_equals_that_of_java(table_oracle: Oracle) -> None:
     if table_oracle.version.startswith("4.5"):
         expected.discard("storeReplyMessageEnable")
     mine = ours()
-    assert {key: mine[key] or "null" for key in expected} == {key: java[key] for key in expected}
+    assert {key: mine[key] or "null" for key in expected} == {
+        key: java[key] or "null" for key in expected
+    }
 
 
 def test_every_key_of_java_is_accepted(table_oracle: Oracle) -> None:
