@@ -26,9 +26,6 @@ _STEPS_MAX = 2048
 _BUFFER_BYTES = 256 * 1024
 _FILES_MAX = 32
 """Log files that one search maps for kernels."""
-_IS_UNMAPPED = -2
-_TIME_MS_MAX = 1 << 60
-"""Times are limited to this, so that sums of times do not overflow."""
 
 
 class Lookup:
@@ -147,8 +144,8 @@ class Lookup:
         args[words.STEPS_MAX] = _steps_max()
         args[words.BUFFER] = hot.address_of(self._buffer)
         args[words.IS_TAGS] = is_tags
-        args[words.BEGIN_MS] = max(min(begin_ms, _TIME_MS_MAX), -_TIME_MS_MAX)
-        args[words.END_MS] = max(min(end_ms, _TIME_MS_MAX), -_TIME_MS_MAX)
+        args[words.BEGIN_MS] = _bounded(begin_ms)
+        args[words.END_MS] = _bounded(end_ms)
         args[words.COUNT_MAX] = max_count
         args[words.BUFFER_ROOM] = min(bytes_max, _BUFFER_BYTES)
         count = self._search(
@@ -207,7 +204,7 @@ class Lookup:
             self._queues.map_for_kernels(queue, queue.files[start])
         args[words.LOW] = low
         args[words.HIGH] = high
-        args[words.TIME_MS] = max(min(timestamp_ms, _TIME_MS_MAX), -_TIME_MS_MAX)
+        args[words.TIME_MS] = _bounded(timestamp_ms)
         args[words.IS_UPPER] = is_upper
         queue_offset = self._search(
             lambda: hot.find_by_time(self._argument, self._time_argument),
@@ -221,11 +218,15 @@ class Lookup:
         self._block[state.READABLE] = self._commit_log.readable_offset
         result = search()
         for _ in range(_FILES_MAX):
-            if result != _IS_UNMAPPED:
+            if result != words.IS_UNMAPPED:
                 break
             self._commit_log.map_file(args[unmapped])
             result = search()
         return result
+
+
+def _bounded(time_ms: int) -> int:
+    return max(min(time_ms, words.TIME_MAX_MS), -words.TIME_MAX_MS)
 
 
 def _steps_max() -> int:

@@ -120,6 +120,18 @@ def find_byte(address, end, byte):
 
 
 @njit(**COMPILE_OPTIONS)
+def is_among_parts(text, size, parts, parts_size, separator):
+    """Return whether a text is one of those between the separators of a list."""
+    end = parts + parts_size
+    while parts < end:
+        part_end = find_byte(parts, end, separator)
+        if part_end - parts == size and same_bytes(parts, text, size):
+            return True
+        parts = part_end + 1
+    return False
+
+
+@njit(**COMPILE_OPTIONS)
 def drop_same_name(first, count, names, name_sizes, values, value_sizes, name, name_size):
     """Remove the pair of the same name from the pairs of a record; return their number."""
     for i in range(first, count):

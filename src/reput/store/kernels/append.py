@@ -259,6 +259,19 @@ def write_index_header(block):
 
 
 @njit(**COMPILE_OPTIONS)
+def topic_prefix(topic, size):
+    """Return the hash of the beginning of a topic's index keys, unsigned."""
+    return (java_hash(0, topic, size) * 31 + HASH_SIGN) & LOW_32
+
+
+@njit(**COMPILE_OPTIONS)
+def tags_prefix(prefix):
+    """Return the hash of the beginning of a topic's tag keys, from that of its keys."""
+    value = (prefix * 31 + TAG_LETTER) & LOW_32
+    return (value * 31 + HASH_SIGN) & LOW_32
+
+
+@njit(**COMPILE_OPTIONS)
 def put_keys(
     block, topic_row, unique, unique_size, keys, keys_size, tags, tags_size, offset, timestamp
 ):
@@ -276,9 +289,8 @@ def put_keys(
             put_entry(block, index_hash(value), offset, timestamp)
         address = word_end + 1
     if tags_size > 0 and word(block, state.INDEX_HAS_TAGS):
-        value = (prefix * 31 + TAG_LETTER) & LOW_32
-        value = (value * 31 + HASH_SIGN) & LOW_32
-        put_entry(block, index_hash(java_hash(value, tags, tags_size)), offset, timestamp)
+        value = java_hash(tags_prefix(prefix), tags, tags_size)
+        put_entry(block, index_hash(value), offset, timestamp)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -520,6 +532,24 @@ def append(block, buffer):
 
 
 @njit(**COMPILE_OPTIONS)
+def place_in_queue(block, row, queue_offset, physical_offset):
+    """Return whether a record is the next one of its queue (1, 0), and why dispatch has to stop.
+
+    It stops where units are missing, and where a queue has begun again; STOP_ROW is then the row.
+    """
+    expected = word(row, state.QUEUE_MAX_OFFSET)
+    if queue_offset > expected:
+        set_word(block, state.STOP_ROW, row)
+        return 0, state.STOP_GAP
+    if queue_offset == 0 < expected and physical_offset >= word(row, state.QUEUE_END_PHYSICAL):
+        set_word(block, state.STOP_ROW, row)
+        return 0, state.STOP_BEGUN
+    if queue_offset >= word(row, state.QUEUE_NEXT_OFFSET):
+        set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
+    return 1 if queue_offset == expected else 0, state.STOP_DONE
+
+
+@njit(**COMPILE_OPTIONS)
 def dispatch(block, buffer, stop_position, end, file_end, base):
     """Entry point: dispatch the records of a log buffer that start before ``stop_position``.
 
@@ -565,19 +595,9 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
         wants_unit = 0
         if kind != PREPARED and kind != ROLLBACK:
             queue_offset = load_i64(source + AT_QUEUE_OFFSET)
-            expected = word(row, state.QUEUE_MAX_OFFSET)
-            if queue_offset > expected:
-                set_word(block, state.STOP_ROW, row)
-                stop = state.STOP_GAP
+            wants_unit, stop = place_in_queue(block, row, queue_offset, base + input_position)
+            if stop != state.STOP_DONE:
                 break
-            end_physical_offset = word(row, state.QUEUE_END_PHYSICAL)
-            if queue_offset == 0 < expected and base + input_position >= end_physical_offset:
-                set_word(block, state.STOP_ROW, row)
-                stop = state.STOP_BEGUN
-                break
-            wants_unit = 1 if queue_offset == expected else 0
-            if queue_offset >= word(row, state.QUEUE_NEXT_OFFSET):
-                set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
         stop = dispatch_record(
             block, topic_row, row, source, properties, properties_end,
             sys_flag, size, base + input_position,

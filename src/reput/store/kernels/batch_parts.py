@@ -9,8 +9,8 @@ makes the common parts once: the fields before the body, and the topic.
 from numba import njit
 
 from reput.format import batch, message as record, properties as props
-from reput.format.kernels.columns import NAME_VALUE, PAIR_END, SPACE, find_byte
-from reput.format.kernels.hashes import is_utf8, same_bytes
+from reput.format.kernels.columns import NAME_VALUE, PAIR_END, SPACE, find_byte, is_among_parts
+from reput.format.kernels.hashes import is_utf8
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -43,18 +43,6 @@ def count_byte(address, end, byte):
 
 
 @njit(**COMPILE_OPTIONS)
-def is_dropped(name, size, dropped, dropped_size):
-    """Return whether a name is on a list in which each name ends with a separator."""
-    end = dropped + dropped_size
-    while dropped < end:
-        name_end = find_byte(dropped, end, PAIR_END)
-        if name_end - dropped == size and same_bytes(dropped, name, size):
-            return True
-        dropped = name_end + 1
-    return False
-
-
-@njit(**COMPILE_OPTIONS)
 def keep_pairs(address, end, dropped, dropped_size, target):
     """Copy properties without the dropped ones, each with its separator; return their size.
 
@@ -66,7 +54,7 @@ def keep_pairs(address, end, dropped, dropped_size, target):
         pair_end = find_byte(address, end, PAIR_END)
         next_pair = min(pair_end + 1, end)
         name_end = find_byte(address, pair_end, NAME_VALUE)
-        if not is_dropped(address, name_end - address, dropped, dropped_size):
+        if not is_among_parts(address, name_end - address, dropped, dropped_size, PAIR_END):
             if target != 0:
                 copy(target + size, address, next_pair - address)
             size += next_pair - address

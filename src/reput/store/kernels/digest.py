@@ -14,7 +14,6 @@ from numba import njit
 
 from reput.format.kernels.columns import AT_QUEUE_ID, AT_QUEUE_OFFSET, SPACE, find_byte
 from reput.format.kernels.hashes import (
-    LOW_32,
     is_utf8,
     java_hash,
     name_slot,
@@ -43,11 +42,9 @@ from reput.format.kernels.memory import (
 )
 from reput.store.kernels import control_block as state, digest_args as args
 from reput.store.kernels.append import (
-    HASH_SIGN,
     INNER_BATCH,
     PREPARED,
     ROLLBACK,
-    TAG_LETTER,
     TRANSACTION,
     count_words,
     deliver_time,
@@ -58,9 +55,12 @@ from reput.store.kernels.append import (
     has_room_for_keys,
     has_room_for_unit,
     index_hash,
+    place_in_queue,
     put_entry,
     put_unit,
     store_timestamp_address,
+    tags_prefix,
+    topic_prefix,
     write_index_header,
 )
 
@@ -94,7 +94,7 @@ def topic_number(words, name, size):
     topic = topics + TOPIC_BYTES * number
     set_word(topic, args.TOPIC_NAME, name)
     set_word(topic, args.TOPIC_NAME_SIZE, size)
-    set_word(topic, args.TOPIC_HASH, (java_hash(0, name, size) * 31 + HASH_SIGN) & LOW_32)
+    set_word(topic, args.TOPIC_HASH, topic_prefix(name, size))
     set_word(topic, args.TOPIC_ROW, 0)
     put_i64(slots + 8 * slot, number + 1)
     set_word(words, args.TOPIC_COUNT, number + 1)
@@ -116,9 +116,7 @@ def put_hashes(hashes, prefix, unique, unique_size, keys, keys_size, tags, tags_
             hashes += 4
         address = word_end + 1
     if tags_size > 0:
-        value = (prefix * 31 + TAG_LETTER) & LOW_32
-        value = (value * 31 + HASH_SIGN) & LOW_32
-        put_i32(hashes, index_hash(java_hash(value, tags, tags_size)))
+        put_i32(hashes, index_hash(java_hash(tags_prefix(prefix), tags, tags_size)))
 
 
 @njit(**COMPILE_OPTIONS)
@@ -249,22 +247,12 @@ def put_digested_units(block, words, number, count, stop_position):
         size = word(entry, args.ENTRY_SIZE)
         flags = word(entry, args.ENTRY_FLAGS)
         kind = flags & TRANSACTION
-        is_queued = False
+        is_queued = 0
         if kind != PREPARED and kind != ROLLBACK:
             queue_offset = word(entry, args.ENTRY_QUEUE_OFFSET)
-            expected = word(row, state.QUEUE_MAX_OFFSET)
-            if queue_offset > expected:
-                set_word(block, state.STOP_ROW, row)
-                stop = state.STOP_GAP
+            is_queued, stop = place_in_queue(block, row, queue_offset, base + position)
+            if stop != state.STOP_DONE:
                 break
-            end_physical_offset = word(row, state.QUEUE_END_PHYSICAL)
-            if queue_offset == 0 < expected and base + position >= end_physical_offset:
-                set_word(block, state.STOP_ROW, row)
-                stop = state.STOP_BEGUN
-                break
-            is_queued = queue_offset == expected
-            if queue_offset >= word(row, state.QUEUE_NEXT_OFFSET):
-                set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
         if is_queued:
             if not has_room_for_unit(row):
                 set_word(block, state.STOP_ROW, row)

@@ -10,28 +10,12 @@ STEPS_MAX entries, runs of more than GAP_UNITS units whose messages are gone.
 from numba import njit
 
 from reput.format import index_entry
-from reput.format.kernels.columns import SPACE, find_byte
-from reput.format.kernels.hashes import LOW_32, java_hash, same_bytes
-from reput.format.kernels.log_scan import (
-    AT_BORN_HOST,
-    AT_MAGIC,
-    AT_SYS_FLAG,
-    BODY_LENGTH_IN_TAIL,
-    BORN_V6,
-    HOST_V4,
-    JUDGED,
-    MESSAGE,
-    TAIL_BYTES,
-    V6_EXTRA,
-    born_to_tail,
-    frame,
-    load_topic_length,
-    topic_length_bytes,
-)
+from reput.format.kernels.columns import SPACE, is_among_parts
+from reput.format.kernels.hashes import java_hash, same_bytes
+from reput.format.kernels.log_scan import JUDGED, MESSAGE, frame
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
-    load_i16,
     load_i32,
     load_i64,
     set_word,
@@ -40,12 +24,14 @@ from reput.format.kernels.memory import (
 from reput.store.kernels import control_block as state, lookup_args as words
 from reput.store.kernels.append import (
     ENTRY_BYTES,
-    HASH_SIGN,
     HEADER_BYTES,
     SLOT_BYTES,
-    TAG_LETTER,
     find_properties,
+    find_texts,
     index_hash,
+    store_timestamp_address,
+    tags_prefix,
+    topic_prefix,
 )
 from reput.store.kernels.pull import FILLER_SIZE, IS_GONE, UNIT_BYTES, file_address
 
@@ -54,10 +40,7 @@ STEPS_OF_FILE = 4
 STEPS_OF_RECORD = 16
 """Index entries that take as long as reading a file's slot, and as checking a record."""
 GAP_UNITS = 64
-FALLS_BACK = -1
-"""Result of a search that is left to slower code."""
-IS_UNMAPPED = -2
-"""Result of a search that needs a log file that is not mapped for kernels."""
+FALLS_BACK, IS_UNMAPPED = words.FALLS_BACK, words.IS_UNMAPPED
 
 
 @njit(**COMPILE_OPTIONS)
@@ -80,40 +63,15 @@ def find_record(block, physical_offset, bytes_max):
     return address if frame(address, size, size, physical_offset) == MESSAGE else 0
 
 
-@njit(**COMPILE_OPTIONS)
-def store_time(address):
-    """Return the store time of a record, ms."""
-    is_v6 = load_i32(address + AT_SYS_FLAG) & BORN_V6
-    return load_i64(address + AT_BORN_HOST + HOST_V4 + (V6_EXTRA if is_v6 else 0))
-
-
 # --- by key ----------------------------------------------------------------------
-
-
-@njit(**COMPILE_OPTIONS)
-def has_word(address, size, key, key_size):
-    """Return whether a key is among the words of a text, between single spaces."""
-    end = address + size
-    while address < end:
-        word_end = find_byte(address, end, SPACE)
-        if word_end - address == key_size and same_bytes(address, key, key_size):
-            return True
-        address = word_end + 1
-    return False
 
 
 @njit(**COMPILE_OPTIONS)
 def carries(address, topic, topic_size, key, key_size, is_tags):
     """Return whether a record is a message of a topic with a key, or with these tags."""
-    magic = load_i32(address + AT_MAGIC)
-    tail = address + AT_BORN_HOST + born_to_tail(load_i32(address + AT_SYS_FLAG))
-    name = tail + TAIL_BYTES + load_i32(tail + BODY_LENGTH_IN_TAIL)
-    name_size = load_topic_length(name, magic)
-    name += topic_length_bytes(magic)
+    _, _, name, name_size, properties, end = find_texts(address)
     if name_size != topic_size or not same_bytes(name, topic, topic_size):
         return False
-    properties = name + name_size + 2
-    end = properties + load_i16(properties - 2)
     unique, unique_size, keys, keys_size, tags, tags_size, _, _, _ = find_properties(
         properties, end
     )
@@ -121,7 +79,7 @@ def carries(address, topic, topic_size, key, key_size, is_tags):
         return tags_size == key_size and same_bytes(tags, key, key_size)
     if unique_size == key_size and same_bytes(unique, key, key_size):
         return True
-    return has_word(keys, keys_size, key, key_size)
+    return is_among_parts(key, key_size, keys, keys_size, SPACE)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -159,10 +117,9 @@ def copy_places(args, count):
 @njit(**COMPILE_OPTIONS)
 def key_hash_of(topic, topic_size, key, key_size, is_tags):
     """Return the hash in the index entries of a topic's key, or of its tags."""
-    value = (java_hash(0, topic, topic_size) * 31 + HASH_SIGN) & LOW_32
+    value = topic_prefix(topic, topic_size)
     if is_tags:
-        value = (value * 31 + TAG_LETTER) & LOW_32
-        value = (value * 31 + HASH_SIGN) & LOW_32
+        value = tags_prefix(value)
     return index_hash(java_hash(value, key, key_size))
 
 
@@ -224,7 +181,7 @@ def find_by_key(block, args, topic, topic_size, key, key_size):
                     steps += STEPS_OF_RECORD
                     if (
                         record != 0
-                        and begin_ms <= store_time(record) <= end_ms
+                        and begin_ms <= load_i64(store_timestamp_address(record)) <= end_ms
                         and carries(record, topic, topic_size, key, key_size, is_tags)
                     ):
                         if count == word(args, words.COUNT_MAX):
@@ -274,7 +231,7 @@ def time_of(block, args, queue_offset):
             set_word(args, words.TIME_UNMAPPED, physical_offset)
             return IS_UNMAPPED
         if record != 0:
-            return max(store_time(record), 0)
+            return max(load_i64(store_timestamp_address(record)), 0)
     return 0 if queue_offset - GAP_UNITS < first else FALLS_BACK
 
 

@@ -13,6 +13,12 @@ RECORDS_MAX = 64
 """Most records that one call of ``find_by_key`` finds."""
 LOOKUPS_MAX = 8
 """Most requests that one call of ``lookups`` answers: each may take milliseconds."""
+FALLS_BACK = -1
+"""Result of a search that is left to slower code."""
+IS_UNMAPPED = -2
+"""Result of a search that needs a log file that is not mapped for kernels."""
+TIME_MAX_MS = 1 << 60
+"""Later times mean this one, so that sums of times do not overflow."""
 
 _words: Iterator[int] = iter(range(1 << 6))
 

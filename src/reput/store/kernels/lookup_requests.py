@@ -57,8 +57,7 @@ LETTER_K, LETTER_U = map(ord, "KU")
 LOWER, UPPER = name_word("LOWER"), name_word("UPPER")
 BOUNDARY_BYTES = len("LOWER")
 
-TIME_MAX = 1 << 60
-"""Later times mean this one, so that sums of times do not overflow."""
+TIME_MAX = words.TIME_MAX_MS
 LONG_MAX_TEXT = str((1 << 63) - 1)
 LONG_MAX_SIZE = len(LONG_MAX_TEXT)
 LONG_MAX_0, LONG_MAX_1, LONG_MAX_2 = map(
