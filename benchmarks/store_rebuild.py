@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.store_open import delete_derived
+from reput.cores import usable_cores
 from reput.format import properties
 from reput.store import incoming
 from reput.store.config import StoreConfig
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
-from reput.store.rebuild import usable_cores
 
 NAME = "store_rebuild"
 QUESTION = "seconds until queues and index are derived again, with one thread and with all"

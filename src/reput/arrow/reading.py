@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from reput.arrow import expressions, predicates
 from reput.arrow.task_threads import in_order
-from reput.errors import InvalidOption, similar_name
+from reput.cores import usable_cores
+from reput.errors import InvalidOption, one_of
 from reput.spark import options as option_texts, views
 from reput.spark.archive import files as archive_files
 from reput.spark.filters import Constraint
@@ -80,9 +81,7 @@ class Read:
         """Raise ``InvalidOption`` for a name that no column has."""
         for name in names:
             if name not in self.fields:
-                similar = similar_name(name, self.fields)
-                question = f"; did you mean {similar!r}?" if similar else ""
-                raise InvalidOption(option, name, f"{', '.join(self.fields)}{question}")
+                raise InvalidOption(option, name, one_of(name, self.fields))
 
     def schema(self, columns: Sequence[str] | None = None) -> pa.Schema:
         """Return the schema of columns, by default of all selected ones."""
@@ -126,7 +125,7 @@ class Read:
         needed = [*columns, *(name for name in predicate.names if name not in columns)]
         scan = self._scan(needed or ["broker"], predicate.constraint)  # rows need a column
         tasks = scan.tasks()
-        count = threads or min(_core_count(), THREADS_MAX)
+        count = threads or min(usable_cores(), THREADS_MAX)
         batches = in_order(
             tasks, scan.read, count if self._is_thread_safe() else 1, on_task=on_task
         )
@@ -177,10 +176,6 @@ def _chosen(
 
 def _fields(options: ReadOptions) -> dict[str, pa.DataType]:
     return message_fields(options) if options.view == "messages" else views.fields(options)
-
-
-def _core_count() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # Options -----------------------------------------------------------------------------------

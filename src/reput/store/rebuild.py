@@ -21,7 +21,6 @@ Memory: two digests for each thread, and four more, of ``Digest.BYTES`` each.
 import contextlib
 import functools
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reput.cores import usable_cores
 from reput.format import message as record
 from reput.store.commit_log import CommitLog
 from reput.store.dispatch import STEP_BYTES, Dispatcher
@@ -47,13 +47,6 @@ _TOPICS_MAX = 4096
 _BYTES_PER_HASH = 32
 
 _log = logging.getLogger(__name__)
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _Digest:

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from reput.clock import Clock, SystemClock
+from reput.cores import usable_cores
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, StoreUnavailable, WriteFailed
 from reput.format import names
 from reput.format.codes import PERM_READ, PERM_WRITE
@@ -454,7 +455,7 @@ class Commit:
             os.close(self.disk.create(path, self._file_bytes, is_durable=False))
             return stitch.write(part, path)
 
-        with ThreadPoolExecutor(max_workers=_core_count()) as pool:
+        with ThreadPoolExecutor(max_workers=usable_cores()) as pool:
             return b"".join(pool.map(write, parts))
 
     def _add_topics(self, root: str) -> None:
@@ -531,10 +532,3 @@ def _done(appends: Appends, begun: Begun) -> Appends:
     if begun.stream is not None:
         batches[begun.stream] = begun.batch_id
     return Appends(None, batches)
-
-
-def _core_count() -> int:
-    """Return the number of processor cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
