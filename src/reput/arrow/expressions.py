@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.arrow.predicates import Call, ColumnName, Literals, Micros, Tree
 from reput.errors import InvalidOption
+from reput.spark.predicates import Call, ColumnName, Literals, Micros, Tree
 
 FILTER_FORMS = (
     "an expression such as pyarrow.compute.field('queue_id') == 0, or tuples such as "

@@ -6,8 +6,9 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.dataset as pds
 
-from reput.arrow import expressions, predicates
+from reput.arrow import expressions
 from reput.arrow.reading import Read
+from reput.spark import predicates
 
 
 class MessageDataset(pds.Dataset):  # type: ignore[misc]  # pyarrow ships no types

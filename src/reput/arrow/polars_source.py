@@ -10,8 +10,8 @@ import pyarrow as pa
 from polars.io.plugins import register_io_source
 
 from reput.arrow.expressions import constant_of
-from reput.arrow.predicates import Call, ColumnName, Literals, Micros, Tree
 from reput.arrow.reading import Predicate, Read
+from reput.spark.predicates import Call, ColumnName, Literals, Micros, Tree
 
 _OPERATORS = {
     "And": "and_kleene",

@@ -6,21 +6,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput.arrow import expressions, predicates
+from reput.arrow import expressions
 from reput.arrow.task_threads import in_order
 from reput.cores import usable_cores
 from reput.errors import InvalidOption, one_of
-from reput.spark import options as option_texts, views
+from reput.spark import options as option_texts, predicates
 from reput.spark.archive import files as archive_files
 from reput.spark.filters import Constraint
-from reput.spark.options import ReadOptions
-from reput.spark.rows import message_fields
-from reput.spark.scan import MessageScan
+from reput.spark.scan import fields_of, scan_of
 from reput.spark.store_opening import store_paths
 from reput.store.files import open_folder
 
@@ -44,14 +41,6 @@ class Predicate:
     """Columns of the rest."""
 
 
-class _Scan(Protocol):
-    def tasks(self) -> Sequence[Any]:
-        """Plan the read."""
-
-    def read(self, task: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-
-
 class Read:
     """A read that is not planned yet.
 
@@ -70,7 +59,7 @@ class Read:
         option_texts.check_batch(self.options)
         if "maxbytesperpartition" not in map(str.lower, texts):
             self.options = replace(self.options, max_bytes_per_partition=TASK_BYTES)
-        self.fields = _fields(self.options)
+        self.fields = fields_of(self.options)
         self.columns = list(self.options.columns or self.fields)
         self.check_names("columns", self.columns)
         if self.options.live is None:
@@ -123,7 +112,8 @@ class Read:
         if threads is not None and threads < 1:
             raise InvalidOption("threads", threads, "a number from 1")
         needed = [*columns, *(name for name in predicate.names if name not in columns)]
-        scan = self._scan(needed or ["broker"], predicate.constraint)  # rows need a column
+        # Rows need a column.
+        scan = scan_of(self.options, needed or ["broker"], predicate.constraint)
         tasks = scan.tasks()
         count = threads or min(usable_cores(), THREADS_MAX)
         batches = in_order(
@@ -131,34 +121,11 @@ class Read:
         )
         return _chosen(batches, list(columns), predicate.rest)
 
-    def _scan(self, columns: Sequence[str], constraint: Constraint) -> _Scan:
-        if self.options.view != "messages":
-            return _ViewScan(self.options, columns)
-        if self.options.live is None:
-            return MessageScan(self.options, columns, constraint)
-        from reput.spark.live.scan import LiveScan  # reads of stores need no network
-
-        return LiveScan(self.options, columns, constraint)
-
     def _is_thread_safe(self) -> bool:
         """Return whether several threads may read tasks: open Parquet files and pulls have one."""
         return self.options.live is None and not any(
             archive_files.is_archive(path) for path in store_paths(self.options)
         )
-
-
-class _ViewScan:
-    """The views other than messages."""
-
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = columns
-
-    def tasks(self) -> list[views.ViewPart]:
-        return views.partitions(self._options)
-
-    def read(self, task: views.ViewPart) -> Iterator[pa.RecordBatch]:
-        return views.read(self._options, self._columns, task)
 
 
 def _chosen(
@@ -172,10 +139,6 @@ def _chosen(
         for part in chosen:
             if part.num_rows:
                 yield part if part.schema.names == columns else part.select(columns)
-
-
-def _fields(options: ReadOptions) -> dict[str, pa.DataType]:
-    return message_fields(options) if options.view == "messages" else views.fields(options)
 
 
 # Options -----------------------------------------------------------------------------------

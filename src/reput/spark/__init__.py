@@ -1,12 +1,57 @@
-"""RocketMQ stores as Spark DataFrames: ``spark.read.format("rocketmq")``."""
+"""RocketMQ stores as Spark DataFrames: ``spark.read.format("rocketmq")``.
+
+Spark passes a Python source no needed columns. ``read``, ``sql``, ``table`` and ``pruned`` return
+frames that find them, so that a query reads only those.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from reput.spark.streaming.positions import Lag
+
+
+def read(spark: "SparkSession", path: str | None = None, **options: object) -> "DataFrame":
+    """Return messages as a frame whose queries read only the columns and rows that they need.
+
+    The rows are those of ``spark.read.format("rocketmq")``. Each action plans the read again.
+
+    Args:
+        spark: The session.
+        path: The store folder or archive, as for ``load``; omitted, with ``nameServer``, for
+            brokers.
+        **options: Options of the source: ``read(spark, path, topic="orders")``.
+
+    Raises:
+        ReputError: As for ``load``; in Spark's exception.
+    """
+    texts = {name: _text(value) for name, value in options.items()}
+    return pruned(spark.read.format("rocketmq").options(**texts).load(path))
+
+
+def sql(spark: "SparkSession", query: str, *arguments: Any, **named: Any) -> "DataFrame":
+    """Return a query as ``spark.sql`` does; of views of messages, it reads only what it needs."""
+    return pruned(spark.sql(query, *arguments, **named))
+
+
+def table(spark: "SparkSession", name: str) -> "DataFrame":
+    """Return a view as ``spark.table`` does; of messages, queries read only what they need."""
+    return pruned(spark.table(name))
+
+
+def pruned(frame: "DataFrame") -> "DataFrame":
+    """Return the same frame, whose queries read only the columns and rows that they need.
+
+    Predicates on ``topic``, ``queue_id``, ``queue_offset``, ``physical_offset``,
+    ``store_timestamp``, ``tags`` and ``msg_id`` skip files, queues and rows. ``count`` and
+    ``groupBy(...).count()`` are computed where messages are read, or from queues. A query that is
+    not understood reads all columns. With Spark Connect the frame is returned as it is.
+    """
+    from reput.spark import frames
+
+    return frames.read_only_needed(frame)
 
 
 def explain(path: str | None = None, **options: object) -> str:
@@ -22,7 +67,7 @@ def explain(path: str | None = None, **options: object) -> str:
     from reput.spark import options as option_texts, rows
     from reput.spark.scan import MessageScan
 
-    texts = {name: str(value) for name, value in options.items()}
+    texts = {name: _text(value) for name, value in options.items()}
     parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
     option_texts.check_batch(parsed)
     columns = list(rows.message_fields(parsed))
@@ -35,6 +80,10 @@ def explain(path: str | None = None, **options: object) -> str:
     scan = MessageScan(parsed, columns)
     scan.tasks()
     return "\n".join(scan.summary.lines)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":

@@ -178,6 +178,55 @@ class StorePlanner:
         facts = StoreFacts(self._path, self._plan, self.broker, limits, end, self._scanned)
         return [Task(part, facts) for part in parts]
 
+    def counts(self) -> dict[tuple[str, int], int] | None:
+        """Return the number of rows of each selected queue, from its units.
+
+        Returns:
+            None if a read is necessary: for conditions on other columns, a mode in which damage
+            has rows, or records without units.
+
+        Raises:
+            ReputError: As ``tasks``.
+        """
+        self._check_queues()
+        limits = self._limits()
+        queues = self._wanted_queues()
+        if self._constraint.is_empty:
+            return {}
+        if not self._is_about_queues() or self._unaccounted or self._reader.batch_queue_ids:
+            return None
+        log_view, end = self._reader.log, self._reader.end_offset
+        counts = {}
+        for queue in [(topic, queue_id) for topic, ids in queues.items() for queue_id in ids]:
+            if limits is not None and queue not in limits:
+                continue
+            view = self._reader.queue(*queue)
+            low, high = (view.min_offset, view.max_offset) if limits is None else limits[queue]
+            count = 0
+            for start in range(low, high, _UNITS_AT_ONCE):
+                _, units = view.units(start, min(start + _UNITS_AT_ONCE, high))
+                offsets = units["physical_offset"].astype(np.int64)
+                count += int(np.count_nonzero(log_view.holds(offsets) & (offsets < end)))
+            counts[queue] = count
+        return counts
+
+    def _is_about_queues(self) -> bool:
+        """Return whether options and conditions select whole queues, or ranges of them."""
+        options, wanted = self._options, self._constraint
+        others = (options.keys, options.unique_keys, options.sql92, wanted.tags, wanted.message_ids)
+        span = wanted.physical_offsets
+        return (
+            options.mode == FAILFAST
+            and options.isolation == "committed"
+            and options.scan == "auto"
+            and not options.resolve_topics
+            and all(condition is None for condition in others)
+            and span.low <= self._reader.log.min_offset
+            and span.high >= self._reader.end_offset
+            and wanted.queue_offsets.is_all
+            and wanted.store_times_us.is_all
+        )
+
     @property
     def reader(self) -> StoreReader:
         """The store."""

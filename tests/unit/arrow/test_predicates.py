@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import golden
 import reput.arrow
 from reput.arrow import expressions
-from reput.arrow.predicates import constraint_of
 from reput.errors import InvalidOption
 from reput.spark.filters import Constraint, from_span, from_values
+from reput.spark.predicates import constraint_of
 
 COLUMNS = (
     *("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp"),

@@ -1,7 +1,7 @@
-"""Predicates of other engines as trees, and the part of a tree that a scan can use to skip rows.
+"""Predicates of engines as trees, and the part of a tree that a scan can use to skip rows.
 
-Pure. A tree has the functions of Arrow's expressions. ``expressions`` makes trees of pyarrow's, and
-``polars_source`` of those of Polars.
+Pure. A tree has the functions of Arrow's expressions. ``query_plan`` makes trees of Spark's,
+``reput.arrow`` of those of pyarrow and Polars.
 """
 
 from collections.abc import Iterator
@@ -81,14 +81,23 @@ def constraint_of(tree: Tree, replaced: frozenset[str]) -> tuple[Constraint, boo
         replaced: Columns whose values are not the stored ones, and cannot be constrained.
     """
     constraint, is_whole = Constraint(), True
+    rest = []
     for part in _conjuncts(tree):
         implied = _implied(part)
         if implied is None or implied[0].not_null & replaced:
-            is_whole = False
+            rest.append(part)
         else:
             constraint = constraint.meet(implied[0])
             is_whole = is_whole and implied[1]
-    return constraint, is_whole
+    return constraint, is_whole and all(_is_not_null(part, constraint.not_null) for part in rest)
+
+
+def _is_not_null(tree: Tree, names: frozenset[str]) -> bool:
+    """Return whether a predicate is that one of some columns is not null."""
+    match tree:
+        case Call("is_valid", (ColumnName(name),)):
+            return name in names
+    return False
 
 
 def _conjuncts(tree: Tree) -> Iterator[Tree]:
