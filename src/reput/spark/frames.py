@@ -72,8 +72,8 @@ def _adopted(value: Any) -> Any:
     kind: type = type(value)
     if kind in (ClassicFrame, GroupedData):
         value.__class__ = _subclass(kind)
-    elif isinstance(value, list):
-        return [_adopted(item) for item in value]
+    elif kind is list and value and type(value[0]) is ClassicFrame:
+        return [_adopted(part) for part in value]
     return value
 
 

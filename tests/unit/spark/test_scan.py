@@ -1319,3 +1319,55 @@ def test_errors_are_reput_errors() -> None:
     """ReputError covers all errors raised deliberately."""
     for kind in (DataLoss, CorruptRecord, InvalidOption, StoreUnavailable):
         assert issubclass(kind, ReputError)
+
+
+# --- counts -----------------------------------------------------------------
+
+
+@STORE
+def test_counts_of_queues_are_those_of_the_manifest(version: str, name: str) -> None:
+    counts = reading.scan(golden.unpack(version, name)).counts()
+    messages = reading.visible(golden.messages(version, name))
+    want = Counter((message["topic"], message["queueId"]) for message in messages)
+    assert counts is None or {(t, q): rows for _, t, q, rows in counts if rows} == want
+
+
+@TORN
+def test_counts_of_a_damaged_store_are_those_of_a_scan(version: str, variant: str) -> None:
+    """Where a scan fails, damage would need a look at the messages."""
+    store = golden.unpack(version, f"torn/{variant}")
+    try:
+        counts = reading.scan(store, failOnDataLoss=False).counts()
+        rows = read_light(store, failOnDataLoss=False, scan="log").rows
+    except CorruptRecord:
+        return
+    want = Counter((row["topic"], row["queue_id"]) for row in rows)
+    assert counts is None or {(t, q): number for _, t, q, number in counts if number} == want
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"topic": "GoldenOne,GoldenFour"},
+        {"topic": "GoldenOne", "endingOffsets": {"GoldenOne": {reading.BROKER: {"0": 3}}}},
+        {"subscribePattern": "Golden.*"},
+    ],
+)
+def test_counts_of_selected_queues(options: dict[str, Any]) -> None:
+    store = golden.unpack("4.9.7", "clean")
+    rows = read_light(store, **options).rows
+    want = Counter((row["topic"], row["queue_id"]) for row in rows)
+    counts = reading.scan(store, **options).counts()
+    assert counts is not None
+    assert {(topic, queue): number for _, topic, queue, number in counts if number} == want != {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"mode": "PERMISSIVE"}, {"scan": "log"}, {"readIsolation": "all"}, {"tags": "TagA"}),
+        *({"startingPhysicalOffset": 5}, {"key": "x"}, {"sql92": "a = 1"}, {"resolveTopics": True}),
+    ],
+)
+def test_other_conditions_need_a_read_to_count(options: dict[str, Any]) -> None:
+    assert reading.scan(golden.unpack("4.9.7", "clean"), **options).counts() is None
