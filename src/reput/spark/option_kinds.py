@@ -289,6 +289,7 @@ def _queue_numbers(text: str, number: Callable[[Any], int], allowed: str) -> Que
                 for broker, queues in _object(brokers).items()
             }
             for topic, brokers in _object(json.loads(text)).items()
+            if not topic.startswith("$")  # of a position in a checkpoint
         }
     except Refused:
         raise

@@ -22,7 +22,7 @@ from reput.spark import options as option_texts, rows
 from reput.spark.options import TriggerLimits
 from reput.spark.store_planner import DataLoss
 from reput.spark.streaming import stores as followed_stores
-from reput.spark.streaming.positions import Lag, Offset, QueueKey, decode, encode, lag_of
+from reput.spark.streaming.positions import CheckpointTooNew, Lag, Offset, QueueKey, decode, encode, lag_of
 from reput.spark.streaming.stream import QueueStream
 from spark import reading
 
@@ -155,6 +155,7 @@ def test_a_stream_starts_at_latest_and_reads_later_messages(grow: Any) -> None:
     start = stream.initial_offset()
     assert stream.latest_offset(start, None) is start
     assert start == {
+        "$v": 1,
         "TopicA": {"": {"0": 5, "1": 5}},
         "TopicB": {"": {"0": 5, "1": 5}},
     }
@@ -222,7 +223,7 @@ def test_a_missing_named_topic_or_queue_is_an_error(grow: Any) -> None:
             root, allowLive=True, broker="b", startingOffsets={"TopicA": {"c": {"0": 4}}}
         ).initial_offset()
     waiting = open_stream(root, allowLive=True, topic="Nope", failOnDataLoss=False)
-    assert waiting.initial_offset() == {}
+    assert waiting.initial_offset() == {"$v": 1}
     assert waiting.latest_offset({}, None) == {}
 
 
@@ -348,7 +349,7 @@ def test_new_topics_and_queues_are_read_from_their_start(tmp_path: Path) -> None
     built = store_builder.build(root, first + more, is_crashed=True)
     end = stream.latest_offset(start, None)
     assert places(batch_of(stream, start, end)) == places_of(built.messages[5:])
-    assert end == {"TopicA": {"": {"0": 5, "2": 3}}, "TopicB": {"": {"0": 2}}}
+    assert end == {"$v": 1, "TopicA": {"": {"0": 5, "2": 3}}, "TopicB": {"": {"0": 2}}}
 
 
 def test_a_repeated_batch_of_a_new_queue_above_zero_is_unchanged(tmp_path: Path) -> None:
@@ -363,12 +364,13 @@ def test_a_repeated_batch_of_a_new_queue_above_zero_is_unchanged(tmp_path: Path)
     built = store_builder.build(root, first + more, queue_offsets=places_above, is_crashed=True)
     middle = stream.latest_offset(start, TriggerLimits(max_offsets=4))
     assert middle == {
+        "$v": 1,
         "$starts": {"TopicB": {"": {"0": 107}}},
         "TopicA": {"": {"0": 1}},
         "TopicB": {"": {"0": 111}},
     }
     end = stream.latest_offset(middle, None)
-    assert end == {"TopicA": {"": {"0": 1}}, "TopicB": {"": {"0": 113}}}
+    assert end == {"$v": 1, "TopicA": {"": {"0": 1}}, "TopicB": {"": {"0": 113}}}
     again = open_stream(root, allowLive=True)
     read_rows = batch_of(again, start, middle) + batch_of(again, middle, end)
     assert places(read_rows) == places_of(built.messages[1:])
@@ -475,7 +477,7 @@ def test_a_deleted_topic_is_an_error_or_dropped(grow: Any) -> None:
         earliest(root, allowLive=True).latest_offset(start, None)
     lenient = earliest(root, allowLive=True, failOnDataLoss=False)
     end = lenient.latest_offset(start, None)
-    assert end == {"TopicA": {"": {"0": 12, "1": 12}}}
+    assert end == {"$v": 1, "TopicA": {"": {"0": 12, "1": 12}}}
     grow(QUEUED)  # created again: read from its start
     later = lenient.latest_offset(end, None)
     assert len(batch_of(lenient, end, later)) == 24
@@ -665,6 +667,21 @@ def test_positions_have_a_canonical_text(
     shuffled = list(positions.items())
     random.shuffle(shuffled)
     assert json.dumps(encode(dict(shuffled), starts)) == text
+    del (of_old := json.loads(text))["$v"]
+    assert decode(of_old) == (positions, starts)
+
+
+def test_positions_of_a_later_release_are_refused(grow: Any) -> None:
+    stream = earliest(grow(QUEUED).root, allowLive=True)
+    later = {**stream.initial_offset(), "$v": 2}
+    text = "positions of version 2, this release of reput reads version 1: continue the query with"
+    for call in (
+        lambda: stream.latest_offset(later, None),
+        lambda: stream.tasks(later, later),
+        lambda: stream.commit(later),
+    ):
+        with pytest.raises(CheckpointTooNew, match=text):
+            call()
 
 
 def test_an_archive_cannot_be_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

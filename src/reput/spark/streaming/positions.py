@@ -4,25 +4,35 @@ A position is a queue offset for each topic, broker and queue: the next message 
 has the form of option ``startingOffsets`` in a fixed order, so that equal positions are equal
 texts:
 
-    {"orders": {"broker-a": {"0": 1200, "1": 1187}}}
+    {"$v": 1, "orders": {"broker-a": {"0": 1200, "1": 1187}}}
+
+``$v`` is the version of this format; topic names cannot contain ``$``. Positions without it are of
+version 1 too: checkpoints had none at first.
 
 Queues that appear later start at their first message. Its offset is 0, or recorded under
-``$starts`` for the one micro-batch that begins there; topic names cannot contain ``$``. Thus two
-positions define a micro-batch, which always reads the same messages.
+``$starts`` for the one micro-batch that begins there. Thus two positions define a micro-batch,
+which always reads the same messages.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, ReputError
 
 Offset = dict[str, Any]
 """A position in Spark: topic -> broker -> queue id as text -> queue offset."""
 
+VERSION = "$v"
 STARTS = "$starts"
 LAG = "$lag"
+FORMAT_VERSION: Final = 1
+"""Version of the positions that this release writes."""
+
+
+class CheckpointTooNew(ReputError):
+    """A checkpoint was written by a later release of reput."""
 
 
 class QueueKey(NamedTuple):
@@ -78,7 +88,7 @@ def encode(positions: Mapping[QueueKey, int], starts: Mapping[QueueKey, int]) ->
         positions: The next queue offset of each queue.
         starts: Start of the queues that are new in the micro-batch that ends here.
     """
-    encoded: Offset = _nested(positions)
+    encoded: Offset = {VERSION: FORMAT_VERSION, **_nested(positions)}
     if starts:
         encoded[STARTS] = _nested(starts)
     return encoded
@@ -92,7 +102,18 @@ def _nested(positions: Mapping[QueueKey, int]) -> dict[str, dict[str, dict[str, 
 
 
 def decode(offset: Mapping[str, Any]) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
-    """Decode the positions of an offset, and the starts of its new queues."""
+    """Decode the positions of an offset, and the starts of its new queues.
+
+    Raises:
+        CheckpointTooNew: Its version is unknown.
+    """
+    version = offset.get(VERSION, FORMAT_VERSION)
+    if version != FORMAT_VERSION:
+        raise CheckpointTooNew(
+            f"the checkpoint has positions of version {version}, this release of reput reads "
+            f"version {FORMAT_VERSION}: continue the query with the release that wrote it or a "
+            "later one, or set another checkpointLocation and startingOffsets"
+        )
     rest = {topic: brokers for topic, brokers in offset.items() if not topic.startswith("$")}
     return _flat(rest), _flat(offset.get(STARTS, {}))
 
