@@ -5,6 +5,8 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pyspark.sql import SparkSession
@@ -46,6 +48,7 @@ def run(page: str, data: tuple[Path, str]) -> dict[str, object]:
     names: dict[str, object] = {}
     text = (PAGES / page).read_text()
     text = text.replace("/data/", f"{root}/").replace("10.0.0.5:9876", address)
+    text = text.replace("port=9109", "port=0")
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         exec(compile(block, page, "exec"), names)
     return names
@@ -67,6 +70,11 @@ def test_stream_a_topic(
 ) -> None:
     names = run("stream-a-topic.md", data)
     assert capsys.readouterr().out == "0 0 None 0\n"
+    listener: Any = names["listener"]
+    spark.streams.removeListener(listener)
+    with urlopen(f"http://127.0.0.1:{listener.port}/metrics") as page:
+        assert "# TYPE reput_stream_lag_messages gauge" in page.read().decode()
+    listener.close()
     for folder in ("orders", "copied"):
         assert spark.read.parquet(str(data[0] / folder)).count() == COUNT
     assert names["orders"].isStreaming  # type: ignore[attr-defined]

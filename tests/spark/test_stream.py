@@ -4,15 +4,19 @@ The content of micro-batches is tested without a JVM, in tests/unit/spark/test_s
 test_stream_live.py.
 """
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -28,6 +32,8 @@ from reput.client import blocking
 from reput.client.message import Message
 from reput.clock import ManualClock
 from reput.spark import datasource_api
+from reput.spark.stream_metrics import StreamListener
+from reput.spark.streaming.positions import decode
 from reput.store.incoming import IncomingMessage
 from reput.testing import LocalBroker
 from spark.live_traffic import queue
@@ -37,6 +43,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LIMITED = pytest.mark.skipif(
     not datasource_api.HAS_READ_LIMITS, reason="this PySpark passes no limits of micro-batches"
 )
+CHECKPOINTS = Path(__file__).parents[1] / "data" / "checkpoints"
+BODY = 88
+"""Position of the body in a record with IPv4 addresses."""
 WAIT_S = 300
 ATTEMPTS = 5
 LATE = "Python worker failed to connect back"
@@ -125,6 +134,13 @@ def sink(spark: SparkSession, tmp_path: Path) -> Iterator[Sink]:
         query.stop()
 
 
+def wait_for(listener: StreamListener, metric: str, value: float) -> None:
+    """Wait for an event: Spark delivers them in a separate thread."""
+    deadline = time.monotonic() + WAIT_S
+    while sum(listener.measured()[metric].values.values()) < value:
+        assert time.monotonic() < deadline, listener.measured()[metric]
+
+
 def follow(spark: SparkSession, store: Path | str, **options: object) -> DataFrame:
     options = {"startingOffsets": "earliest", **options}
     return spark.readStream.format("rocketmq").options(**options).load(str(store))
@@ -170,7 +186,10 @@ def test_messages_are_read_once_over_restarts_of_query_and_broker(
 ) -> None:
     frame = follow(spark, broker.root, allowLive=True, maxOffsetsPerTrigger=25)
     broker.put("TopicA", 40)
+    listener = reput.spark.stream_listener(port=0)
+    spark.streams.addListener(listener)
     query = sink.take(frame)
+    wait_for(listener, "reput_stream_rows_total", 40)
     reported = [progress for progress in query.recentProgress if progress.numInputRows]
     assert [progress.numInputRows for progress in reported] == [25, 15]
     lags = [reput.spark.lag_of(progress.sources[0].latestOffset) for progress in reported]
@@ -186,8 +205,72 @@ def test_messages_are_read_once_over_restarts_of_query_and_broker(
     broker.put("TopicC", 10)
     failure = failure_of(sink.writer(frame))
     assert re.search(r"queue TopicB/0 is missing from .*, requested is 10 on", failure), failure
+    wait_for(listener, "reput_stream_failures_total", 1)
+    with urlopen(f"http://127.0.0.1:{listener.port}/metrics") as answer:
+        page = answer.read().decode()
+    where = f'query="{query.id}",source="all topics of {broker.root}"'
+    assert f"reput_stream_data_losses_total{{{where}}} 1.0\n" in page
+    assert f'reput_stream_failures_total{{query="{query.id}",reason="data_loss"}} 1.0\n' in page
+    spark.streams.removeListener(listener)
+    listener.close()
     sink.take(follow(spark, broker.root, allowLive=True, failOnDataLoss=False))
     assert sink.places() == expected(TopicA=40, TopicB=20, TopicC=10)
+
+
+def test_damage_is_counted_by_a_listener(spark: SparkSession, sink: Sink, tmp_path: Path) -> None:
+    built = store_builder.build(
+        tmp_path / "store", store_builder.messages(30), log_file_bytes=1 << 20
+    )
+    with (built.root / "commitlog" / f"{0:020}").open("r+b") as log:
+        for number, position in ((3, BODY), (7, 4), (20, BODY)):  # of two bodies, and of a magic
+            log.seek(built.messages[number].physical_offset + position)
+            log.write(b"?")
+    listener = reput.spark.stream_listener()
+    spark.streams.addListener(listener)
+    permissive = reput.spark.observed(follow(spark, built.root, mode="PERMISSIVE"))
+    sink.take(permissive.where("_corrupt_record IS NULL"))
+    wait_for(listener, "reput_stream_damaged_rows_total", 3)
+    assert sum(listener.measured()["reput_stream_checksum_failures_total"].values.values()) == 2
+    assert len(sink.places()) == 27
+    other = follow(spark, built.root).writeStream.format("noop")
+    failure_of(other.option("checkpointLocation", str(tmp_path / "other")))
+    wait_for(listener, "reput_stream_failures_total", 1)
+    spark.streams.removeListener(listener)
+    reasons = listener.measured()["reput_stream_failures_total"].values
+    assert [reason for _, reason in reasons] == ["checksum"]
+
+
+@pytest.mark.parametrize("version", ["1", "none"])
+def test_a_recorded_checkpoint_is_continued(spark: SparkSession, sink: Sink, version: str) -> None:
+    """As recorded, and without the version, which checkpoints did not have at first."""
+    shutil.copytree(CHECKPOINTS / "v1", sink.checkpoint)
+    for log in (sink.checkpoint / "offsets").iterdir():
+        text = log.read_text()
+        assert text.count('{"$v": 1, ') == 1
+        log.write_text(text if version == "1" else text.replace('"$v": 1, ', ""))
+    done, planned = (
+        decode(json.loads((sink.checkpoint / "offsets" / name).read_text().splitlines()[2]))[0]
+        for name in "12"
+    )
+    batches = []
+
+    def write(frame: DataFrame, _: int) -> None:
+        rows = frame.select("topic", "queue_id", "queue_offset").collect()
+        batches.append([tuple(row) for row in rows])
+
+    frame = follow(spark, golden.unpack("4.9.7", "clean"))
+    writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
+    end_of(writer.option("checkpointLocation", str(sink.checkpoint)))
+    assert len(batches[0]) == sum(planned.values()) - sum(done.values())
+    first = {(key.topic, key.queue_id): queue_offset for key, queue_offset in done.items()}
+    places = [
+        (message["topic"], message["queueId"], message["queueOffset"])
+        for message in golden.messages("4.9.7", "clean")
+        if not message["topic"].startswith("RMQ_SYS_TRANS")
+    ]
+    assert sorted(place for batch in batches for place in batch) == sorted(
+        place for place in places if place[2] >= first.get(place[:2], 0)
+    )
 
 
 @LIMITED

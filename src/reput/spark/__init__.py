@@ -7,9 +7,12 @@ frames that find them, so that a query reads only those.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from reput.extras import extra_missing
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from reput.spark.stream_metrics import StreamListener
     from reput.spark.streaming.positions import Lag
 
 
@@ -97,6 +100,45 @@ def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":
     from reput.spark.streaming import positions
 
     return positions.lag_of(latest_offset)
+
+
+def stream_listener(port: int | None = None, host: str = "127.0.0.1") -> "StreamListener":
+    """Return a listener with metrics of all streams, for ``spark.streams.addListener``.
+
+    See docs/how-to/stream-a-topic.md.
+
+    Args:
+        port: Port on which ``/metrics`` is served for Prometheus, 0 for any free one; None: none.
+        host: Address to listen on; ``0.0.0.0`` for other machines.
+
+    Raises:
+        ExtraMissing: ``prometheus_client`` or Spark is not installed.
+        OSError: The address is in use, or does not belong to this machine.
+    """
+    listener: StreamListener = _listeners().StreamListener()
+    if port is not None:
+        listener.serve(port, host)
+    return listener
+
+
+def observed(frame: "DataFrame", source: str = "", column: str = "_corrupt_record") -> "DataFrame":
+    """Return a frame whose damaged rows are counted by the listener of ``stream_listener``.
+
+    Args:
+        frame: A stream with mode PERMISSIVE or SALVAGE, as loaded.
+        source: Label ``source`` of the counts; empty: the query's only source.
+        column: The column with the error of a row.
+    """
+    counted: DataFrame = _listeners().observed(frame, source, column)
+    return counted
+
+
+def _listeners() -> Any:
+    try:
+        from reput.spark import stream_metrics as module
+    except ModuleNotFoundError as error:
+        raise extra_missing("reput.spark.stream_listener", error) or error from error
+    return module
 
 
 def register(spark: "SparkSession") -> None:

@@ -22,7 +22,15 @@ from reput.spark import options as option_texts, rows
 from reput.spark.options import TriggerLimits
 from reput.spark.store_planner import DataLoss
 from reput.spark.streaming import stores as followed_stores
-from reput.spark.streaming.positions import CheckpointTooNew, Lag, Offset, QueueKey, decode, encode, lag_of
+from reput.spark.streaming.positions import (
+    CheckpointTooNew,
+    Lag,
+    Offset,
+    QueueKey,
+    decode,
+    encode,
+    lag_of,
+)
 from reput.spark.streaming.stream import QueueStream
 from spark import reading
 

@@ -16,7 +16,7 @@ which always reads the same messages.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from reput.errors import InvalidOption, ReputError
@@ -27,6 +27,7 @@ Offset = dict[str, Any]
 VERSION = "$v"
 STARTS = "$starts"
 LAG = "$lag"
+SOURCE = "$source"
 FORMAT_VERSION: Final = 1
 """Version of the positions that this release writes."""
 
@@ -57,6 +58,8 @@ class Lag:
     """Store time of the first waiting message, in ms; None without one."""
     data_losses: int
     """Number of data losses since the query started."""
+    source: str = field(default="", compare=False)
+    """Topics and place of the stream."""
 
 
 def lag_of(latest_offset: str | Mapping[str, Any]) -> Lag:
@@ -78,6 +81,7 @@ def lag_of(latest_offset: str | Mapping[str, Any]) -> Lag:
         lag.get("bytes", 0),
         lag.get("oldestStoreTimestamp"),
         lag.get("dataLosses", 0),
+        parsed.get(SOURCE, ""),
     )
 
 

@@ -8,7 +8,7 @@ Independent of Spark: ``reput.spark.source`` passes its calls on.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,12 @@ from reput.spark.options import ReadOptions, TriggerLimits
 from reput.spark.rows import warn_of_ignored
 from reput.spark.store_planner import DataLoss
 from reput.spark.streaming.followed import NO_SIZES, Followed, FollowedQueue, Part, Whereabouts
-from reput.spark.streaming.positions import LAG, Offset, QueueKey, decode, encode
+from reput.spark.streaming.positions import LAG, SOURCE, Offset, QueueKey, decode, encode
 from reput.spark.streaming.stores import StoreQueues
 
 log = logging.getLogger("reput.spark")
 
+_TOPICS_SHOWN = 5
 _SMALLEST_RECORD_BYTES = 91
 _FEW_MESSAGES = 256
 """Number of messages examined beyond the estimate for a limit of bytes."""
@@ -151,7 +152,7 @@ class QueueStream:
         return encode(positions, starts)
 
     def report(self) -> Offset | None:
-        """Return the ends of all queues and, under ``$lag``, the lag of the stream.
+        """Return the ends of all queues; under ``$lag`` the lag, under ``$source`` its name.
 
         As of the last ``latest_offset``; None before the first.
         """
@@ -276,7 +277,7 @@ class QueueStream:
     def _report_of(
         self,
         queues: Mapping[QueueKey, FollowedQueue],
-        pending: Iterable[_Pending],
+        pending: Sequence[_Pending],
         stops: Mapping[QueueKey, int],
     ) -> Offset:
         parts = [Part(part.key, part.queue, stops[part.key], part.queue.end) for part in pending]
@@ -290,7 +291,24 @@ class QueueStream:
         oldest = self._followed.oldest(behind)
         if oldest is not None:
             lag["oldestStoreTimestamp"] = oldest
-        return {**encode({key: queue.end for key, queue in queues.items()}, {}), LAG: lag}
+        # The ends of queues without a position yet are of use only with their starts.
+        starts = {part.key: part.start for part in pending if part.is_new and part.start > 0}
+        ends = encode({key: queue.end for key, queue in queues.items()}, starts)
+        return {**ends, LAG: lag, SOURCE: self._source()}
+
+    def _source(self) -> str:
+        """Return topics and place in words: Spark shows the name of a class."""
+        options = self._options
+        named = sorted(options.topics or options.assign or ())
+        if options.topic_pattern is not None:
+            topics = f"topics like {options.topic_pattern}"
+        elif not named:
+            topics = "all topics"
+        else:
+            more = f" and {len(named) - _TOPICS_SHOWN} more" if len(named) > _TOPICS_SHOWN else ""
+            word = "topic" if len(named) == 1 else "topics"
+            topics = f"{word} {', '.join(named[:_TOPICS_SHOWN])}{more}"
+        return f"{topics} of {self._followed.places}"
 
     # Micro-batches --------------------------------------------------------------------------
 
