@@ -14,6 +14,8 @@
     │   └── LimitExceeded    it exceeds a limit; with the limit's name
     └── RemotingError        communication between two processes failed
         ├── NotAFrame        bytes that are not a frame: the connection is closed
+        ├── Http2Error       frames against the rules of HTTP/2: a stream or connection is closed
+        ├── CallFailed       a gRPC call fails; with its status
         ├── TlsFailed        no common secret, or bytes that are not encrypted by it; the same
         ├── Unreachable      no connection could be opened
         ├── ConnectionLost   it was closed before the reply came
@@ -222,6 +224,37 @@ class RemotingError(ReputError):
 
 class NotAFrame(RemotingError):
     """Bytes are not a frame of the protocol: later bytes cannot be decoded either."""
+
+
+class Http2Error(RemotingError):
+    """A peer breaks a rule of HTTP/2, or exceeds a limit.
+
+    Args:
+        code: The error code of RST_STREAM or GOAWAY.
+        reason: The broken rule.
+        stream_id: The stream that is reset; 0: the connection is closed.
+        limit: Name of an exceeded limit.
+    """
+
+    def __init__(self, code: int, reason: str, stream_id: int = 0, limit: str = "") -> None:
+        self.code = code
+        self.reason = reason
+        self.stream_id = stream_id
+        self.limit = limit
+        super().__init__(reason)
+
+
+class CallFailed(RemotingError):
+    """A gRPC call fails.
+
+    Args:
+        status: Status of gRPC, such as 12 for UNIMPLEMENTED.
+        reason: The message for the client.
+    """
+
+    def __init__(self, status: int, reason: str) -> None:
+        self.status = status
+        super().__init__(reason)
 
 
 class TlsFailed(RemotingError):

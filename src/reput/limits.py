@@ -553,6 +553,71 @@ HTTP_CONNECTIONS = Limit(
 HTTP_REQUEST_BYTES = Limit("http_request_bytes", "request over HTTP", 8 * KIB, "bytes")
 HTTP_REQUEST_MS = Limit("http_request_ms", "time for a request over HTTP to arrive", 5_000, "ms")
 
+# --- HTTP/2 and gRPC ---------------------------------------------------------------------------
+
+HTTP2_PREFACE_MS = Limit(
+    "http2_preface_ms",
+    "time for the first frames of an HTTP/2 connection to arrive",
+    10_000,
+    "ms",
+    scope="connection",
+)
+HTTP2_STREAMS = Limit("http2_streams", "open calls of a connection", 20_000, scope="connection")
+HTTP2_HEADER_BYTES = Limit(
+    "http2_header_bytes",
+    "headers of a call, and their header block, which is compressed",
+    16 * KIB,
+    "bytes",
+)
+HTTP2_HEADER_FIELDS = Limit("http2_header_fields", "headers of a call", 128)
+HTTP2_CONTINUATIONS = Limit("http2_continuations", "CONTINUATION frames of a header block", 8)
+HTTP2_CONTROL_FRAMES = Limit(
+    "http2_control_frames",
+    "PING, GOAWAY and late RST_STREAM frames in a second, without a call or data in between",
+    100,
+    scope="connection",
+)
+HTTP2_SETTINGS = Limit("http2_settings", "SETTINGS frames in a second", 20, scope="connection")
+HTTP2_EMPTY_FRAMES = Limit(
+    "http2_empty_frames",
+    "frames without data in a second, such as WINDOW_UPDATE, without a call or data in between",
+    10_000,
+    scope="connection",
+)
+HTTP2_RESETS = Limit(
+    "http2_resets",
+    "calls that are reset within a second of their begin, in a second",
+    500,
+    scope="connection",
+)
+HTTP2_KEPT_BYTES = Limit(
+    "http2_kept_bytes",
+    "bytes of incomplete messages of a connection",
+    64 * MIB,
+    "bytes",
+    scope="connection",
+)
+HTTP2_UNSENT_BYTES = Limit(
+    "http2_unsent_bytes",
+    "replies of a connection that its windows do not allow to send, before another call",
+    8 * MIB,
+    "bytes",
+    scope="connection",
+)
+HTTP2_STALLED_MS = Limit(
+    "http2_stalled_ms", "time in which a call reads nothing of its reply", 60_000, "ms"
+)
+GRPC_MESSAGE_BYTES = Limit("grpc_message_bytes", "message of a gRPC call", 16 * MIB, "bytes")
+GRPC_INFLATED_BYTES = Limit(
+    "grpc_inflated_bytes",
+    "compressed message of a gRPC call, after decompression",
+    8 * MIB,
+    "bytes",
+)
+GRPC_REQUEST_MS = Limit(
+    "grpc_request_ms", "time from the first to the last byte of a gRPC request", 120_000, "ms"
+)
+
 # --- batches -----------------------------------------------------------------------------------
 
 BATCH_MESSAGES = Limit(

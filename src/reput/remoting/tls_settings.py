@@ -222,6 +222,8 @@ def empty_server_context(settings: TlsSettings) -> ssl.SSLContext:
     # RocketMQ's clients resume no sessions. A client that sends one-way requests and closes at once
     # has not read the tickets: its system then resets the connection, and requests are lost.
     context.num_tickets = 0
+    # gRPC clients require it. Clients without ALPN, or with other protocols, get no answer to it.
+    context.set_alpn_protocols(["h2"])
     return context
 
 

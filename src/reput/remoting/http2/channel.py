@@ -1,0 +1,371 @@
+"""One connection of a gRPC server on the event loop: ``GrpcConnection`` with asyncio's transport.
+
+The frames of one read are handled in one pass, and all answers to them are written together. A
+connection that sends more than is handled in some milliseconds takes turns with others, and is not
+read meanwhile; neither is one whose peer does not read its answers.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol, cast
+
+from reput import limits
+from reput.errors import Http2Error
+from reput.format.ip_address import parse_address
+from reput.format.message import Host
+from reput.limits import Limit
+from reput.remoting.http2.frames import ErrorCode
+from reput.remoting.http2.grpc import Future, GrpcConnection, Service
+from reput.remoting.proxy_header import ProxySource
+from reput.remoting.server_state import Cuttable, ServerState
+
+_NOWHERE = Host(b"\0\0\0\0", 0)
+_JOINED_BYTES_MAX = 64 * 1024
+"""Larger writes are not joined, in bytes: copying costs more than several writes."""
+_KEPT_BYTES_COUNTED = 64 * 1024
+"""Bytes that each connection may keep without being counted."""
+
+_log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """The server of a channel."""
+
+    state: ServerState
+    is_stopping: bool
+    """Whether connections are closed as soon as they have no calls."""
+
+    def on_open(self, channel: "GrpcChannel") -> None:
+        """Register a new connection."""
+
+    def on_begun(self, channel: "GrpcChannel") -> None:
+        """Handle that its first frames have arrived."""
+
+    def on_idle(self, channel: "GrpcChannel") -> None:
+        """Handle that it has no calls, while the server stops."""
+
+    def on_closed(self, channel: "GrpcChannel") -> None:
+        """Handle its end."""
+
+
+class GrpcChannel(asyncio.BufferedProtocol):
+    """A connection of a gRPC client.
+
+    Args:
+        owner: The server.
+        service: The methods.
+        buffer: Read buffer, shared by the connections of a server.
+    """
+
+    def __init__(self, owner: Owner, service: Service, buffer: memoryview) -> None:
+        self.peer = ""
+        """Address of the peer, ``ip:port``."""
+        self.address = ""
+        """The peer's ip."""
+        self.host = _NOWHERE
+        """Address of the peer in the form of records."""
+        self.local_host = _NOWHERE
+        self.is_proxied = False
+        """True if a proxy has opened the connection."""
+        self.is_closed = False
+        self.is_writable = True
+        """True if the peer keeps up with the writes, according to the transport."""
+        self.active_at = 0.0
+        """Time of the latest call, in the loop's seconds."""
+        self.unfinished_since: float | None = None
+        """Time since which an incomplete frame is kept, in the loop's seconds."""
+        self._owner = owner
+        self._state = owner.state
+        self._loop = asyncio.get_running_loop()
+        self._buffer = buffer
+        self._tail = b""
+        self._transport: asyncio.Transport | None = None
+        self._has_begun = False
+        self._is_handling = False
+        self._is_flush_due = False
+        self._is_stalled = False  # complete frames are kept, for a later turn
+        self._waits_for_turn = False
+        self._is_counted = False
+        self._call_count = 0
+        self._turn_at = -1.0
+        self._deadline = 0.0
+        self.connection = GrpcConnection(
+            service,
+            self,
+            spawn=self._spawn,
+            report=self._report,
+            on_output=self._flush_soon,
+        )
+        """The state of HTTP/2 and the calls."""
+
+    def __repr__(self) -> str:
+        """Return the peer's address."""
+        return f"GrpcChannel({self.peer}{', closed' if self.is_closed else ''})"
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> Future:
+        return self._loop.create_task(work)
+
+    def _report(self, error: Exception, path: str) -> None:
+        self._state.faults.bug(error, "%s: call of %s failed", self.peer, path)
+
+    # Connection -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the connection; called by the loop."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        self._set_peer(transport.get_extra_info("peername"))
+        _, self.local_host = _address(transport.get_extra_info("sockname"))
+        self.active_at = self._loop.time()
+        self._owner.on_open(self)
+
+    def _set_peer(self, name: tuple[str, int] | tuple[str, int, int, int] | None) -> None:
+        self.peer, self.host = _address(name)
+        self.address = self.peer.rpartition(":")[0]
+
+    def use_source(self, source: ProxySource) -> None:
+        """Take the client that a proxy names for the peer."""
+        self._set_peer(source)
+
+    def use_transport(self, transport: asyncio.Transport) -> None:
+        """Read from and write to another transport: one that encrypts."""
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel all calls; called by the loop."""
+        self.is_closed = True
+        self._release_budgets()
+        self.connection.lost()
+        self._owner.on_closed(self)
+
+    def _release_budgets(self) -> None:
+        self._state.unfinished.set(self, self.address, 0)
+        self._state.unread.set(self, self.address, 0)
+
+    def close(self, problem: Exception | None = None) -> None:
+        """Close the connection after pending writes."""
+        if self._transport is not None and not self.is_closed:
+            self._flush()
+            self.is_closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def cut(self, limit: Limit) -> None:
+        """Close the connection at once because of a limit."""
+        if not self.is_closed:
+            error = limit.exceeded(None, self.peer)
+            self._state.refusals.add(limit.name)
+            self._state.faults.warn(limit.name, "%s; closing the connection", error)
+            self._release_budgets()
+            self.abort()
+
+    def refuse(self, limit: Limit) -> None:
+        """Close the connection because of a limit, which the peer gets to know."""
+        text = str(limit.exceeded(None, self.peer))
+        self.connection.fail(Http2Error(ErrorCode.ENHANCE_YOUR_CALM, text, limit=limit.name))
+        self._end()
+
+    # Reading ----------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the buffer to read into; called by the loop, directly before the read."""
+        tail = self._tail
+        if not tail:
+            return self._buffer
+        self._buffer[: len(tail)] = tail
+        return self._buffer[len(tail) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle the bytes that were read; called by the loop."""
+        now = self._loop.time()
+        if now != self._turn_at:
+            # The loop reads a connection many times in a turn: all reads share one deadline.
+            self._turn_at = now
+            self._deadline = 0.0
+        self._handle(len(self._tail) + nbytes, now)
+
+    def _handle(self, end: int, now: float) -> None:
+        """Handle the frames in the buffer, unless the time slice ends."""
+        if self.is_closed:
+            return
+        connection, view = self.connection, self._buffer
+        position = 0
+        self._is_stalled = False
+        self._is_handling = True
+        try:
+            while True:
+                position = connection.receive(view, position, end, now)
+                if not connection.has_more:
+                    break
+                if not self._has_time():
+                    self._is_stalled = True
+                    break
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a read
+            # It is unknown which frames were handled, so later ones cannot be handled either.
+            self._state.faults.bug(
+                error, "%s: its bytes were not handled; closing the connection", self.peer
+            )
+            connection.fail(Http2Error(ErrorCode.INTERNAL_ERROR, "an error of the server"))
+        finally:
+            self._is_handling = False
+        if position == end:
+            self._tail = b""
+            self.unfinished_since = None
+        else:
+            self._tail = bytes(view[position:end])
+            if self._is_stalled or position:
+                self.unfinished_since = None
+            if self.unfinished_since is None and not self._is_stalled:
+                self.unfinished_since = now
+        if connection.call_count != self._call_count:
+            self._call_count = connection.call_count
+            self.active_at = now
+        if self._is_stalled:
+            self._wait_for_turn()
+        if connection.failure is not None:
+            self._end()
+            return
+        if not self._has_begun and connection.has_begun:
+            self._has_begun = True
+            self._owner.on_begun(self)
+        self._flush()
+        kept_bytes = connection.kept_bytes + len(self._tail)
+        if kept_bytes > _KEPT_BYTES_COUNTED or self._is_counted:
+            self._count_kept(kept_bytes)
+
+    def _end(self) -> None:
+        """Close the connection because of its failure."""
+        error = self.connection.failure
+        assert error is not None, "the connection has not failed"
+        self._tail = b""
+        if error.limit:
+            self._state.refusals.add(error.limit)
+        kind = error.limit or "http2"
+        self._state.faults.warn(kind, "%s: %s; closing the connection", self.peer, error)
+        self.close()
+
+    def _has_time(self) -> bool:
+        now = time.perf_counter()
+        if not self._deadline:
+            self._deadline = now + self._state.slices.slice_s
+        return now < self._deadline and not self.is_closed
+
+    def _wait_for_turn(self) -> None:
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            if self._transport is not None:
+                self._transport.pause_reading()
+            self._state.slices.add(self._take_turn)
+
+    def _take_turn(self, deadline: float) -> bool:
+        self._waits_for_turn = False
+        self._deadline = deadline
+        self._resume()
+        return False  # if there is more, it is queued again
+
+    def _resume(self) -> None:
+        """Handle waiting frames, then resume reading."""
+        if self._is_stalled and self._can_resume:
+            size = len(self._tail)
+            self._buffer[:size] = self._tail
+            self._handle(size, self._loop.time())
+        if self._transport is not None and self._can_resume:
+            self._transport.resume_reading()
+
+    @property
+    def _can_resume(self) -> bool:
+        return self.is_writable and not self._waits_for_turn and not self.is_closed
+
+    def _count_kept(self, kept_bytes: int) -> None:
+        """Report the kept bytes to the budget; cut a connection that exceeds it."""
+        self._is_counted = kept_bytes > _KEPT_BYTES_COUNTED
+        self._drop(
+            self._state.unfinished.set(self, self.address, kept_bytes if self._is_counted else 0)
+        )
+
+    def _drop(self, excess: tuple[Cuttable, Limit] | None) -> None:
+        if excess is not None:
+            channel, limit = excess
+            channel.cut(limit)
+
+    # Writing ----------------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        """Write the output at the end of this turn of the loop."""
+        if not self._is_flush_due and not self._is_handling:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._is_flush_due = False
+        self._flush()
+
+    def _flush(self) -> None:
+        out = self.connection.take_output()
+        if not out or self._transport is None or self.is_closed:
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif sum(map(len, out)) <= _JOINED_BYTES_MAX:
+            self._transport.write(b"".join(out))
+        else:
+            # Not writelines: some versions of asyncio never call pause_writing then.
+            for piece in out:
+                self._transport.write(piece)
+        if not self.is_writable:
+            self._count_unread()
+        if self._owner.is_stopping and not self.connection.streams:
+            self._owner.on_idle(self)
+
+    def _count_unread(self) -> None:
+        """Report unread bytes to the budget; cut a connection that exceeds it."""
+        unread_bytes = self.unread_bytes
+        if unread_bytes > limits.UNREAD_BYTES_PER_CONNECTION.maximum:
+            self.cut(limits.UNREAD_BYTES_PER_CONNECTION)
+        else:
+            self._drop(self._state.unread.set(self, self.address, unread_bytes))
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes that are written and not yet read by the peer, as far as known."""
+        transport = self._transport
+        waiting = 0 if transport is None else transport.get_write_buffer_size()
+        return self.connection.unsent_bytes + waiting
+
+    def pause_writing(self) -> None:
+        """Stop reading while the peer does not read; called by the loop."""
+        self.is_writable = False
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Resume; called by the loop when the peer reads again."""
+        self.is_writable = True
+        self._state.unread.set(self, self.address, 0)
+        self._loop.call_soon(self._resumed)
+
+    def _resumed(self) -> None:
+        # Not at once: another connection may be using the buffer.
+        if self.is_closed:
+            return
+        self.connection.resumed()
+        if self._is_stalled:
+            self._wait_for_turn()
+        else:
+            self._resume()
+
+
+def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:
+    """Return an address as text, and in the form of records."""
+    if not name:
+        return "", _NOWHERE
+    text, port = name[0], name[1]
+    address = parse_address(text)  # IPv4 on a dual-stack socket is IPv4
+    shown = f"[{text}]" if address.version == 6 else str(address)
+    return f"{shown}:{port}", Host(address.packed, port)

@@ -1,0 +1,95 @@
+"""Messages of gRPC: their prefix, gzip, timeouts, and texts of errors. Pure.
+
+    message   1 compressed (0 or 1) | 4 length | bytes
+
+Source: the document "gRPC over HTTP2" of the gRPC project.
+"""
+
+import re
+import struct
+import zlib
+
+from reput import limits
+from reput.errors import CallFailed, excerpt
+from reput.remoting.http2.status import Status
+
+PREFIX = struct.Struct(">BI")
+REASON_LETTERS = 1_000
+"""Characters of the text of an error."""
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_GZIP_WINDOW = 31  # of zlib: with the header of gzip
+
+
+def timeout_s(text: bytes) -> float:
+    """Decode the header grpc-timeout to seconds.
+
+    Raises:
+        CallFailed: It is not a number of up to 8 digits and a unit.
+    """
+    match = _TIMEOUT.fullmatch(text)
+    if match is None:
+        raise CallFailed(
+            Status.INTERNAL, f"grpc-timeout {text[:50]!r}; allowed: 1 to 8 digits and H M S m u n"
+        )
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def encode(message: bytes) -> bytes:
+    """Return a message with its prefix."""
+    return PREFIX.pack(0, len(message)) + message
+
+
+def take(buffer: bytearray) -> tuple[int, bytes] | None:
+    """Remove the first message of a buffer; return its flag and bytes, None if it is incomplete.
+
+    Raises:
+        CallFailed: It exceeds a limit.
+    """
+    if len(buffer) < PREFIX.size:
+        return None
+    flag, size = PREFIX.unpack_from(buffer)
+    check_size(size)
+    end = PREFIX.size + size
+    if len(buffer) < end:
+        return None
+    message = bytes(memoryview(buffer)[PREFIX.size : end])
+    del buffer[:end]
+    return flag, message
+
+
+def check_size(size: int) -> None:
+    """Refuse a message that is too large. Raises CallFailed."""
+    limit = limits.GRPC_MESSAGE_BYTES
+    if size > limit.maximum:
+        raise CallFailed(Status.RESOURCE_EXHAUSTED, str(limit.exceeded(size)))
+
+
+def decompressed(message: bytes, encoding: bytes) -> bytes:
+    """Return the content of a message with the flag 1.
+
+    Raises:
+        CallFailed: The encoding is unknown, the message is damaged, or exceeds a limit.
+    """
+    if encoding == b"identity":
+        raise CallFailed(Status.INTERNAL, "a compressed message, without grpc-encoding")
+    limit = limits.GRPC_INFLATED_BYTES
+    inflater = zlib.decompressobj(_GZIP_WINDOW)
+    try:
+        content = inflater.decompress(message, limit.maximum + 1)
+    except zlib.error as error:
+        raise CallFailed(Status.INTERNAL, f"a message is not gzip: {error}") from None
+    if len(content) > limit.maximum:
+        raise CallFailed(Status.RESOURCE_EXHAUSTED, str(limit.exceeded()))
+    if not inflater.eof or inflater.unused_data:
+        raise CallFailed(Status.INTERNAL, "a message is not gzip: it ends early, or too late")
+    return content
+
+
+def encode_reason(reason: str) -> bytes:
+    """Encode a text for the header grpc-message: UTF-8, and all but visible ASCII as %XX."""
+    data = excerpt(reason, REASON_LETTERS).encode(errors="replace")
+    return b"".join(
+        bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
+        for byte in data
+    ).strip()

@@ -1,0 +1,200 @@
+"""Accepts connections of gRPC clients, plain and with TLS on the same port.
+
+The first byte decides, as ``tls_acceptor`` describes. A plain connection must begin with the
+preface of HTTP/2 ("prior knowledge"); with TLS, ALPN offers h2.
+"""
+
+import asyncio
+import contextlib
+
+from reput import limits
+from reput.remoting.connection import READ_BYTES
+from reput.remoting.deadlines import Deadlines
+from reput.remoting.http2.channel import GrpcChannel
+from reput.remoting.http2.grpc import Service
+from reput.remoting.proxy_header import ProxySource
+from reput.remoting.server import IDLE_MS
+from reput.remoting.server_state import ServerState
+
+_BACKLOG = 1024
+WATCH_S = 0.5
+"""Interval of checks of deadlines, in seconds: clients watch theirs more exactly."""
+LAST_WORDS_S = 1.0
+"""Timeout of pending writes when all connections are closed, in seconds."""
+
+
+class GrpcServer:
+    """Listens on a port.
+
+    Args:
+        service: The methods.
+        host: Address to listen on; empty for all addresses.
+        port: Port to listen on; 0 for any free port.
+        idle_ms: Time without a call after which a connection is closed, in ms; 0: never.
+        state: State shared with other servers, with limits, TLS and proxies; by default its own.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        host: str = "0.0.0.0",
+        port: int = 0,
+        idle_ms: int = IDLE_MS,
+        state: ServerState | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        """Port it listens on, after ``start``."""
+        self.channels: set[GrpcChannel] = set()
+        self.state = state or ServerState()
+        self._service = service
+        self._idle_ms = idle_ms
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._server: asyncio.Server | None = None
+        self.is_stopping = False
+        """Whether connections are closed as soon as they have no calls."""
+        self._closed = asyncio.Event()  # set by each end of a connection
+        self._timer: asyncio.TimerHandle | None = None
+        self._beginning: Deadlines[GrpcChannel] = Deadlines(limits.HTTP2_PREFACE_MS, _refuse)
+
+    async def start(self) -> None:
+        """Start listening.
+
+        Raises:
+            OSError: The address is in use, or does not belong to this machine.
+        """
+        loop = asyncio.get_running_loop()
+        self.is_stopping = False
+        self._server = await loop.create_server(
+            self._protocol,
+            self.host or None,
+            self.port,
+            backlog=_BACKLOG,
+            reuse_address=True,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        if self.state.tls is not None:
+            self.state.tls.start()
+        self._watch()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+        channel = GrpcChannel(self, self._service, self._buffer)
+        state = self.state
+        protocol = channel if state.tls is None else state.tls.protocol(channel)
+        if state.proxies is None:
+            return protocol
+        return state.proxies.protocol(
+            channel, protocol, lambda source: self._use_source(channel, source)
+        )
+
+    def _use_source(self, channel: GrpcChannel, source: ProxySource) -> None:
+        """Take another client for the peer of a connection; close it if it exceeds a limit."""
+        self.state.closed(channel.address)
+        channel.use_source(source)
+        excess = self.state.excess(channel.address)
+        self.state.opened(channel.address)
+        if excess is not None:
+            channel.cut(excess)
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Stop: accept no connections, let calls end for some time, then close everything.
+
+        Args:
+            grace_s: Time for running calls, in seconds. Clients are asked at its begin to open no
+                more calls. At its end, calls that still run fail as UNAVAILABLE.
+        """
+        self.is_stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._beginning.stop()
+        if self._server is None:
+            return
+        if self.state.tls is not None:
+            await self.state.tls.stop()
+        if self.state.proxies is not None:
+            self.state.proxies.deadlines.stop()
+        self._server.close()
+        for channel in list(self.channels):
+            channel.connection.drain()
+            if not channel.connection.streams:
+                self.on_idle(channel)
+        await self._wait_for_ends(grace_s)
+        for channel in list(self.channels):
+            channel.connection.end_calls()
+            self.on_idle(channel)
+        await self._wait_for_ends(LAST_WORDS_S)  # a peer that does not read must not block this
+        for channel in list(self.channels):
+            channel.abort()
+        await self._server.wait_closed()
+        self._server = None
+
+    async def _wait_for_ends(self, seconds: float) -> None:
+        """Wait for some time until all connections are closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.channels:
+                    self._closed.clear()
+                    await self._closed.wait()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.expire(loop.time())
+        self._timer = loop.call_later(WATCH_S, self._watch)
+
+    def expire(self, now_s: float) -> None:
+        """Handle deadlines, and close connections that are idle or send half a frame.
+
+        Args:
+            now_s: The time of the event loop, in seconds.
+        """
+        unfinished = limits.UNFINISHED_FRAME_MS
+        for channel in list(self.channels):
+            connection = channel.connection
+            since = channel.unfinished_since
+            if since is not None and (now_s - since) * 1000 > unfinished.maximum:
+                channel.cut(unfinished)
+            elif channel.is_closed:
+                if (now_s - channel.active_at) * 1000 > IDLE_MS:
+                    channel.abort()  # the peer does not read pending writes
+            elif connection.streams:
+                connection.expire(now_s)
+                channel.active_at = now_s
+            elif self._idle_ms and (now_s - channel.active_at) * 1000 >= self._idle_ms:
+                self.on_idle(channel)
+
+    # Callbacks of channels --------------------------------------------------------------------
+
+    def on_open(self, channel: GrpcChannel) -> None:
+        """Register a new connection; close it if it exceeds a limit."""
+        excess = self.state.excess(channel.address)
+        self.channels.add(channel)
+        self.state.opened(channel.address)
+        if self.is_stopping:
+            # Accepted before, and reported only now: its service may be closed already.
+            channel.abort()
+        elif excess is not None:
+            channel.cut(excess)
+        else:
+            self._beginning.add(channel)
+
+    def on_begun(self, channel: GrpcChannel) -> None:
+        """Handle the first frames of a connection."""
+        self._beginning.remove(channel)
+
+    def on_idle(self, channel: GrpcChannel) -> None:
+        """Close a connection that has no calls."""
+        channel.connection.shut_down()
+        channel.close()
+
+    def on_closed(self, channel: GrpcChannel) -> None:
+        """Remove a closed connection."""
+        self._beginning.remove(channel)
+        self.channels.discard(channel)
+        self.state.closed(channel.address)
+        self._closed.set()
+
+
+def _refuse(channel: GrpcChannel) -> None:
+    channel.refuse(limits.HTTP2_PREFACE_MS)
