@@ -16,7 +16,7 @@ from reput.store.config import StoreConfig
 
 PAGE = Path(__file__).parents[2] / "docs/reference/limits.md"
 SECTION = re.compile(r"^# --- (.+?) -+$", re.MULTILINE)
-NAME = re.compile(r"^[A-Z_]+ = Limit\(\s*\"(\w+)\"", re.MULTILINE)
+NAME = re.compile(r"^[A-Z0-9_]+ = Limit\(\s*\"(\w+)\"", re.MULTILINE)
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)` \|.*\|$", re.MULTILINE)
 SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

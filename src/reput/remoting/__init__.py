@@ -4,4 +4,5 @@ connection.py  without I/O: bytes into frames, replies to pending requests
 channel.py     one connection on the event loop
 server.py      accepts connections
 client.py      opens connections
+http2          HTTP/2 and gRPC, beside commands
 """

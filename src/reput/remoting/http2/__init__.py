@@ -1,6 +1,6 @@
 """HTTP/2 and gRPC: the transport of RocketMQ's 5.x clients, written for one event loop.
 
-    bytes of a read -> Connection -> Call -> method -> Call.reply -> bytes of one write
+    bytes of a read -> Http2Connection -> Call -> method -> Call.reply -> bytes of one write
 
     hpack.py       header blocks; huffman.py the code of their strings
     frames.py      frames and their numbers

@@ -82,11 +82,11 @@ class Stream:
         "window",
     )
 
-    def __init__(self, connection: "Connection", stream_id: int) -> None:
+    def __init__(self, connection: "Http2Connection", stream_id: int) -> None:
         self.connection = connection
         self.stream_id = stream_id
         self.opened_at = connection.now
-        """Time of its first frame, in the clock of ``Connection.receive``."""
+        """Time of its first frame, in the clock of ``Http2Connection.receive``."""
         self.is_ended = False
         """Whether the peer has sent the end of its request."""
         self.has_ended = False
@@ -154,7 +154,7 @@ class Stream:
             self.connection.reset(self, code)
 
 
-class Connection:
+class Http2Connection:
     """A connection.
 
     Args:
@@ -164,7 +164,7 @@ class Connection:
 
     def __init__(
         self,
-        new_stream: Callable[["Connection", int], Stream],
+        new_stream: Callable[["Http2Connection", int], Stream],
         on_output: Callable[[], object] = lambda: None,
     ) -> None:
         self.now = 0.0
@@ -203,8 +203,8 @@ class Connection:
         self._receive_window = CONNECTION_WINDOW
         self._payload_bytes_max = PAYLOAD_BYTES_MAX
         self._waiting: dict[Stream, None] = {}  # streams with unsent data
-        # Those that wait for the connection's window, in turn. Streams that wait for their own one
-        # are not looked at with each WINDOW_UPDATE.
+        # Streams that wait for the connection's window, in turn. A WINDOW_UPDATE must not take time
+        # for streams that wait for their own window.
         self._blocked: dict[Stream, None] = {}
         self._block: bytearray | None = None  # the begun header block, its stream and flags
         self._block_stream_id = 0
@@ -518,6 +518,8 @@ class Connection:
         for number, value in frames.decode_settings(bytes(view[begin:stop])):
             self._set(number, value)
         self._out.append(frames.SETTINGS_ACK)
+        for stream in list(self._waiting):  # their windows may have grown
+            self._send_unsent_of(stream)
 
     def _set(self, number: int, value: int) -> None:
         if number == Setting.HEADER_TABLE_SIZE:
@@ -538,8 +540,6 @@ class Connection:
                             ErrorCode.FLOW_CONTROL_ERROR,
                             f"the window of stream {stream.stream_id} exceeds {WINDOW_MAX}",
                         )
-                for stream in list(self._waiting):
-                    self._send_unsent_of(stream)
         elif number == Setting.MAX_FRAME_SIZE:
             if not PAYLOAD_BYTES_MAX <= value < 1 << 24:
                 raise _protocol_error(
@@ -762,7 +762,7 @@ class Connection:
             self.failure = error
 
     def drain(self) -> None:
-        """Ask the peer to open no more streams; those that it opens nevertheless are served."""
+        """Ask the peer to open no more streams; further ones are served nevertheless."""
         if self._has_preface and self.failure is None:
             self.write(frames.goaway(STREAM_MASK, ErrorCode.NO_ERROR))
 

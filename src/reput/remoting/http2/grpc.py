@@ -21,7 +21,7 @@ from reput import limits
 from reput.errors import CallFailed, LimitExceeded, ReputError
 from reput.format.message import Host
 from reput.remoting.http2 import messages
-from reput.remoting.http2.connection import Connection, Stream
+from reput.remoting.http2.connection import Http2Connection, Stream
 from reput.remoting.http2.frames import HEAD, PAYLOAD_BYTES_MAX, Flag, FrameType
 from reput.remoting.http2.hpack import Encoder, Field
 from reput.remoting.http2.request_fields import Headers
@@ -45,7 +45,7 @@ _FIRST_FLAGS, _LAST_FLAGS = Flag.END_HEADERS, Flag.END_HEADERS | Flag.END_STREAM
 _HEADERS = FrameType.HEADERS
 
 
-class Kind(enum.Enum):
+class MethodKind(enum.Enum):
     """How many messages a method takes and returns."""
 
     UNARY = enum.auto()
@@ -60,7 +60,7 @@ Reply = bytes | Awaitable[bytes] | None
 class Method:
     """A method of a service."""
 
-    kind: Kind
+    kind: MethodKind
     handle: Callable[..., Any]
 
 
@@ -69,7 +69,7 @@ def unary(handle: Callable[["Call", bytes], Reply]) -> Method:
 
     The reply may be a future or coroutine. With None, ``call.reply`` or ``call.fail`` follows.
     """
-    return Method(Kind.UNARY, handle)
+    return Method(MethodKind.UNARY, handle)
 
 
 def server_stream(handle: Callable[["Call", bytes], Awaitable[None] | None]) -> Method:
@@ -78,7 +78,7 @@ def server_stream(handle: Callable[["Call", bytes], Awaitable[None] | None]) -> 
     ``handle(call, message)`` calls ``call.send`` and, now or later, ``call.finish``. A coroutine is
     finished at its end.
     """
-    return Method(Kind.SERVER_STREAM, handle)
+    return Method(MethodKind.SERVER_STREAM, handle)
 
 
 def bidirectional(handle: Callable[["Call"], None]) -> Method:
@@ -86,7 +86,7 @@ def bidirectional(handle: Callable[["Call"], None]) -> Method:
 
     ``handle(call)`` sets ``call.on_message``, ``on_half_close`` and ``on_cancel``.
     """
-    return Method(Kind.BIDIRECTIONAL, handle)
+    return Method(MethodKind.BIDIRECTIONAL, handle)
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Future(Protocol):
         """Return the result, or raise the error."""
 
 
-class GrpcConnection(Connection):
+class GrpcConnection(Http2Connection):
     """A connection whose streams are calls.
 
     Args:
@@ -169,7 +169,7 @@ class GrpcConnection(Connection):
         self._looked_at = 0.0
 
     def receive(self, view: memoryview, position: int, end: int, now: float) -> int:
-        """Handle frames; as ``Connection.receive``."""
+        """Handle frames; as ``Http2Connection.receive``."""
         position = super().receive(view, position, end, now)
         if self.service.after_read is not None:
             self.service.after_read(self)
@@ -291,7 +291,7 @@ class Call(Stream):
             if connection.unsent_bytes > limit.maximum:
                 text = str(limit.exceeded(connection.unsent_bytes))
                 raise CallFailed(Status.RESOURCE_EXHAUSTED, text)
-            if method.kind is Kind.BIDIRECTIONAL:
+            if method.kind is MethodKind.BIDIRECTIONAL:
                 self._wait()
                 method.handle(self)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
@@ -310,7 +310,7 @@ class Call(Stream):
         kept += data
         self._keep(len(data))
         try:
-            if self.method is not None and self.method.kind is Kind.BIDIRECTIONAL:
+            if self.method is not None and self.method.kind is MethodKind.BIDIRECTIONAL:
                 self._take_messages(cast(bytearray, kept))
             elif len(kept) >= messages.PREFIX.size:
                 messages.check_size(int.from_bytes(kept[1:5], "big"))
@@ -330,7 +330,7 @@ class Call(Stream):
         if self._kept_bytes:
             self._keep(-self._kept_bytes)
         try:
-            if cast(Method, self.method).kind is Kind.BIDIRECTIONAL:
+            if cast(Method, self.method).kind is MethodKind.BIDIRECTIONAL:
                 if data:  # with the last frame of the client
                     data = bytearray(data)
                     self._take_messages(data)
@@ -415,7 +415,7 @@ class Call(Stream):
             if future.cancelled():
                 raise CallFailed(Status.CANCELLED, "the method was cancelled")
             reply = future.result()
-            if cast(Method, self.method).kind is Kind.SERVER_STREAM:
+            if cast(Method, self.method).kind is MethodKind.SERVER_STREAM:
                 self.finish()
             else:
                 self.reply(reply)
@@ -517,7 +517,7 @@ class Call(Stream):
 
     @property
     def is_writable(self) -> bool:
-        """True if the client reads: what is sent now is not kept for long."""
+        """True if the client reads, so that messages are not kept for long."""
         return (
             not self.unsent_bytes
             and self.peer.is_writable
@@ -578,5 +578,5 @@ class Call(Stream):
         return (
             not self.is_ended
             and self.opened_at < begun_before
-            and (self.method is None or self.method.kind is not Kind.BIDIRECTIONAL)
+            and (self.method is None or self.method.kind is not MethodKind.BIDIRECTIONAL)
         )
