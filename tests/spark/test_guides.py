@@ -59,6 +59,8 @@ def test_read_with_spark(
 ) -> None:
     names = run("read-with-spark.md", data)
     assert names["orders"].count() == names["live"].count() == COUNT  # type: ignore[attr-defined]
+    lags: Any = names["lags"]
+    assert [tuple(row) for row in lags.collect()] == [("billing", "orders", COUNT - 4 * 110)]
     shown = capsys.readouterr().out
     assert "order-17" in shown
     assert f"{COUNT // 4}\n" in shown

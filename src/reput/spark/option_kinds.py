@@ -206,6 +206,13 @@ def _view(text: str) -> str:
     return view
 
 
+def _live_view(text: str) -> str:
+    view = _view(text)
+    if view not in _LIVE_VIEWS:
+        raise Refused(f"{', '.join(_LIVE_VIEWS)}, where nameServer is set: the others are of files")
+    return view
+
+
 def _paths(text: str) -> tuple[str, ...]:
     paths = json.loads(text)
     if not isinstance(paths, list) or not paths or not all(isinstance(p, str) for p in paths):
@@ -311,6 +318,7 @@ _VIEWS = choice(
     *("messages", "consumequeue", "index", "files"),
     *("gaps", "offsets", "topics", "checkpoint"),
 )
+_LIVE_VIEWS = ("messages", "offsets", "topics")
 
 FLAG = Kind("true or false", is_word("true", "false").decode)
 SIZE = Kind("a size such as 67108864, 64k, 128m or 1g", _size)
@@ -329,6 +337,7 @@ SERVERS = Kind("host:port, several separated by ;", _servers)
 PATTERN = Kind("a regular expression", _pattern)
 CHARSET = Kind("a character set Python knows, such as utf-8", _charset)
 VIEW = Kind(_VIEWS.allowed, _view)
+LIVE_VIEW = Kind(", ".join(_LIVE_VIEWS), _live_view)
 TOPIC = Kind(f"1 to {names.TOPIC_LENGTH_MAX} characters of a-z A-Z 0-9 _ - % |", _topic)
 ASSIGN = Kind('JSON {"topic": {"broker": [queue id, ...]}}', _assign)
 TIME = Kind(_TIME, _time_ms)

@@ -1,12 +1,13 @@
 """The views other than messages: the files of a store as tables.
 
 ``consumequeue`` units, ``index`` entries, log ``files``, ``gaps`` in the log, consumer ``offsets``,
-``topics``, ``checkpoint``. Columns: docs/reference/spark-schema.md.
+``topics``, ``checkpoint``. Running brokers have ``offsets`` and ``topics``. Columns:
+docs/reference/spark-schema.md.
 """
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -104,6 +105,7 @@ class ViewPart:
     """A part of a view: a store, and its queues or files if the view is split."""
 
     store: str
+    """Its path, or the name of a running broker."""
     queues: tuple[tuple[str, int], ...] = ()
     files: tuple[str, ...] = ()
 
@@ -115,6 +117,8 @@ def fields(options: ReadOptions) -> dict[str, pa.DataType]:
 
 def partitions(options: ReadOptions) -> list[ViewPart]:
     """Split a view: queues and index files into parts of some size, the others by store."""
+    if options.live is not None:
+        return [ViewPart(broker) for broker in _of_brokers().brokers(options)]
     parts = []
     for store in store_paths(options):
         reader = _open(options, store)
@@ -170,11 +174,18 @@ def _is_wanted(options: ReadOptions, topic: str) -> bool:
 
 def read(options: ReadOptions, columns: Sequence[str], part: ViewPart) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part of a view."""
-    reader = _open(options, part.store)
     known = fields(options)
     schema = pa.schema([(name, known[name]) for name in columns])
-    common = {"broker": options.broker or reader.broker_name(), "store": reader.location}
-    for values in _VIEWS[options.view](reader, options, part):
+    tables: Iterable[Values]
+    if options.live is not None:
+        address, rows = _of_brokers().rows(options, part.store)
+        common = {"broker": part.store, "store": address}
+        tables = [_rows(options.view, rows)]
+    else:
+        reader = _open(options, part.store)
+        common = {"broker": options.broker or reader.broker_name(), "store": reader.location}
+        tables = _VIEWS[options.view](reader, options, part)
+    for values in tables:
         count = len(next(iter(values.values())))
         arrays = [
             pa.array(values[name], field.type)
@@ -187,6 +198,12 @@ def read(options: ReadOptions, columns: Sequence[str], part: ViewPart) -> Iterat
 
 
 Values = dict[str, Any]
+
+
+def _of_brokers() -> Any:
+    from reput.spark.live import views as live_views  # readers of stores need no network
+
+    return live_views
 
 
 def _rows(view: str, rows: Sequence[Sequence[Any]]) -> Values:

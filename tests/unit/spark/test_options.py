@@ -21,7 +21,7 @@ STORE_ONLY = [
     if option.uses & option_table.READS and not option.sources & option_table.Source.BROKERS
 ]
 STORE_ONLY = [
-    name for name in STORE_ONLY if name not in ("broker", "mode")
+    name for name in STORE_ONLY if name not in ("broker", "mode", "scan", "view")
 ]  # these are in two rows of the table
 QUEUES = {"T": {"b": {"0": 23}}}
 
@@ -356,6 +356,8 @@ def test_accepted_with_brokers(name: str, text: str, member: str, value: Any) ->
         ("nameServer", ";", "host:port, several separated by ;"),
         *((name, "1", "left out, where nameServer is set") for name in STORE_ONLY),
         ("mode", "SALVAGE", "FAILFAST, where nameServer is set"),
+        ("view", "index", "messages, offsets, topics, where nameServer is set"),
+        ("view", "dlq", "messages, with subscribePattern"),
         ("pullBatchSize", "0", "a whole number from 1"),
         ("pullBatchSize", "65537", "a whole number from 1 to 65536"),
         ("fetchOffset__numRetries", "-1", "a whole number from 0"),

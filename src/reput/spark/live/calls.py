@@ -235,6 +235,39 @@ class RetryingClient:
 
         return await self.patiently(f"ends of {queue_name(queue)}", queue.topic, ask)
 
+    async def ends_of_topic(self, topic: str, broker: str) -> dict[int, tuple[int, int]]:
+        """Return the ends of a topic's queues on a broker, by queue id; empty without the topic."""
+
+        async def ask() -> dict[int, tuple[int, int]]:
+            request = requests.make(
+                RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader(topic=topic)
+            )
+            try:
+                reply = await self._admin.calls.ask_broker(broker, request)
+            except BrokerError as error:
+                if error.response_code == ResponseCode.TOPIC_NOT_EXIST:
+                    return {}
+                raise
+            table = bodies.decode(bodies.TopicStats, reply.body).offset_table
+            return {
+                queue.queue_id: (stats.min_offset, max(stats.min_offset, stats.max_offset))
+                for queue, stats in table.items()
+            }
+
+        return await self.patiently(f"ends of topic {topic!r} on {broker}", None, ask)
+
+    async def topic_configs(self, broker: str) -> dict[str, bodies.TopicConfigData]:
+        """Return the topics of a broker with their settings, by name."""
+        return await self.patiently(
+            f"topics of {broker}", None, lambda: self._admin.topic_configs(broker)
+        )
+
+    async def broker_address(self, broker: str) -> str:
+        """Return the address of a broker's master."""
+        return await self.patiently(
+            f"address of {broker}", None, lambda: self._admin.calls.address(broker)
+        )
+
     async def search(self, queue: MessageQueue, time_ms: int) -> int:
         """Return the approximate queue offset of a time."""
         header = headers.SearchOffsetHeader(

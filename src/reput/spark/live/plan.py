@@ -153,9 +153,7 @@ class Planner:
 
     async def _checked_queues(self) -> list[MessageQueue]:
         """Return the selected queues after checking that everything in the options exists."""
-        # A name server that has just started knows no broker yet.
-        brokers = await self._client.patiently("brokers", None, self._registered_brokers)
-        self._check_brokers(brokers)
+        brokers = await self.checked_brokers()
         queues = await self.queues(brokers.keys(), self._lose_topic)
         self._check_named_queues(queues)
         for bound, name in ((self._options.start, "starting"), (self._options.end, "ending")):
@@ -179,6 +177,13 @@ class Planner:
             for name, cluster in self._known.items()
             if live.cluster in (None, cluster) and (live.brokers is None or name in live.brokers)
         }
+
+    async def checked_brokers(self) -> dict[str, str]:
+        """Return the selected brokers, name to cluster; those of the options must exist."""
+        # A name server that has just started knows no broker yet.
+        brokers = await self._client.patiently("brokers", None, self._registered_brokers)
+        self._check_brokers(brokers)
+        return brokers
 
     async def _registered_brokers(self) -> dict[str, str]:
         """Return the selected brokers; raise ``NotRegistered`` if no broker is registered."""
