@@ -19,7 +19,8 @@ WORKLOADS = (
     "store_rebuild",
     "sql_filter",
     "arrow_scan",
-    *("spark_scan", "spark_stream", "spark_import", "spark_sink", "spark_archive", "spark_memory"),
+    *("spark_scan", "spark_accelerator", "spark_stream", "spark_import", "spark_sink"),
+    *("spark_archive", "spark_memory"),
     *("spark_dispatch", "spark_jobs", "store_info", "start"),
     *(
         "broker_send",

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def read(spark: "SparkSession", path: str | None = None, **options: object) -> "DataFrame":
     """Return messages as a frame whose queries read only the columns and rows that they need.
 
-    The rows are those of ``spark.read.format("rocketmq")``. Each action plans the read again.
+    The rows are those of ``spark.read.format("rocketmq")``, and each action plans the read again.
+    Where the jar of ``reput.spark.accelerator`` is on the class path, it reads what is plain; then
+    the read is planned now.
 
     Args:
         spark: The session.
@@ -30,7 +32,15 @@ def read(spark: "SparkSession", path: str | None = None, **options: object) -> "
     Raises:
         ReputError: As for ``load``; in Spark's exception.
     """
+    from reput.spark import accelerator, options as option_texts
+
     texts = {name: _text(value) for name, value in options.items()}
+    if accelerator.is_available(spark):
+        parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
+        option_texts.check_batch(parsed)
+        frame = accelerator.accelerated(spark, parsed)
+        if frame is not None:
+            return frame
     return pruned(spark.read.format("rocketmq").options(**texts).load(path))
 
 

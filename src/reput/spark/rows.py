@@ -235,6 +235,14 @@ class RowMaker:
 # Conditions on rows ------------------------------------------------------------------------
 
 
+def hidden_topics(options: ReadOptions) -> frozenset[str]:
+    """Return the topics that the isolation leaves out, unless topics are selected."""
+    if options.selects_topics:
+        return frozenset()
+    hidden = {"committed": _HALF_TOPICS | _OP_TOPICS, "half": _OP_TOPICS}
+    return hidden.get(options.isolation, frozenset())
+
+
 class RowFilter:
     """Filters the rows of a batch by options and constraint."""
 
@@ -248,12 +256,7 @@ class RowFilter:
         options, wanted = self._options, self._constraint.topics
         is_named = options.topics is not None or options.assign is not None
         pattern = re.compile(options.topic_pattern) if options.topic_pattern else None
-        hidden: set[str] = set()
-        if not options.selects_topics:
-            if options.isolation == "committed":
-                hidden |= _HALF_TOPICS | _OP_TOPICS
-            elif options.isolation == "half":
-                hidden |= _OP_TOPICS
+        hidden = hidden_topics(options)
 
         def is_wanted(topic: str) -> bool:
             if topic in hidden or (wanted is not None and topic not in wanted):

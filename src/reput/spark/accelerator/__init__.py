@@ -1,0 +1,69 @@
+"""Reads of stores by a jar inside of Spark's JVM, without Python workers. Optional.
+
+The jar walks ranges of whole records in mapped log files, into Spark's columnar batches. It decides
+nothing: what to read is planned here, by the planner of ``format("rocketmq")``, and handed over as
+the source's one option. Reads that are not plain (``planning``) stay with the Python source, so
+that both return the same rows in the same partitions.
+
+    spark = SparkSession.builder.config("spark.jars", accelerator.jar()).getOrCreate()
+    frame = reput.spark.read(spark, "/data/store")
+
+The jar is compiled once by the JDK of this machine (``building``): docs/how-to/read-faster.md. Its
+source is found by the name of its class: with the short name ``rocketmq`` Spark would refuse it and
+the Python source as ambiguous.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from reput.spark.accelerator.building import jar
+from reput.spark.accelerator.planning import plan_of
+from reput.spark.options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["accelerated", "is_available", "jar"]
+
+log = logging.getLogger("reput.spark")
+
+_SOURCE = "reput.accelerator.CommitLogSource"
+_PLAN_VERSION = 1
+"""Version of the plan, as in CommitLogSource.java."""
+
+
+def is_available(spark: "SparkSession") -> bool:
+    """Return whether the jar is on the session's class path; never with Spark Connect."""
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return False
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+        source = jvm.java.lang.Class.forName(_SOURCE, True, loader)
+    except Py4JJavaError:
+        return False
+    version = source.getField("PLAN_VERSION").getInt(None)
+    if version != _PLAN_VERSION:
+        log.warning(
+            "the jar of reput.spark.accelerator on the class path is of another version (plan %d, "
+            "not %d) and is not used: compile it again, with python -m reput.spark.accelerator",
+            version,
+            _PLAN_VERSION,
+        )
+    return bool(version == _PLAN_VERSION)
+
+
+def accelerated(spark: "SparkSession", options: ReadOptions) -> "DataFrame | None":
+    """Return a read by the jar; None if it is not on the class path, or the read is not plain.
+
+    The read is planned now, not by each action: later messages are not part of the frame.
+
+    Raises:
+        ReputError: As ``MessageScan.tasks``.
+    """
+    if not is_available(spark):
+        return None
+    plan = plan_of(options)
+    return None if plan is None else spark.read.format(_SOURCE).option("plan", plan).load()
