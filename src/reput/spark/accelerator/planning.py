@@ -91,9 +91,7 @@ def _partitions(tasks: Sequence[Task]) -> list[dict[str, Any]] | None:
     return partitions[::-1]
 
 
-def _segments(
-    log: CommitLogView, folder: Path, start: int, stop: int
-) -> Iterator[dict[str, Any]]:
+def _segments(log: CommitLogView, folder: Path, start: int, stop: int) -> Iterator[dict[str, Any]]:
     """Yield the parts of a range, by file, without those that a file does not have."""
     for file in log.files:
         low, high = max(start, file.start), min(stop, file.nominal_end)

@@ -1,6 +1,7 @@
 package reput.accelerator;
 
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.BiFunction;
@@ -288,10 +289,9 @@ enum Column {
       try {
         return Bodies.decompress(stored, sysFlag, records.plan.bodyBytesMax());
       } catch (IOException error) {
-        throw new DamagedRecord(
-            "body cannot be decompressed (" + error.getMessage() + ")",
-            records.physicalOffset(row),
-            records.file);
+        String reason = "body cannot be decompressed (" + error.getMessage() + ")";
+        throw new UncheckedIOException(
+            Damage.error(reason, records.physicalOffset(row), records.file));
       }
     }
   }

@@ -109,7 +109,7 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
     mapAddress = ((DirectBuffer) map).address();
   }
 
-  private void readRecord() {
+  private void readRecord() throws IOException {
     long address = mapAddress + position - segment.start();
     long left = segment.stop() - position;
     if (left < Layout.BLANK_BYTES) {
@@ -164,7 +164,8 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
   }
 
   private void checkCrc(
-      long address, int size, long body, int bodyLength, int propertiesLength) {
+      long address, int size, long body, int bodyLength, int propertiesLength)
+      throws IOException {
     if (bodyLength > 0
         && crcOf(body, bodyLength) != Memory.intAt(address + Layout.BODY_CRC)) {
       throw damaged("body does not match BODYCRC");
@@ -197,12 +198,12 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
     return (int) crc.getValue() & Integer.MAX_VALUE;
   }
 
-  private DamagedRecord notWhole() {
+  private IOException notWhole() {
     return damaged("not a whole record");
   }
 
-  private DamagedRecord damaged(String reason) {
-    return new DamagedRecord(reason, position, segment.path());
+  private IOException damaged(String reason) {
+    return Damage.error(reason, position, segment.path());
   }
 
   /** Names of topics, compared with stored ones. */
