@@ -11,7 +11,7 @@ import pytest
 
 import golden
 import store_builder
-from reput.errors import InvalidOption, StoreUnavailable
+from reput.errors import StoreUnavailable
 from reput.format.message import StoredMessage
 from reput.spark import accelerator
 from reput.spark.accelerator.building import JarUnavailable
@@ -130,8 +130,7 @@ def test_a_log_without_a_file_stays_with_the_python_source(store: store_builder.
 def test_errors_of_the_plan_are_those_of_the_source(store: store_builder.Built) -> None:
     with pytest.raises(StoreUnavailable):
         plan_of(reading.parse(store.root / "config"))
-    with pytest.raises(InvalidOption, match="broker"):
-        plan_of(reading.parse(store.root, columns="brokr"))
+    assert plan_of(reading.parse(store.root, columns="brokr")) is None  # an error of load()
 
 
 def test_a_session_without_a_jvm_has_no_accelerator(store: store_builder.Built) -> None:

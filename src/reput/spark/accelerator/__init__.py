@@ -8,7 +8,7 @@ that both return the same rows in the same partitions.
     spark = SparkSession.builder.config("spark.jars", accelerator.jar()).getOrCreate()
     frame = reput.spark.read(spark, "/data/store")
 
-The jar is compiled once by the JDK of this machine (``building``): docs/how-to/read-faster.md. Its
+The jar is compiled once by the JDK of this machine (``building``): docs/how-to/accelerate-spark.md. Its
 source is found by the name of its class: with the short name ``rocketmq`` Spark would refuse it and
 the Python source as ambiguous.
 """
@@ -37,7 +37,7 @@ def is_available(spark: "SparkSession") -> bool:
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
         return False
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
         loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()

@@ -78,8 +78,8 @@ def _compiler() -> str:
     if path is None:
         raise JarUnavailable(
             f"there is no javac, of Java {JAVA_RELEASE} or later, on PATH or in JAVA_HOME. Debian, "
-            f"Ubuntu: apt-get install openjdk-{JAVA_RELEASE}-jdk-headless; or compile the jar where "
-            "there is one, with python -m reput.spark.accelerator, and copy it"
+            f"Ubuntu: apt-get install openjdk-{JAVA_RELEASE}-jdk-headless; or compile the jar "
+            "where there is one, with python -m reput.spark.accelerator, and copy it"
         )
     return path
 

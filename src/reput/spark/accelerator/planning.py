@@ -41,7 +41,10 @@ def plan_of(options: ReadOptions) -> str | None:
     defaults = {name: getattr(_DEFAULTS, name) for name in _KEPT}
     if dataclasses.replace(options, **defaults) != _DEFAULTS:
         return None
-    columns = options.columns or tuple(message_fields(options))
+    fields = message_fields(options)
+    columns = options.columns or tuple(fields)
+    if not fields.keys() >= {*columns}:
+        return None  # load() of the Python source has the error
     partitions = _partitions(MessageScan(options, columns).tasks())
     if partitions is None:
         return None
@@ -92,7 +95,7 @@ def _partitions(tasks: Sequence[Task]) -> list[dict[str, Any]] | None:
 
 
 def _segments(log: CommitLogView, folder: Path, start: int, stop: int) -> Iterator[dict[str, Any]]:
-    """Yield the parts of a range, by file, without those that a file does not have."""
+    """Yield the parts of a range, by file, without bytes that no file has."""
     for file in log.files:
         low, high = max(start, file.start), min(stop, file.nominal_end)
         if low < high <= file.end and file.nominal_size <= _MAP_BYTES_MAX:
