@@ -125,9 +125,12 @@ spark-versions: jdk venv $(SPARK_ENVIRONMENTS:=/.installed) ## Run the Spark tes
 	$(BIN)/python scripts/spark_environment.py $(filter $*.%,$(SPARK_VERSIONS))
 	@touch $@
 
+spark-jar: jdk-dev venv ## Compile the accelerator of Spark into build/
+	$(BIN)/python -m reput.spark.accelerator --folder build
+
 clean: ## Remove caches and build output; .venv and its like stay
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test check fmt lint types layers docs bench soak faults hostile interop-all spark-versions clean
+.PHONY: help venv jdk jdk-dev run test check fmt lint types layers docs bench soak faults hostile interop-all spark-versions spark-jar clean

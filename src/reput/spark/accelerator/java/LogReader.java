@@ -211,17 +211,20 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
     private final Set<UTF8String> names = new HashSet<>();
     /** Bit n is set if a topic has n bytes: most stored topics need no more. */
     private long lengths;
+    /** True if a topic has U+FFFD, which malformed bytes become: no other topic equals theirs. */
+    private boolean hasReplaced;
 
     TopicSet(Set<String> topics) {
       for (String topic : topics) {
         UTF8String name = UTF8String.fromString(topic);
         names.add(name);
         lengths |= 1L << Math.min(name.numBytes(), 63);
+        hasReplaced |= topic.indexOf('\uFFFD') >= 0;
       }
     }
 
     boolean has(long address, int length) {
-      byte[] repaired = names.isEmpty() ? null : Records.repaired(address, length);
+      byte[] repaired = hasReplaced ? Records.repaired(address, length) : null;
       if (repaired != null) {
         return names.contains(UTF8String.fromBytes(repaired));
       }
