@@ -51,17 +51,18 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
             "unchecked": lambda: reput.spark.read(spark, str(root), checkCrc="false"),
             "parquet": lambda: spark.read.parquet(str(parquet)),
         }
+        pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # no Python worker takes part
         wall: dict[tuple[str, str], list[float]] = {}
         cpu: dict[tuple[str, str], list[float]] = {}
         for turn in range(_REPEATS + 1):
             for case, use in CASES.items():
                 for name, read in reads.items():
-                    cpu_before = timing.cpu_of("pyspark", "org.apache.spark")
+                    cpu_before = timing.cpu_of_process(pid)
                     before = time.perf_counter()
                     use(read())
                     if turn:  # the first warms up the JVM and the page cache
                         wall.setdefault((case, name), []).append(time.perf_counter() - before)
-                        used = timing.cpu_of("pyspark", "org.apache.spark") - cpu_before
+                        used = timing.cpu_of_process(pid) - cpu_before
                         cpu.setdefault((case, name), []).append(used)
     results: dict[str, object] = {"messages": count, "body_bytes": 1024}
     for case in CASES:

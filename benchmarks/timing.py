@@ -21,11 +21,17 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
 
 def cpu_of(*names: str) -> float:
     """Return the CPU seconds of all processes whose command line contains one of these texts."""
-    total = 0
-    for state, _ in _processes(names):
-        fields = state.rpartition(")")[2].split()
-        total += sum(map(int, fields[11:15]))  # user and system, own and of reaped children
-    return total / _TICKS
+    return sum(_cpu_in(state) for state, _ in _processes(names))
+
+
+def cpu_of_process(pid: int) -> float:
+    """Return the CPU seconds of a process, which others with its command line do not change."""
+    return _cpu_in(Path(f"/proc/{pid}/stat").read_text())
+
+
+def _cpu_in(state: str) -> float:
+    fields = state.rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / _TICKS  # user and system, own and of reaped children
 
 
 def peak_mb_of(name: str) -> float:

@@ -8,9 +8,9 @@ that both return the same rows in the same partitions.
     spark = SparkSession.builder.config("spark.jars", accelerator.jar()).getOrCreate()
     frame = reput.spark.read(spark, "/data/store")
 
-The jar is compiled once by the JDK of this machine (``building``): docs/how-to/accelerate-spark.md. Its
-source is found by the name of its class: with the short name ``rocketmq`` it would silently take
-the place of the Python source (docs/decisions/0017-an-optional-jar-reads-whole-records.md).
+The jar is compiled once by the JDK of this machine (``building``). Its source is found by the name
+of its class: with the short name ``rocketmq`` it would silently take the place of the Python source
+(docs/decisions/0017-an-optional-jar-reads-whole-records.md).
 """
 
 import logging
