@@ -20,7 +20,7 @@ def read(spark: "SparkSession", path: str | None = None, **options: object) -> "
     """Return messages as a frame whose queries read only the columns and rows that they need.
 
     The rows are those of ``spark.read.format("rocketmq")``, and each action plans the read again.
-    Where the jar of ``reput.spark.accelerator`` is on the class path, it reads what is plain; then
+    With the jar of ``reput.spark.accelerator`` on the class path, the jar reads plain stores; then
     the read is planned now.
 
     Args:
