@@ -10,6 +10,7 @@
     ├── InvalidOption        a setting or argument is wrong; with its allowed values
     ├── InvalidHeader        a field of a request or reply is missing or wrong
     ├── InvalidBody          a JSON body is not as expected
+    ├── InvalidProtobuf      bytes are no message of protobuf, or values are not one's fields
     ├── RequestRefused       a request cannot be served; with a response code
     │   └── LimitExceeded    it exceeds a limit; with the limit's name
     └── RemotingError        communication between two processes failed
@@ -189,6 +190,10 @@ class InvalidHeader(ReputError):
 
 class InvalidBody(ReputError):
     """The body of a request or reply is not the expected JSON; the text contains the position."""
+
+
+class InvalidProtobuf(ReputError):
+    """Bytes or values are no message of protobuf; the text contains message, field and position."""
 
 
 class RequestRefused(ReputError):
