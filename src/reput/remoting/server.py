@@ -12,8 +12,9 @@ from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.remoting import time_slices
-from reput.remoting.channel import Channel
+from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.memory_transport import join
 from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
@@ -127,6 +128,19 @@ class RemotingServer:
         return state.proxies.protocol(
             channel, protocol, lambda source: self._use_source(channel, source)
         )
+
+    def connect_here(self, owner: Owner, buffer: bytearray, address: tuple[str, int]) -> Channel:
+        """Return a connection from this process, without a socket and without TLS.
+
+        Args:
+            owner: Owner of the client's side.
+            buffer: Its read buffer, which it may share with others.
+            address: Host and port of the client that the server sees.
+        """
+        client = Channel(owner, buffer)
+        own_address = (self.host or "127.0.0.1", self.port)
+        join(client, Channel(self, self._buffer, shared=self.state), address, own_address)
+        return client
 
     def _use_source(self, channel: Channel, source: ProxySource) -> None:
         """Take another client for the peer of a connection; close it if it exceeds a limit."""
