@@ -614,6 +614,13 @@ GRPC_INFLATED_BYTES = Limit(
     8 * MIB,
     "bytes",
 )
+GRPC_CLIENTS = Limit("grpc_clients", "clients of gRPC, by their ids", 20_000, scope="server")
+GRPC_RENEWED = Limit(
+    "grpc_renewed",
+    "messages of a client whose invisible time is renewed; further ones are not",
+    20_000,
+    scope="connection",
+)
 GRPC_REQUEST_MS = Limit(
     "grpc_request_ms", "time from the first to the last byte of a gRPC request", 120_000, "ms"
 )

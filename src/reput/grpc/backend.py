@@ -1,0 +1,90 @@
+"""What the front needs of RocketMQ: topics, groups, and connections to brokers.
+
+``local`` is a broker of this process. The front makes every change by requests of the remoting
+protocol: a client of the front is a client of the broker like any other.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from reput.remoting.channel import Channel, Owner
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerQueues:
+    """The queues of a topic at a broker.
+
+    Attributes:
+        broker_name: Name of the broker.
+        read_count: Number of queues that can be read.
+        write_count: Number of queues that can be written.
+        permission: Permissions of RocketMQ: 4 read, 2 write.
+    """
+
+    broker_name: str
+    read_count: int
+    write_count: int
+    permission: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic.
+
+    Attributes:
+        name: Its name.
+        message_type: Its attribute ``message.type``: NORMAL, FIFO, DELAY, TRANSACTION, MIXED,
+            PRIORITY, LITE.
+        brokers: Its queues, in the order of the brokers' names.
+    """
+
+    name: str
+    message_type: str
+    brokers: tuple[BrokerQueues, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A consumer group.
+
+    Attributes:
+        name: Its name.
+        is_ordered: Whether its members consume in order.
+        retry_max: Number of further attempts after the first one.
+        retry_policy: Its policy as in subscriptionGroup.json: ``type`` and parameters; or None.
+    """
+
+    name: str
+    is_ordered: bool
+    retry_max: int
+    retry_policy: Any
+
+
+class Backend(Protocol):
+    """Topics, groups and brokers."""
+
+    async def topic(self, name: str) -> TopicFacts | None:
+        """Return a topic; None if it does not exist."""
+
+    async def group(self, name: str, address: str) -> GroupFacts | None:
+        """Return a group; create it if brokers do that for remoting clients.
+
+        Args:
+            name: Its name.
+            address: IP address of the client.
+
+        Raises:
+            ReputError: It cannot be created.
+        """
+
+    async def connect(self, broker_name: str, owner: Owner, address: tuple[str, int]) -> Channel:
+        """Return a new connection to a broker.
+
+        Args:
+            broker_name: Name of the broker.
+            owner: Owner of the connection.
+            address: Host and port of the client that the connection is for.
+
+        Raises:
+            ReputError: The broker is unknown, or there is no connection.
+        """

@@ -1,0 +1,43 @@
+"""The caller: who asks, from where, and how long it waits."""
+
+from dataclasses import dataclass
+
+from reput.format.codes import LanguageCode
+
+_LANGUAGES = {
+    "JAVA": LanguageCode.JAVA,
+    "CPP": LanguageCode.CPP,
+    "DOT_NET": LanguageCode.DOTNET,
+    "CSHARP": LanguageCode.DOTNET,
+    "PYTHON": LanguageCode.PYTHON,
+    "GOLANG": LanguageCode.GO,
+    "GO": LanguageCode.GO,
+    "RUST": LanguageCode.RUST,
+    "PHP": LanguageCode.PHP,
+    "NODE_JS": LanguageCode.NODE_JS,
+    "HTTP": LanguageCode.HTTP,
+}
+
+
+@dataclass(slots=True)
+class Caller:
+    """The client of a call.
+
+    Attributes:
+        client_id: Id of the client; empty if it sent none.
+        language: Its language, as the SDK writes it.
+        address: Host and port of the client.
+        local_address: Host and port that it has connected to.
+        deadline_ms: Monotonic time in ms at which it gives up; None if it waits forever.
+    """
+
+    client_id: str
+    language: str
+    address: tuple[str, int]
+    local_address: tuple[str, int]
+    deadline_ms: int | None = None
+
+    @property
+    def language_code(self) -> int:
+        """The language as brokers show it."""
+        return _LANGUAGES.get(self.language.upper(), LanguageCode.OTHER)

@@ -1,0 +1,244 @@
+"""The clients of the front: their settings, their connections to brokers, and when they are gone.
+
+A client is known by its id from its first call on. It has separate connections to the brokers
+that it uses, so brokers show it, answer its held pops and ask it as they do with other clients.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
+
+from reput import limits
+from reput.clock import Clock
+from reput.errors import ConnectionLost, ReputError, RequestTimedOut
+from reput.format import bodies
+from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
+from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput.grpc.backend import Backend
+from reput.grpc.caller import Caller
+from reput.grpc.renewal import Renewals
+from reput.remoting.channel import Channel
+
+IDLE_MS = 120_000
+"""Time after its last call at which a client without a Telemetry stream is forgotten, in ms."""
+LOOK_S = 1.0
+"""Interval of the checks for clients that are gone and messages to renew, in seconds."""
+ASK_MS = 3_000
+"""Timeout of a request to a broker, in ms."""
+
+_log = logging.getLogger(__name__)
+
+Asked = Callable[["Client", Channel, Command], None]
+"""Handles a request of a broker to a client."""
+
+
+class Telemetry(Protocol):
+    """The Telemetry stream of a client."""
+
+    def send(self, command: dict[str, Any]) -> None:
+        """Send a TelemetryCommand."""
+
+
+class Client:
+    """A client.
+
+    Args:
+        call: Its first call.
+        backend: Connects to brokers.
+        asked: Handles the requests of brokers.
+    """
+
+    def __init__(self, call: Caller, backend: Backend, asked: Asked) -> None:
+        self.client_id = call.client_id
+        self.language = call.language_code
+        self.address = call.address
+        self.settings: dict[str, Any] | None = None
+        """Its Settings; None before they have come."""
+        self.telemetry: Telemetry | None = None
+        self.renewals = Renewals()
+        self.seen_ms = 0
+        """Monotonic time of its last call, in ms."""
+        self.is_closed = False
+        self._backend = backend
+        self._asked = asked
+        self._channels: dict[str, Channel] = {}
+        self._connecting: dict[str, asyncio.Task[Channel]] = {}
+
+    def __repr__(self) -> str:
+        """Return id and address."""
+        return f"{self.client_id} ({self.address[0]}:{self.address[1]})"
+
+    # Requests ---------------------------------------------------------------------------------
+
+    async def channel(self, broker_name: str) -> Channel:
+        """Return its connection to a broker; open it if necessary.
+
+        Raises:
+            ReputError: The broker is unknown, or there is no connection.
+        """
+        channel = self._channels.get(broker_name)
+        if channel is not None and not channel.is_closed:
+            return channel
+        if self.is_closed:
+            raise ConnectionLost(broker_name, f"the client {self.client_id} has ended")
+        task = self._connecting.get(broker_name)
+        if task is None:
+            connecting = self._backend.connect(broker_name, self, self.address)
+            task = self._connecting[broker_name] = asyncio.ensure_future(connecting)
+            task.add_done_callback(lambda _: self._connecting.pop(broker_name, None))
+        self._channels[broker_name] = channel = await asyncio.shield(task)
+        return channel
+
+    async def ask(self, broker_name: str, request: Command, timeout_ms: int = ASK_MS) -> Command:
+        """Send a request to a broker; return the reply.
+
+        Raises:
+            ReputError: There is no connection, or no reply in time.
+        """
+        return await (await self.send(broker_name, request, timeout_ms))
+
+    async def send(
+        self, broker_name: str, request: Command, timeout_ms: int = ASK_MS
+    ) -> "asyncio.Future[Command]":
+        """Send a request to a broker; return the future of its reply. Raises as ``ask``."""
+        channel = self._channels.get(broker_name)
+        if channel is None or channel.is_closed:
+            channel = await self.channel(broker_name)
+        request.language = self.language
+        return channel.send_request(request, timeout_ms)
+
+    def broker_of(self, channel: Channel) -> str:
+        """Return the name of the broker of one of its connections; empty for another one."""
+        return next((name for name, known in self._channels.items() if known is channel), "")
+
+    def close(self) -> None:
+        """Close its connections: brokers forget it."""
+        self.is_closed = True
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    # Groups -----------------------------------------------------------------------------------
+
+    def heartbeat(self, producers: Iterable[str], consumer: ConsumerData | None) -> Command:
+        """Return the request that registers its groups at a broker."""
+        data = HeartbeatData(
+            client_id=self.client_id,
+            producer_data_set=[ProducerData(group_name=name) for name in producers],
+            consumer_data_set=[] if consumer is None else [consumer],
+        )
+        return Command(RequestCode.HEART_BEAT, ext_fields={}, body=bodies.encode(data))
+
+    # Callbacks of its connections ---------------------------------------------------------------
+
+    def on_open(self, channel: Channel) -> None:
+        """Do nothing: ``channel`` keeps the connection."""
+
+    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
+        """Handle the replies and requests of a read; return the end of the last complete one."""
+        return channel.take_frames(view, 0, end)
+
+    def on_request(self, channel: Channel, request: Command) -> None:
+        """Handle a request of a broker."""
+        self._asked(self, channel, request)
+
+    def on_closed(self, channel: Channel, error: Exception | None) -> None:
+        """Forget a connection: the next request opens another one."""
+        for name, known in list(self._channels.items()):
+            if known is channel:
+                del self._channels[name]
+
+
+class Clients:
+    """All clients.
+
+    Args:
+        backend: Connects to brokers.
+        clock: The clock.
+        asked: Handles the requests of brokers to clients.
+        leave: Called with a client that is gone, before its connections are closed.
+        renew: Called regularly with a client that has messages to renew.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        asked: Asked,
+        leave: Callable[[Client], Awaitable[None]],
+        renew: Callable[[Client], Awaitable[None]],
+    ) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._asked = asked
+        self._leave = leave
+        self._renew = renew
+        self._by_id: dict[str, Client] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self._by_id)
+
+    def start(self) -> None:
+        """Begin to look for clients that are gone."""
+        self._task = asyncio.ensure_future(self._look())
+
+    async def stop(self) -> None:
+        """End all clients."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for client in list(self._by_id.values()):
+            self.end(client)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    def of(self, call: Caller) -> Client:
+        """Return the client of a call.
+
+        Raises:
+            LimitExceeded: There are too many clients.
+        """
+        client = self._by_id.get(call.client_id)
+        if client is None:
+            limits.GRPC_CLIENTS.check(len(self._by_id) + 1)
+            client = Client(call, self._backend, self._asked)
+            self._by_id[call.client_id] = client
+        client.seen_ms = self._clock.monotonic_ms()
+        return client
+
+    def end(self, client: Client) -> None:
+        """Forget a client: its messages become visible soon, and its connections are closed."""
+        if self._by_id.get(client.client_id) is client:
+            del self._by_id[client.client_id]
+            task = asyncio.ensure_future(self._end(client))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _end(self, client: Client) -> None:
+        try:
+            await self._leave(client)
+        except ReputError as error:
+            _log.warning("%r: its messages stay invisible for their time: %s", client, error)
+        finally:
+            client.close()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """End the clients that are gone, and renew the messages of the others."""
+        now_ms = self._clock.monotonic_ms()
+        for client in list(self._by_id.values()):
+            if client.telemetry is None and now_ms - client.seen_ms > IDLE_MS:
+                _log.info("%r sent nothing for %d ms: forgotten", client, IDLE_MS)
+                self.end(client)
+            elif client.renewals.is_due(self._clock.now_ms()):
+                try:
+                    await self._renew(client)
+                except (ReputError, RequestTimedOut) as error:
+                    _log.warning("%r: its messages were not renewed: %s", client, error)

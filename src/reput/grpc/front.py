@@ -1,0 +1,414 @@
+"""The service of RocketMQ's 5.x clients, over brokers.
+
+    call -> request -> checks -> requests to a broker, over the client's own connection -> reply
+
+An error is the status of a normal reply, as the SDKs expect it; only Telemetry ends with a status
+of gRPC. The service keeps nothing that a restart loses: handles and ids of transactions carry what
+is needed. It remembers the connected clients, and the messages that it renews.
+
+Source: rocketmq-proxy 5.5.0 ``GrpcMessagingApplication``.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from reput.clock import Clock
+from reput.errors import InvalidOption, ReputError
+from reput.format import protobuf
+from reput.format.grpc_messages import METHODS, SERVICE, ClientType
+from reput.format.message import Host
+from reput.grpc import conversion, receiving, routes, settings, statuses, validation
+from reput.grpc.backend import Backend, GroupFacts, TopicFacts
+from reput.grpc.caller import Caller
+from reput.grpc.clients import Client, Clients
+from reput.grpc.conversion import Receipt
+from reput.grpc.receiving import Received, Wanted
+from reput.grpc.sending import Sender
+from reput.grpc.statuses import Code, StatusError
+from reput.grpc.telemetry import Answers, Stream
+from reput.remoting.http2.grpc import Call, Service, bidirectional, server_stream, unary
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class Front:
+    """The service.
+
+    Args:
+        backend: Topics, groups and brokers.
+        clock: The clock.
+    """
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        self._backend = backend
+        self._clock = clock
+        self._answers = Answers()
+        self._sender = Sender(backend)
+        self._giving_back: set[asyncio.Task[None]] = set()
+        self.clients = Clients(
+            backend,
+            clock,
+            asked=self._answers.ask,
+            leave=receiving.leave,
+            renew=lambda client: receiving.renew(client, clock),
+        )
+        handlers: dict[str, Handler] = {
+            "QueryRoute": self._query_route,
+            "Heartbeat": self._heartbeat,
+            "SendMessage": self._send_message,
+            "QueryAssignment": self._query_assignment,
+            "AckMessage": self._ack_message,
+            "ChangeInvisibleDuration": self._change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": self._forward,
+            "EndTransaction": self._end_transaction,
+            "NotifyClientTermination": self._notify_client_termination,
+            "RecallMessage": self._recall_message,
+            "SyncLiteSubscription": self._sync_lite_subscription,
+        }
+        self.service = Service(
+            {
+                **{_path(name): self._unary(name, handler) for name, handler in handlers.items()},
+                _path("ReceiveMessage"): server_stream(self._receive_message),
+                _path("Telemetry"): bidirectional(self._telemetry),
+            }
+        )
+
+    def start(self) -> None:
+        """Begin to look after clients."""
+        self.clients.start()
+
+    async def stop(self) -> None:
+        """Forget all clients."""
+        await self.clients.stop()
+        await asyncio.gather(*self._giving_back, return_exceptions=True)
+
+    # Calls ------------------------------------------------------------------------------------
+
+    def _unary(self, name: str, handler: Handler) -> Any:
+        """Return a method: errors become the status of its reply."""
+        method = METHODS[name]
+
+        async def answer(call: Call, message: bytes) -> bytes:
+            try:
+                request = protobuf.decode(method.request, message)
+                caller = self._caller(call)
+                reply = await handler(caller, request)
+                reply.setdefault("status", statuses.OK)
+            except (StatusError, ReputError) as error:
+                reply = {"status": statuses.of_error(error)}
+            except Exception as error:  # noqa: BLE001 - the outermost edge of a call
+                _log.exception("%s of %s", name, call.peer.peer)
+                reply = {"status": statuses.of_error(error)}
+            return protobuf.encode(method.reply, reply)
+
+        return unary(answer)
+
+    def _caller(self, call: Call) -> Caller:
+        """Return the client of a call. Raises ``StatusError``: it has no id."""
+        client_id = call.text("x-mq-client-id")
+        if not client_id:
+            raise StatusError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+        peer = call.peer
+        deadline_ms = None
+        if call.deadline is not None:
+            left_s = call.deadline - call.connection.now
+            deadline_ms = self._clock.monotonic_ms() + int(1000 * left_s)
+        return Caller(
+            client_id,
+            call.text("x-mq-language"),
+            (peer.address, peer.host.port),
+            _address(peer.local_host),
+            deadline_ms,
+        )
+
+    # Routes -----------------------------------------------------------------------------------
+
+    async def _topic(self, resource: dict[str, Any]) -> TopicFacts:
+        name = resource.get("name", "")
+        validation.check_topic(name)
+        topic = await self._backend.topic(name)
+        if topic is None:
+            raise StatusError(
+                Code.TOPIC_NOT_FOUND, f"No topic route info in name server for {name}"
+            )
+        return topic
+
+    async def _group(self, resource: dict[str, Any], caller: Caller) -> GroupFacts:
+        name = resource.get("name", "")
+        validation.check_group(name)
+        group = await self._backend.group(name, caller.address[0])
+        if group is None:
+            raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, f"group not found: {name}")
+        return group
+
+    async def _query_route(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
+        topic = await self._topic(request.get("topic", {}))
+        endpoints = routes.endpoints_for(caller, request.get("endpoints", {}))
+        return {"message_queues": routes.queues(topic, endpoints)}
+
+    async def _query_assignment(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
+        topic = await self._topic(request.get("topic", {}))
+        group = await self._group(request.get("group", {}), caller)
+        endpoints = routes.endpoints_for(caller, request.get("endpoints", {}))
+        assignments = routes.assignments(topic, endpoints, is_ordered=group.is_ordered)
+        if not assignments:
+            raise StatusError(Code.FORBIDDEN, "no readable queue")
+        return {"assignments": assignments}
+
+    # Clients ----------------------------------------------------------------------------------
+
+    def _telemetry(self, call: Call) -> None:
+        Stream(call, self._caller(call), self._set_settings, self._answers)
+
+    async def _set_settings(
+        self, caller: Caller, sent: dict[str, Any], stream: Stream
+    ) -> dict[str, Any]:
+        """Take the settings of a client, and register it at brokers; return those to answer."""
+        if "publishing" in sent:
+            sent.setdefault("client_type", int(ClientType.PRODUCER))
+            answer = settings.of_producer(sent)
+        elif "subscription" in sent:
+            if sent.get("client_type") not in settings.CONSUMERS:
+                raise StatusError(
+                    Code.UNRECOGNIZED_CLIENT_TYPE,
+                    f"the client type {sent.get('client_type')} is not served; allowed: "
+                    "producers, push consumers, simple consumers",
+                )
+            group = await self._group(sent["subscription"].get("group", {}), caller)
+            answer = settings.of_consumer(sent, group)
+        else:
+            raise StatusError(
+                Code.BAD_REQUEST, "there is no publishing or subscription data in settings"
+            )
+        client = self.clients.of(caller)
+        client.settings, client.telemetry, stream.client = sent, stream, client
+        await self._register(client)
+        return answer
+
+    async def _register(self, client: Client) -> None:
+        """Send the heartbeat of a client to the brokers of its topics."""
+        sent = client.settings or {}
+        producers: list[str] = []
+        consumer = None
+        if "publishing" in sent:
+            producers = settings.topics_of(sent)
+            topics = producers
+        else:
+            try:
+                consumer = settings.consumer_data(sent, self._clock.now_ms())
+            except InvalidOption as error:
+                raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+            topics = [entry.topic for entry in consumer.subscription_data_set]
+        if not producers and consumer is None:
+            return
+        for broker_name in await self._brokers_of(topics):
+            reply = await client.ask(broker_name, client.heartbeat(producers, consumer))
+            statuses.check(reply)
+
+    async def _brokers_of(self, topics: list[str]) -> list[str]:
+        names: dict[str, None] = {}
+        for name in topics:
+            topic = await self._backend.topic(name)
+            for broker in topic.brokers if topic is not None else ():
+                names[broker.broker_name] = None
+        return list(names)
+
+    async def _heartbeat(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
+        client = self.clients.of(caller)
+        if client.settings is None:
+            raise StatusError(
+                Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
+            )
+        await self._register(client)
+        return {}
+
+    async def _notify_client_termination(
+        self, caller: Caller, request: dict[str, Any]
+    ) -> dict[str, Any]:
+        self.clients.end(self.clients.of(caller))
+        return {}
+
+    # Producers --------------------------------------------------------------------------------
+
+    async def _send_message(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
+        client = self.clients.of(caller)
+        entries = await self._sender.send(client, request.get("messages", ()), self._clock.now_ms())
+        return {"status": statuses.of_entries(entries), "entries": entries}
+
+    async def _recall_message(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
+        name = request.get("topic", {}).get("name", "")
+        validation.check_topic(name)
+        message_id = await self._sender.recall(
+            self.clients.of(caller), name, request.get("recall_handle", "")
+        )
+        return {"message_id": message_id}
+
+    async def _end_transaction(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
+        validation.check_topic(request.get("topic", {}).get("name", ""))
+        if not request.get("transaction_id"):
+            raise StatusError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+        await self._sender.end_transaction(self.clients.of(caller), request)
+        return {}
+
+    # Consumers --------------------------------------------------------------------------------
+
+    async def _receive_message(self, call: Call, message: bytes) -> None:
+        try:
+            replies = await self._received(call, message)
+        except (StatusError, ReputError) as error:
+            replies = [{"status": statuses.of_error(error)}]
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a call
+            _log.exception("ReceiveMessage of %s", call.peer.peer)
+            replies = [{"status": statuses.of_error(error)}]
+        replies.append({"delivery_timestamp": protobuf.from_ms(self._clock.now_ms())})
+        table = METHODS["ReceiveMessage"].reply
+        call.send(*[protobuf.encode(table, reply) for reply in replies])
+
+    async def _received(self, call: Call, message: bytes) -> list[dict[str, Any]]:
+        request = protobuf.decode(METHODS["ReceiveMessage"].request, message)
+        caller = self._caller(call)
+        client = self.clients.of(caller)
+        if client.settings is None:
+            raise StatusError(
+                Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
+            )
+        group = await self._group(request.get("group", {}), caller)
+        await self._topic(request.get("message_queue", {}).get("topic", {}))
+        wanted = receiving.wanted(caller, request, group, self._clock)
+        popping = asyncio.ensure_future(receiving.pop(client, wanted, self._clock))
+        try:
+            received = await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            self._keep(self._give_back(client, wanted, popping))
+            raise
+        delivered, unwanted, dead = receiving.split(received, wanted)
+        for item in unwanted:
+            await receiving.ack(client, group.name, wanted.topic, item.receipt)
+        for item in dead:
+            message_id = item.message.unique_key or ""
+            await receiving.forward(client, group.name, wanted.topic, item.receipt, message_id)
+        if not delivered:
+            raise StatusError(
+                Code.MESSAGE_NOT_FOUND, "no match message" if received else "no new message"
+            )
+        if call.has_ended:
+            self._keep(self._give_back(client, wanted, popping))
+            return []
+        return [
+            {"status": statuses.OK},
+            *(self._deliver(client, wanted, item) for item in delivered),
+        ]
+
+    def _deliver(self, client: Client, wanted: Wanted, item: Received) -> dict[str, Any]:
+        receipt = str(item.receipt)
+        if wanted.renews:
+            client.renewals.add(
+                wanted.group.name, wanted.topic, receipt, item.due_ms, self._clock.now_ms()
+            )
+        return {
+            "message": conversion.incoming(
+                item.message,
+                topic=wanted.topic,
+                receipt_handle=receipt,
+                invisible_ms=wanted.invisible_ms,
+                delivery_attempt=item.delivery_attempt,
+            )
+        }
+
+    def _keep(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def _give_back(
+        self, client: Client, wanted: Wanted, popping: "asyncio.Future[list[Received]]"
+    ) -> None:
+        """Make messages visible again that were popped for a call that has ended."""
+        try:
+            receipts = [item.receipt for item in await popping]
+            await receiving.give_back(client, wanted.group.name, wanted.topic, receipts)
+        except (StatusError, ReputError) as error:
+            _log.warning("messages of %r stay invisible for their time: %s", client, error)
+
+    async def _ack_message(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
+        client, group, topic = self._place(caller, request)
+        entries = []
+        for entry in request.get("entries", ()):
+            text = entry.get("receipt_handle", "")
+            try:
+                receipt = Receipt.parse(client.renewals.current(group, text))
+                await receiving.ack(client, group, topic, receipt)
+                client.renewals.drop(group, text)
+                status: dict[str, Any] = statuses.OK
+            except (StatusError, ReputError) as error:
+                status = statuses.of_error(error)
+            entries.append(
+                {
+                    "message_id": entry.get("message_id", ""),
+                    "receipt_handle": text,
+                    "status": status,
+                }
+            )
+        return {"status": statuses.of_entries(entries), "entries": entries}
+
+    def _place(self, caller: Caller, request: dict[str, Any]) -> tuple[Client, str, str]:
+        """Return client, group and topic of a request about received messages."""
+        group = request.get("group", {}).get("name", "")
+        topic = request.get("topic", {}).get("name", "")
+        validation.check_topic(topic)
+        validation.check_group(group)
+        return self.clients.of(caller), group, topic
+
+    async def _change_invisible_duration(
+        self, caller: Caller, request: dict[str, Any]
+    ) -> dict[str, Any]:
+        text = request.get("receipt_handle", "")
+        try:
+            client, group, topic = self._place(caller, request)
+            invisible_ms = receiving.milliseconds(request.get("invisible_duration"))
+            if not 0 <= invisible_ms <= receiving.INVISIBLE_MS[1]:
+                raise StatusError(
+                    Code.ILLEGAL_INVISIBLE_TIME,
+                    f"the invisibleTime is {invisible_ms} ms; allowed: 0 to "
+                    f"{receiving.INVISIBLE_MS[1]}",
+                )
+            receipt = Receipt.parse(client.renewals.current(group, text))
+            changed = await receiving.change(
+                client,
+                group,
+                topic,
+                receipt,
+                invisible_ms,
+                suspends=bool(request.get("suspend")),
+            )
+        except (StatusError, ReputError) as error:
+            # Some SDKs replace their handle by that of the reply, even by an empty one.
+            return {"status": statuses.of_error(error), "receipt_handle": text}
+        client.renewals.drop(group, text)
+        return {"receipt_handle": str(changed)}
+
+    async def _forward(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
+        client, group, topic = self._place(caller, request)
+        text = request.get("receipt_handle", "")
+        receipt = Receipt.parse(client.renewals.current(group, text))
+        await receiving.forward(client, group, topic, receipt, request.get("message_id", ""))
+        client.renewals.drop(group, text)
+        return {}
+
+    async def _sync_lite_subscription(
+        self, caller: Caller, request: dict[str, Any]
+    ) -> dict[str, Any]:
+        raise StatusError(Code.NOT_IMPLEMENTED, "lite topics are not implemented")
+
+
+def _path(name: str) -> str:
+    return f"/{SERVICE}/{name}"
+
+
+def _address(host: Host) -> tuple[str, int]:
+    return str(ipaddress.ip_address(host.address)), host.port

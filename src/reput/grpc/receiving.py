@@ -1,0 +1,301 @@
+"""Receives: pops of brokers, as streams of messages; acks, and changes of invisible times.
+
+Source: rocketmq-proxy 5.5.0 ``ReceiveMessageActivity``, ``ConsumerProcessor``.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reput.client.core import pop_handles, requests
+from reput.client.core.pop_handles import ReplyHandles
+from reput.client.core.subscription import Subscription
+from reput.clock import Clock
+from reput.errors import InvalidOption, ReputError
+from reput.format import headers, message as records, pop_codec, properties as props, protobuf
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.headers import (
+    AckMessageHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeReplyHeader,
+    PopMessageHeader,
+    PopMessageReplyHeader,
+    SendBackHeader,
+)
+from reput.format.message import StoredMessage
+from reput.grpc import settings, statuses
+from reput.grpc.backend import GroupFacts
+from reput.grpc.caller import Caller
+from reput.grpc.clients import ASK_MS, Client
+from reput.grpc.conversion import Receipt
+from reput.grpc.renewal import Held
+from reput.grpc.statuses import Code, StatusError
+
+AUTO_RENEW_MS = 60_000
+INVISIBLE_MS = (10_000, 12 * 3_600_000)
+"""Allowed invisible times of a receive, in ms."""
+POLL_MS_MAX = 20_000
+EARLY_MS = 500
+"""Time before the deadline of a call at which a wait ends, in ms."""
+GIVEN_BACK_MS = 1_000
+"""Invisible time of messages whose consumer is gone, in ms."""
+_FROM_END = 1
+_EMPTY = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+_RECORD_BYTES = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The parameters of a receive."""
+
+    group: GroupFacts
+    topic: str
+    broker_name: str
+    queue_id: int
+    """Queue id; -1 for any queue."""
+    subscription: Subscription
+    count_max: int
+    invisible_ms: int
+    poll_ms: int
+    renews: bool
+    attempt_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message that was popped."""
+
+    message: StoredMessage
+    receipt: Receipt
+    delivery_attempt: int
+    due_ms: int
+    """When it becomes visible again, in ms since the epoch."""
+
+
+def wanted(call: Caller, request: dict[str, Any], group: GroupFacts, clock: Clock) -> Wanted:
+    """Return the parameters of a ReceiveMessage.
+
+    Raises:
+        StatusError: A value is not allowed.
+    """
+    queue = request.get("message_queue", {})
+    topic = queue.get("topic", {}).get("name", "")
+    renews = bool(request.get("auto_renew"))
+    invisible_ms = AUTO_RENEW_MS if renews else milliseconds(request.get("invisible_duration"))
+    least_ms, most_ms = INVISIBLE_MS
+    if not least_ms <= invisible_ms <= most_ms:
+        raise StatusError(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisibleTime is {invisible_ms} ms; allowed: {least_ms} to {most_ms}",
+        )
+    try:
+        subscription = settings.filter_of(
+            topic, request.get("filter_expression", {}), clock.now_ms()
+        )
+    except InvalidOption as error:
+        raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+    queue_id = queue.get("id", -1)
+    return Wanted(
+        group,
+        topic,
+        queue.get("broker", {}).get("name", ""),
+        queue_id if group.is_ordered and queue_id >= 0 else -1,
+        subscription,
+        min(max(request.get("batch_size", 1), 1), settings.BATCH_MAX),
+        invisible_ms,
+        _poll_ms(call, request, clock),
+        renews,
+        request.get("attempt_id"),
+    )
+
+
+def _poll_ms(call: Caller, request: dict[str, Any], clock: Clock) -> int:
+    """Return how long to wait for messages: as asked, and less than until the deadline."""
+    asked = request.get("long_polling_timeout")
+    poll_ms = POLL_MS_MAX if asked is None else min(milliseconds(asked), POLL_MS_MAX)
+    if call.deadline_ms is not None:
+        poll_ms = min(poll_ms, call.deadline_ms - clock.monotonic_ms() - EARLY_MS)
+    return max(poll_ms, 0)
+
+
+def milliseconds(duration: dict[str, int] | None) -> int:
+    """Return a Duration in ms; 0 for None. Raises ``InvalidProtobuf``."""
+    return 0 if duration is None else protobuf.duration_ms(duration)
+
+
+async def pop(client: Client, wanted: Wanted, clock: Clock) -> list[Received]:
+    """Pop messages; none if there were none in time.
+
+    Raises:
+        StatusError: The broker refused.
+        ReputError: There is no connection, or no reply.
+    """
+    header = PopMessageHeader(
+        consumer_group=wanted.group.name,
+        topic=wanted.topic,
+        queue_id=wanted.queue_id,
+        max_msg_nums=wanted.count_max,
+        invisible_time=wanted.invisible_ms,
+        poll_time=wanted.poll_ms,
+        born_time=clock.now_ms(),
+        init_mode=_FROM_END,
+        exp_type=wanted.subscription.expression_type,
+        exp=wanted.subscription.expression,
+        order=wanted.group.is_ordered,
+        attempt_id=wanted.attempt_id,
+    )
+    request = requests.make(RequestCode.POP_MESSAGE, header)
+    reply = await client.ask(wanted.broker_name, request, wanted.poll_ms + ASK_MS)
+    if reply.code in _EMPTY:
+        return []
+    statuses.check(reply)
+    answer = headers.decode(PopMessageReplyHeader, reply.ext_fields)
+    handles = ReplyHandles(answer, wanted.broker_name)
+    return [_received(message, handles, answer) for message in _messages(reply.body)]
+
+
+def _messages(data: bytes) -> Iterator[StoredMessage]:
+    position = 0
+    while position < len(data):
+        yield records.decode(data, position, check_crc=False)
+        position += _RECORD_BYTES.unpack_from(data, position)[0]
+
+
+def _received(
+    message: StoredMessage, handles: ReplyHandles, answer: PopMessageReplyHeader
+) -> Received:
+    checkpoint = message.properties.get(props.POP_CHECKPOINT)
+    kind = (
+        next(iter(handles.kinds)) if len(handles.kinds) == 1 else pop_codec.kind_of(message.topic)
+    )
+    handle = handles.of(kind, message.queue_id, message.queue_offset, checkpoint)
+    attempts = handles.taken_count(handle) or message.reconsume_times
+    due_ms = answer.pop_time + answer.invisible_time
+    return Received(message, Receipt(handle, message.physical_offset), attempts + 1, due_ms)
+
+
+def split(
+    received: Sequence[Received], wanted: Wanted
+) -> tuple[list[Received], list[Received], list[Received]]:
+    """Return messages to deliver, those with other tags, and those with too many attempts."""
+    delivered, unwanted, dead = [], [], []
+    for item in received:
+        if wanted.subscription.tag_set and item.message.tags not in wanted.subscription.tag_set:
+            unwanted.append(item)
+        elif item.delivery_attempt > wanted.group.retry_max + 1:
+            dead.append(item)
+        else:
+            delivered.append(item)
+    return delivered, unwanted, dead
+
+
+# --- received messages ---------------------------------------------------------
+
+
+async def ack(client: Client, group: str, topic: str, receipt: Receipt) -> None:
+    """Acknowledge a message.
+
+    Raises:
+        StatusError: It is not held any more, or the broker refused.
+        ReputError: There is no connection, or no reply.
+    """
+    handle = receipt.handle
+    header = AckMessageHeader(
+        consumer_group=group,
+        topic=pop_codec.topic_of(handle.kind, topic, group),
+        queue_id=handle.queue_id,
+        extra_info=str(handle),
+        offset=handle.queue_offset,
+    )
+    reply = await client.ask(handle.broker_name, requests.make(RequestCode.ACK_MESSAGE, header))
+    statuses.check(reply, of_receipt=True)
+
+
+async def change(
+    client: Client,
+    group: str,
+    topic: str,
+    receipt: Receipt,
+    invisible_ms: int,
+    *,
+    suspends: bool = False,
+) -> Receipt:
+    """Change the invisible time of a message, from now on; return its new handle.
+
+    Args:
+        client: The client.
+        group: Its group.
+        topic: The topic that was received from.
+        receipt: The handle.
+        invisible_ms: The time, in ms.
+        suspends: Whether the next delivery does not count as an attempt.
+
+    Raises:
+        StatusError: It is not held any more, or the broker refused.
+        ReputError: There is no connection, or no reply.
+    """
+    handle = receipt.handle
+    header = ChangeInvisibleTimeHeader(
+        consumer_group=group,
+        topic=pop_codec.topic_of(handle.kind, topic, group),
+        queue_id=handle.queue_id,
+        extra_info=str(handle),
+        offset=handle.queue_offset,
+        invisible_time=invisible_ms,
+        suspend=suspends or None,
+    )
+    request = requests.make(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+    reply = await client.ask(handle.broker_name, request)
+    statuses.check(reply, of_receipt=True)
+    answer = headers.decode(ChangeInvisibleTimeReplyHeader, reply.ext_fields)
+    return Receipt(pop_handles.changed(handle, answer), receipt.physical_offset)
+
+
+async def forward(
+    client: Client, group: str, topic: str, receipt: Receipt, message_id: str
+) -> None:
+    """Put a message into the dead letters of its group, and acknowledge it.
+
+    Raises:
+        StatusError: It is not held any more, or the broker refused.
+        ReputError: There is no connection, or no reply.
+    """
+    header = SendBackHeader(
+        offset=receipt.physical_offset,
+        group=group,
+        delay_level=-1,
+        origin_msg_id=message_id,
+        origin_topic=pop_codec.topic_of(receipt.handle.kind, topic, group),
+        max_reconsume_times=0,
+    )
+    request = requests.make(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    statuses.check(await client.ask(receipt.handle.broker_name, request))
+    await ack(client, group, topic, receipt)
+
+
+async def give_back(client: Client, group: str, topic: str, receipts: Sequence[Receipt]) -> None:
+    """Make messages visible soon; the attempt is not counted."""
+    for receipt in receipts:
+        await change(client, group, topic, receipt, GIVEN_BACK_MS, suspends=True)
+
+
+async def renew(client: Client, clock: Clock) -> None:
+    """Renew the invisible times of a client's messages that end soon."""
+    for held, invisible_ms in client.renewals.due(clock.now_ms()):
+        try:
+            receipt = await change(
+                client, held.group, held.topic, Receipt.parse(held.receipt), invisible_ms
+            )
+        except (ReputError, StatusError):
+            held.failure_count += 1
+            continue
+        client.renewals.renewed(held, str(receipt), clock.now_ms() + invisible_ms)
+    client.renewals.settle()
+
+
+async def leave(client: Client) -> None:
+    """Make the messages of a client that is gone visible soon."""
+    held: Held
+    for held in client.renewals.take_all():
+        await give_back(client, held.group, held.topic, [Receipt.parse(held.receipt)])

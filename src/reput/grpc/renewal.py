@@ -1,0 +1,104 @@
+"""Messages whose invisible time the front renews, while their consumer works on them.
+
+A consumer receives with ``auto_renew``: it does not know how long it will take. Each renewal gives
+a message another handle, which the consumer does not get: it names the first one.
+
+Source: rocketmq-proxy 5.5.0 ``DefaultReceiptHandleManager``.
+"""
+
+from dataclasses import dataclass
+
+from reput import limits
+
+MARGIN_MS = 10_000
+"""Time before the end of its invisible time at which a message is renewed, in ms."""
+STEPS_MS = (60_000, 180_000, 300_000, 600_000, 1_800_000, 3_600_000)
+"""Invisible times by the number of renewals, in ms."""
+LONGEST_MS = 3 * 3_600_000
+"""Time after which a message is not renewed any more, in ms."""
+FAILURES_MAX = 3
+
+
+@dataclass(slots=True)
+class Held:
+    """A message that a consumer works on.
+
+    Attributes:
+        group: Its group.
+        topic: The topic that was received from.
+        receipt: Its receipt handle now.
+        due_ms: When it becomes visible, in ms since the epoch.
+        since_ms: When it was received, in ms since the epoch.
+        renewal_count: Number of renewals.
+        failure_count: Number of failures since the last one.
+    """
+
+    group: str
+    topic: str
+    receipt: str
+    due_ms: int
+    since_ms: int
+    renewal_count: int = 0
+    failure_count: int = 0
+
+
+class Renewals:
+    """The messages of a client, by group and the receipt handle that it has got."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], Held] = {}
+        self._first_due_ms = 0
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self._held)
+
+    def add(self, group: str, topic: str, receipt: str, due_ms: int, now_ms: int) -> None:
+        """Renew a message from now on; beyond the limit of a client it is not renewed."""
+        if len(self._held) < limits.GRPC_RENEWED.maximum:
+            self._held[group, receipt] = Held(group, topic, receipt, due_ms, now_ms)
+            self._first_due_ms = min(self._first_due_ms or due_ms, due_ms)
+
+    def current(self, group: str, receipt: str) -> str:
+        """Return the present handle of a message, for the one that its consumer has got."""
+        held = self._held.get((group, receipt))
+        return receipt if held is None else held.receipt
+
+    def drop(self, group: str, receipt: str) -> None:
+        """Renew a message no more."""
+        self._held.pop((group, receipt), None)
+
+    def take_all(self) -> list[Held]:
+        """Return all messages, and forget them."""
+        held = list(self._held.values())
+        self._held.clear()
+        return held
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return True if a message must be renewed now."""
+        return bool(self._held) and self._first_due_ms - now_ms <= MARGIN_MS
+
+    def due(self, now_ms: int) -> list[tuple[Held, int]]:
+        """Return the messages to renew now, each with its next invisible time in ms.
+
+        Messages that were renewed for long enough are forgotten.
+        """
+        due = []
+        for key, held in list(self._held.items()):
+            if held.due_ms - now_ms > MARGIN_MS:
+                continue
+            if now_ms - held.since_ms > LONGEST_MS or held.failure_count >= FAILURES_MAX:
+                del self._held[key]
+                continue
+            due.append((held, STEPS_MS[min(held.renewal_count, len(STEPS_MS) - 1)]))
+        return due
+
+    def renewed(self, held: Held, receipt: str, due_ms: int) -> None:
+        """Record that a message was renewed."""
+        held.receipt, held.due_ms = receipt, due_ms
+        held.renewal_count += 1
+        held.failure_count = 0
+
+    def settle(self) -> None:
+        """Compute again when the next message is due."""
+        self._first_due_ms = min((held.due_ms for held in self._held.values()), default=0)

@@ -1,0 +1,198 @@
+"""Sends, recalls, and ends of transactions.
+
+Each message of a request becomes a separate request to the broker, and has its own result;
+messages of one group of messages go to one queue, in order.
+
+Source: rocketmq-proxy 5.5.0 ``SendMessageActivity``, ``ProducerProcessor``.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from reput.client.core import requests
+from reput.format import headers, message_id as ids, names, properties as props, sys_flag as flags
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.grpc_messages import TransactionResolution, TransactionSource
+from reput.format.headers import (
+    EndTransactionHeader,
+    RecallMessageHeader,
+    SendMessageHeader,
+    SendMessageReplyHeader,
+)
+from reput.grpc import conversion, queue_choice, routes, statuses, validation
+from reput.grpc.backend import Backend, TopicFacts
+from reput.grpc.clients import Client
+from reput.grpc.conversion import Outgoing, TransactionId
+from reput.grpc.statuses import Code, StatusError
+
+SEND_MS = 10_000
+"""Timeout of a send to a broker, in ms."""
+_DEFAULT_QUEUES = 4
+_DECISIONS = {
+    TransactionResolution.COMMIT: flags.TRANSACTION_COMMIT,
+    TransactionResolution.ROLLBACK: flags.TRANSACTION_ROLLBACK,
+}
+
+
+class Sender:
+    """Sends for all clients.
+
+    Args:
+        backend: Topics and brokers.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._turns = itertools.count()
+
+    async def send(
+        self, client: Client, messages: Sequence[dict[str, Any]], now_ms: int
+    ) -> list[dict[str, Any]]:
+        """Send messages; return an entry with its own status for each.
+
+        Raises:
+            StatusError: The request is refused as a whole: nothing was sent.
+            ReputError: There is no connection to the broker.
+        """
+        validation.check_messages(messages, now_ms)
+        outgoing = [conversion.outgoing(message, client.address, now_ms) for message in messages]
+        topic = await self._topic(outgoing[0].topic)
+        for message in outgoing:
+            check_type(topic, message)
+        broker_name, queue_id = self._queue(topic, outgoing)
+        pending = [
+            await client.send(broker_name, _request(message, queue_id), SEND_MS)
+            for message in outgoing
+        ]
+        replies = await asyncio.gather(*pending)
+        return [
+            _entry(reply, message, broker_name)
+            for reply, message in zip(replies, outgoing, strict=True)
+        ]
+
+    async def _topic(self, name: str) -> TopicFacts:
+        topic = await self._backend.topic(name)
+        if topic is None:
+            raise StatusError(
+                Code.TOPIC_NOT_FOUND, f"No topic route info in name server for {name}"
+            )
+        return topic
+
+    def _queue(self, topic: TopicFacts, messages: Sequence[Outgoing]) -> tuple[str, int]:
+        """Return broker and queue: by the group of the messages, else in turn."""
+        queues = routes.writable(topic)
+        if not queues:
+            raise StatusError(Code.FORBIDDEN, "no writable queue")
+        keys = {message.sharding_key for message in messages}
+        if len(keys) > 1:
+            raise StatusError(
+                Code.BAD_REQUEST, "the messages of a request must be of one message group"
+            )
+        (key,) = keys
+        if key is not None:
+            return queues[queue_choice.queue_index(key, len(queues))]
+        return queues[next(self._turns) % len(queues)]
+
+    async def recall(self, client: Client, topic_name: str, handle: str) -> str:
+        """Recall a message of the timer; return its id.
+
+        Raises:
+            StatusError: The topic or the handle is wrong.
+            ReputError: The broker refused, or there is no connection.
+        """
+        topic = await self._topic(topic_name)
+        if topic.message_type not in ("DELAY", "MIXED"):
+            raise StatusError(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"the topic {topic_name} has messages of type {topic.message_type}; "
+                "only those of DELAY and MIXED can be recalled",
+            )
+        header = RecallMessageHeader(
+            producer_group=topic_name, topic=topic_name, recall_handle=handle
+        )
+        broker_name = conversion.broker_of_recall_handle(handle)
+        reply = await client.ask(broker_name, requests.make(RequestCode.RECALL_MESSAGE, header))
+        statuses.check(reply)
+        return (reply.ext_fields or {}).get("msgId", "")
+
+    async def end_transaction(self, client: Client, request: dict[str, Any]) -> None:
+        """Commit or roll back; an unknown decision does nothing.
+
+        Raises:
+            StatusError: The transaction is unknown.
+            ReputError: The broker refused, or there is no connection.
+        """
+        transaction = TransactionId.parse(request.get("transaction_id", ""))
+        resolution = request.get("resolution", 0)
+        decision = _DECISIONS.get(resolution)
+        if decision is None:
+            return
+        topic = request.get("topic", {}).get("name", "")
+        header = EndTransactionHeader(
+            producer_group=topic,
+            tran_state_table_offset=transaction.queue_offset,
+            commit_log_offset=transaction.physical_offset,
+            commit_or_rollback=decision,
+            from_transaction_check=request.get("source") == TransactionSource.SOURCE_SERVER_CHECK,
+            msg_id=request.get("message_id", ""),
+            transaction_id=transaction.unique_key,
+        )
+        command = requests.make(RequestCode.END_TRANSACTION, header)
+        statuses.check(await client.ask(transaction.broker_name, command))
+
+
+def check_type(topic: TopicFacts, message: Outgoing) -> None:
+    """Check the type of a message against that of its topic. Raises ``StatusError``."""
+    expected = topic.message_type
+    if expected in (message.message_type, "MIXED") or names.is_retry_topic(topic.name):
+        return
+    if names.is_dlq_topic(topic.name):
+        return
+    raise StatusError(
+        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        "TopicMessageType validate failed, the expected type is "
+        f"{expected}, but actual type is {message.message_type}",
+    )
+
+
+def _request(message: Outgoing, queue_id: int) -> Command:
+    header = SendMessageHeader(
+        producer_group=message.topic,
+        topic=message.topic,
+        default_topic=names.AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=_DEFAULT_QUEUES,
+        queue_id=queue_id,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_ms,
+        flag=0,
+        properties=props.encode(message.properties).decode("utf-8", "surrogatepass"),
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+    )
+    return Command(
+        RequestCode.SEND_MESSAGE_V2, ext_fields=headers.encode_v2(header), body=message.body
+    )
+
+
+def _entry(reply: Command, message: Outgoing, broker_name: str) -> dict[str, Any]:
+    """Return the entry of a message for the broker's reply."""
+    status = statuses.of_reply(reply)
+    entry: dict[str, Any] = {"status": status, "message_id": message.message_id}
+    if reply.code not in statuses.STORED:
+        return entry
+    answer = headers.decode(SendMessageReplyHeader, reply.ext_fields)
+    entry["offset"] = answer.queue_offset
+    if answer.recall_handle:
+        entry["recall_handle"] = answer.recall_handle
+    if message.sys_flag & flags.TRANSACTION_PREPARED and reply.code == ResponseCode.SUCCESS:
+        place = ids.decode_offset_id(answer.msg_id)
+        entry["transaction_id"] = str(
+            TransactionId(
+                answer.queue_offset, place.physical_offset, broker_name, message.message_id
+            )
+        )
+    return entry

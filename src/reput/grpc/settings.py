@@ -1,0 +1,124 @@
+"""The settings of a client, as the front answers them, and the groups that it registers.
+
+Source: rocketmq-proxy 5.5.0 ``GrpcClientSettingsManager``.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from reput.client.core import subscription
+from reput.client.core.subscription import Subscription
+from reput.format.bodies import ConsumerData
+from reput.format.grpc_messages import ClientType, FilterType
+from reput.format.protobuf import from_ms
+from reput.grpc.backend import GroupFacts
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+PRODUCER_ATTEMPTS = 3
+_BACK_OFF_MS = (10, 1000)
+_BACK_OFF_FACTOR = 2.0
+BATCH_MAX = 32
+POLLING_MS = 20_000
+LITE_QUOTA = 2000
+LITE_LETTERS = 64
+RETRY_DELAYS_S = (
+    1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+)  # fmt: skip
+"""Pauses before further attempts, in seconds, for groups without a policy."""
+
+CONSUMERS = {
+    ClientType.PUSH_CONSUMER: "CONSUME_PASSIVELY",
+    ClientType.LITE_PUSH_CONSUMER: "CONSUME_PASSIVELY",
+    ClientType.SIMPLE_CONSUMER: "CONSUME_ACTIVELY",
+}
+"""Types of consumers that are served, and how brokers name them."""
+
+
+def of_producer(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that answer those of a producer."""
+    begin_ms, end_ms = _BACK_OFF_MS
+    back_off = {
+        "initial": from_ms(begin_ms),
+        "max": from_ms(end_ms),
+        "multiplier": _BACK_OFF_FACTOR,
+    }
+    publishing = {
+        **sent["publishing"],
+        "validate_message_type": True,
+        "max_body_size": BODY_BYTES_MAX,
+    }
+    policy = {"max_attempts": PRODUCER_ATTEMPTS, "exponential_backoff": back_off}
+    return {**sent, "backoff_policy": policy, "publishing": publishing}
+
+
+def of_consumer(sent: Mapping[str, Any], group: GroupFacts) -> dict[str, Any]:
+    """Return the settings that answer those of a consumer."""
+    consuming = {
+        **sent["subscription"],
+        "fifo": group.is_ordered,
+        "receive_batch_size": BATCH_MAX,
+        "long_polling_timeout": from_ms(POLLING_MS),
+        "lite_subscription_quota": LITE_QUOTA,
+        "max_lite_topic_size": LITE_LETTERS,
+    }
+    policy = {"max_attempts": group.retry_max + 1, **_pauses(group.retry_policy)}
+    return {**sent, "backoff_policy": policy, "subscription": consuming}
+
+
+def _pauses(policy: Any) -> dict[str, Any]:
+    """Return the retry policy of a group, in the form of the settings."""
+    exponential = (policy or {}).get("exponentialRetryPolicy")
+    if (policy or {}).get("type") == "EXPONENTIAL" and exponential:
+        return {
+            "exponential_backoff": {
+                "initial": from_ms(int(exponential.get("initial", 5_000))),
+                "max": from_ms(int(exponential.get("max", 7_200_000))),
+                "multiplier": float(exponential.get("multiplier", 2)),
+            }
+        }
+    customized = ((policy or {}).get("customizedRetryPolicy") or {}).get("next")
+    delays_ms = customized or [1000 * seconds for seconds in RETRY_DELAYS_S]
+    return {"customized_backoff": {"next": [from_ms(int(delay)) for delay in delays_ms]}}
+
+
+def group_of(settings: Mapping[str, Any]) -> str:
+    """Return the name of a consumer's group."""
+    group: str = settings.get("subscription", {}).get("group", {}).get("name", "")
+    return group
+
+
+def topics_of(settings: Mapping[str, Any]) -> list[str]:
+    """Return the topics of a producer: brokers know it under their names as its groups."""
+    topics = settings.get("publishing", {}).get("topics", ())
+    return [topic["name"] for topic in topics if topic.get("name")]
+
+
+def filter_of(topic: str, expression: Mapping[str, Any], now_ms: int) -> Subscription:
+    """Return a subscription of a filter expression.
+
+    Raises:
+        InvalidOption: The expression has separators and no tag.
+    """
+    text = expression.get("expression", "")
+    if expression.get("type", FilterType.TAG) == FilterType.SQL:
+        return subscription.sql(topic, text, now_ms)
+    return subscription.tags(topic, text, now_ms)
+
+
+def consumer_data(settings: Mapping[str, Any], now_ms: int) -> ConsumerData:
+    """Return a consumer in the form of heartbeats.
+
+    Raises:
+        InvalidOption: A filter expression cannot be used.
+    """
+    entries = settings.get("subscription", {}).get("subscriptions", ())
+    return ConsumerData(
+        consume_from_where="CONSUME_FROM_LAST_OFFSET",
+        consume_type=CONSUMERS[ClientType(settings["client_type"])],
+        group_name=group_of(settings),
+        message_model="CLUSTERING",
+        subscription_data_set=[
+            filter_of(entry["topic"]["name"], entry.get("expression", {}), now_ms).data()
+            for entry in entries
+        ],
+    )

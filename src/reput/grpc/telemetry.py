@@ -1,0 +1,236 @@
+"""The Telemetry stream of a client: its settings, and what brokers ask it.
+
+Source: rocketmq-proxy 5.5.0 ``ClientActivity``, ``GrpcClientChannel``.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from reput.errors import CorruptRecord, InvalidHeader, InvalidProtobuf, ReputError
+from reput.format import (
+    bodies,
+    command as commands,
+    grpc_messages as tables,
+    headers,
+    message as records,
+    protobuf,
+)
+from reput.format.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, ProcessQueueInfos
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.grpc_messages import Code
+from reput.format.headers import CheckTransactionStateHeader, ConsumerRunningInfoHeader
+from reput.grpc import conversion, settings, statuses
+from reput.grpc.caller import Caller
+from reput.grpc.clients import Client
+from reput.grpc.conversion import TransactionId
+from reput.grpc.statuses import StatusError
+from reput.remoting.channel import Channel
+from reput.remoting.http2.grpc import Call
+from reput.remoting.http2.status import Status
+
+ANSWER_S = 5.0
+"""Time that a client has to answer a broker's request, in seconds."""
+_WAITING_MAX = 1_000
+"""Requests of brokers that wait for answers of clients."""
+
+_log = logging.getLogger(__name__)
+
+SetSettings = Callable[[Caller, dict[str, Any], "Stream"], Awaitable[dict[str, Any]]]
+"""Takes the settings of a client; returns those to answer."""
+
+
+class Stream:
+    """A stream.
+
+    Args:
+        call: The call.
+        caller: Its client.
+        set_settings: Takes settings.
+        answers: Takes the answers of the client to requests of brokers.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        caller: Caller,
+        set_settings: SetSettings,
+        answers: "Answers",
+    ) -> None:
+        self._call = call
+        self._caller = caller
+        self._set_settings = set_settings
+        self._answers = answers
+        self.client: Client | None = None
+        """The client, once it has sent settings."""
+        self._work: asyncio.Task[None] | None = None
+        call.on_message = self._on_message
+        call.on_cancel = self._end
+        call.on_half_close = self._on_half_close
+        call.send()  # Rust's SDK sends nothing before it has the headers
+
+    def send(self, command: dict[str, Any]) -> None:
+        """Send a TelemetryCommand, unless the client does not read."""
+        if self._call.is_writable:
+            self._call.send(protobuf.encode(tables.TELEMETRY_COMMAND, command))
+
+    def _on_message(self, message: bytes) -> None:
+        try:
+            command = protobuf.decode(tables.TELEMETRY_COMMAND, message)
+        except InvalidProtobuf as error:
+            self._call.fail(Status.INTERNAL, str(error))
+            return
+        if "settings" in command:
+            before = self._work
+            self._work = asyncio.ensure_future(self._take_settings(command["settings"], before))
+        elif "thread_stack_trace" in command or "verify_message_result" in command:
+            self._answers.take(command)
+
+    async def _take_settings(
+        self, sent: dict[str, Any], before: "asyncio.Task[None] | None"
+    ) -> None:
+        if before is not None:
+            await asyncio.gather(before, return_exceptions=True)
+        try:
+            answer = await self._set_settings(self._caller, sent, self)
+        except StatusError as error:
+            is_mistake = 40_000 <= error.code < 50_000
+            status = Status.INVALID_ARGUMENT if is_mistake else Status.INTERNAL
+            self._fail(status, f"process client telemetryCommand failed. {error}")
+        except ReputError as error:
+            self._fail(Status.INTERNAL, f"process client telemetryCommand failed. {error}")
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a call
+            _log.exception("settings of %s", self._caller.client_id)
+            self._fail(Status.INTERNAL, f"{type(error).__name__}: {error}")
+        else:
+            self.send({"status": statuses.OK, "settings": answer})
+
+    def _fail(self, status: Status, reason: str) -> None:
+        self._call.fail(status, reason)
+        self._end()
+
+    def _end(self) -> None:
+        if self.client is not None and self.client.telemetry is self:
+            self.client.telemetry = None
+
+    def _on_half_close(self) -> None:
+        self._call.finish()
+        self._end()
+
+
+class Answers:
+    """Requests of brokers to clients that wait for answers, by their nonces."""
+
+    def __init__(self) -> None:
+        self._nonces = itertools.count(1)
+        self._waiting: dict[str, tuple[Channel, Command, asyncio.TimerHandle]] = {}
+
+    def ask(self, client: Client, channel: Channel, request: Command) -> None:
+        """Pass a request of a broker to a client; answer what the client cannot.
+
+        Args:
+            client: The client.
+            channel: Its connection to the broker.
+            request: The request.
+        """
+        try:
+            if request.code == RequestCode.CHECK_TRANSACTION_STATE:
+                _ask_for_decision(client, channel, request)
+            elif request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                message = records.decode(request.body, check_crc=False)
+                self._send(
+                    client,
+                    channel,
+                    request,
+                    "verify_message_command",
+                    {"message": conversion.incoming(message)},
+                )
+            elif request.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+                header = headers.decode(ConsumerRunningInfoHeader, request.ext_fields)
+                if header.jstack_enable:
+                    self._send(client, channel, request, "print_thread_stack_trace_command", {})
+                else:
+                    channel.answer(request, _running_info(client, request, None))
+            elif not request.is_oneway:
+                text = f"a client of gRPC cannot answer request {request.code}"
+                code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                channel.answer(request, commands.reply(request, code, text))
+        except (CorruptRecord, InvalidHeader) as error:
+            _log.error("%r cannot be asked %d: %s", client, request.code, error)
+            if not request.is_oneway:
+                reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, str(error))
+                channel.answer(request, reply)
+
+    def _send(
+        self, client: Client, channel: Channel, request: Command, name: str, command: dict[str, Any]
+    ) -> None:
+        if client.telemetry is None or len(self._waiting) >= _WAITING_MAX:
+            text = f"the client {client.client_id} has no Telemetry stream, or too many wait"
+            channel.answer(request, commands.reply(request, ResponseCode.SYSTEM_ERROR, text))
+            return
+        nonce = str(next(self._nonces))
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(ANSWER_S, self._waiting.pop, nonce, None)
+        self._waiting[nonce] = channel, commands.envelope(request), timer
+        client.telemetry.send({name: {"nonce": nonce, **command}})
+
+    def take(self, command: dict[str, Any]) -> None:
+        """Pass the answer of a client to the broker that has asked; late ones are ignored."""
+        trace = command.get("thread_stack_trace")
+        result = trace or command["verify_message_result"]
+        waiting = self._waiting.pop(result.get("nonce", ""), None)
+        if waiting is None:
+            return
+        channel, request, timer = waiting
+        timer.cancel()
+        if trace is not None:
+            info = bodies.encode(_info({}, trace.get("thread_stack_trace", "")))
+            channel.answer(request, commands.reply(request, body=info))
+            return
+        status = command.get("status", {})
+        is_consumed = status.get("code") == Code.OK
+        answer = ConsumeDirectlyResult(
+            auto_commit=True,
+            consume_result="CR_SUCCESS" if is_consumed else "CR_LATER",
+            order=False,
+            remark=status.get("message"),
+            spent_time_mills=0,
+        )
+        channel.answer(request, commands.reply(request, body=bodies.encode(answer)))
+
+
+def _ask_for_decision(client: Client, channel: Channel, request: Command) -> None:
+    """Ask a producer whether to commit a half message."""
+    if client.telemetry is None:
+        return  # the broker asks again
+    header = headers.decode(CheckTransactionStateHeader, request.ext_fields)
+    half = records.decode(request.body, check_crc=False)
+    transaction = TransactionId(
+        header.tran_state_table_offset,
+        header.commit_log_offset,
+        client.broker_of(channel),
+        half.unique_key or "",
+    )
+    command = {"message": conversion.incoming(half), "transaction_id": str(transaction)}
+    client.telemetry.send({"recover_orphaned_transaction_command": command})
+
+
+def _running_info(client: Client, request: Command, jstack: str | None) -> Command:
+    info = _info(client.settings or {}, jstack)
+    return commands.reply(request, body=bodies.encode(info))
+
+
+def _info(known: dict[str, Any], jstack: str | None) -> ConsumerRunningInfo:
+    subscriptions = (
+        settings.consumer_data(known, 0).subscription_data_set if "subscription" in known else []
+    )
+    return ConsumerRunningInfo(
+        jstack=jstack,
+        mq_table=ProcessQueueInfos({}),
+        properties={"PROP_CLIENT_VERSION": "gRPC", "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"},
+        status_table={},
+        subscription_set=subscriptions,
+    )

@@ -1,0 +1,245 @@
+"""Checks of what clients send: names, and messages before a send.
+
+The texts are those of Java's proxy, so that users find them. What Java does not check, and what
+would damage the stored property string, is refused too.
+Source: rocketmq-proxy 5.5.0 ``GrpcValidator``, ``SendMessageActivity``, ``ProxyConfig``;
+rocketmq-client 5.5.0 ``Validators``.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reput.format import names, protobuf
+from reput.format.grpc_messages import Code, MessageType
+from reput.grpc.statuses import StatusError
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+USER_PROPERTIES_MAX = 128
+"""Maximum number of user properties of a message."""
+USER_PROPERTY_BYTES_MAX = 16 * 1024
+"""Maximum size of user properties, tag and keys of a message together, in bytes."""
+SYSTEM_TEXT_BYTES_MAX = 8 * 1024
+"""Maximum size of message id, born host and trace context together, in bytes; with the user
+properties they fit the property string of a record."""
+MESSAGE_GROUP_BYTES_END = 64
+"""Size that a message group must stay below, in bytes."""
+LITE_TOPIC_BYTES_MAX = 64
+DELAY_MS_MAX = 24 * 3600 * 1000
+RECOVERY_S_MAX = 3600
+"""Maximum age of a half message before its first check, in s."""
+GROUP_LETTERS_MAX = 120
+
+RESERVED_PROPERTIES = frozenset(
+    {
+        "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER",
+        "CONSUME_START_TIME", "CORRECTION_FLAG", "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID",
+        "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO", "INNER_MULTI_QUEUE_OFFSET",
+        "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG",
+        "MSG_REGION", "MSG_TYPE", "ORIGIN_GROUP", "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK",
+        "POP_CK_OFFSET", "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME",
+        "REPLY_TO_CLIENT", "RETRY_TOPIC", "TAGS", "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS",
+        "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY", "TIMER_DEQUEUE_MS",
+        "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_ON", "TRANSFER_FLAG",
+        "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT", "_SYS_MSG_PRIORITY_",
+        "__BORNHOST", "__CRC32#", "__LITE_TOPIC",
+    }
+)  # fmt: skip
+"""Properties that users may not set, and do not see on delivery. Source: rocketmq 5.5.0
+``MessageConst.STRING_HASH_SET``."""
+
+_LEGAL_NAME = "^[%|a-zA-Z0-9_-]+$"
+_LEGAL_LITE_TOPIC = re.compile(r"[A-Za-z0-9_-]+\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check_topic(name: str) -> None:
+    """Check that a topic has a legal name and is not of the system. Raises ``StatusError``."""
+    if _is_blank(name):
+        text = "The specified topic is blank"
+    elif len(name) > names.TOPIC_LENGTH_MAX:
+        text = f"The specified topic is longer than topic max length {names.TOPIC_LENGTH_MAX}."
+    elif not names.is_legal_topic(name):
+        text = (
+            f"The specified topic[{name}] contains illegal characters, allowing only {_LEGAL_NAME}"
+        )
+    elif names.is_system_topic(name):
+        text = "cannot access system topic"
+    else:
+        return
+    raise StatusError(Code.ILLEGAL_TOPIC, text)
+
+
+def check_group(name: str) -> None:
+    """Check that a group has a legal name and is not of the system. Raises ``StatusError``."""
+    if _is_blank(name):
+        text = "the specified group is blank"
+    elif len(name) > GROUP_LETTERS_MAX:
+        text = (
+            f"the specified group[{names.printable(name)}] is longer than group max length: "
+            f"{GROUP_LETTERS_MAX}."
+        )
+    elif not names.is_legal_group(name):
+        text = (
+            f"the specified group[{name}] contains illegal characters, allowing only {_LEGAL_NAME}"
+        )
+    elif name.startswith(names.SYSTEM_GROUP_PREFIX):
+        text = "cannot use system consumer group"
+    else:
+        return
+    raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, text)
+
+
+def check_lite_topic(name: str) -> None:
+    """Check the name of a lite topic. Raises ``StatusError``."""
+    if _is_blank(name):
+        text = "lite topic cannot be the char sequence of whitespace"
+    elif _size(name) > LITE_TOPIC_BYTES_MAX:
+        text = f"lite topic exceed the max size {LITE_TOPIC_BYTES_MAX}"
+    elif not _LEGAL_LITE_TOPIC.match(name):
+        text = "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"
+    else:
+        return
+    raise StatusError(Code.ILLEGAL_LITE_TOPIC, text)
+
+
+def check_messages(messages: Sequence[Mapping[str, Any]], now_ms: int) -> None:
+    """Check the messages of a send: at least one, of one topic.
+
+    Args:
+        messages: Message dicts of a SendMessageRequest.
+        now_ms: The time, ms since the epoch.
+
+    Raises:
+        StatusError: A message is refused.
+    """
+    if not messages:
+        raise StatusError(Code.MESSAGE_CORRUPTED, "no message to send")
+    topic = _topic(messages[0])
+    check_topic(topic)
+    for message in messages:
+        if _topic(message) != topic:
+            raise StatusError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
+        check_message(message, now_ms)
+
+
+def check_message(message: Mapping[str, Any], now_ms: int) -> None:
+    """Check all of a message but its topic. Raises ``StatusError``."""
+    body = message.get("body", b"")
+    if not body:
+        raise StatusError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if len(body) > BODY_BYTES_MAX:
+        text = f"message body cannot exceed the max {BODY_BYTES_MAX}"
+        raise StatusError(Code.MESSAGE_BODY_TOO_LARGE, text)
+    system = message.get("system_properties", {})
+    size = _check_user_properties(message.get("user_properties", {}))
+    tag = system.get("tag", "")
+    _check_text(Code.ILLEGAL_MESSAGE_TAG, "tag", tag, forbidden="|")
+    size += _size(tag)
+    for key in system.get("keys", ()):
+        _check_text(Code.ILLEGAL_MESSAGE_KEY, "key", key)
+        size += _size(key)
+    if size > USER_PROPERTY_BYTES_MAX:
+        raise StatusError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the total size of user property is too large, max is {USER_PROPERTY_BYTES_MAX}",
+        )
+    _check_system_texts(system)
+    _check_times(system, now_ms)
+    if system.get("priority", 0) < 0:
+        text = "The priority must be greater than or equal to 0"
+        raise StatusError(Code.BAD_REQUEST, text)
+    group = system.get("message_group", "")
+    if group:
+        if not _is_blank(group) and _size(group) >= MESSAGE_GROUP_BYTES_END:
+            text = f"message group exceed the max size {MESSAGE_GROUP_BYTES_END}"
+            raise StatusError(Code.ILLEGAL_MESSAGE_GROUP, text)
+        _check_text(Code.ILLEGAL_MESSAGE_GROUP, "message group", group)
+    if system.get("lite_topic"):
+        check_lite_topic(system["lite_topic"])
+
+
+def _check_user_properties(properties: Mapping[str, str]) -> int:
+    """Check user properties; return their size in bytes."""
+    if len(properties) > USER_PROPERTIES_MAX:
+        text = f"too many user properties, max is {USER_PROPERTIES_MAX}"
+        raise StatusError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+    code = Code.ILLEGAL_MESSAGE_PROPERTY_KEY
+    size = 0
+    for key, value in properties.items():
+        if key in RESERVED_PROPERTIES:
+            raise StatusError(code, f"property is used by system: {key}")
+        if _CONTROL.search(key):
+            raise StatusError(code, "the key of property cannot contain control character")
+        if _CONTROL.search(value):
+            raise StatusError(code, "the value of property cannot contain control character")
+        size += _size(key) + _size(value)
+    return size
+
+
+def _check_system_texts(system: Mapping[str, Any]) -> None:
+    """Check the texts that become properties as they are."""
+    message_id = system.get("message_id", "")
+    if _is_blank(message_id):
+        raise StatusError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
+    size = 0
+    for name, code in (
+        ("message_id", Code.ILLEGAL_MESSAGE_ID),
+        ("born_host", Code.BAD_REQUEST),
+        ("trace_context", Code.BAD_REQUEST),
+    ):
+        value = system.get(name, "")
+        # A separator of properties would add others, such as those of brokers.
+        if _CONTROL.search(value):
+            raise StatusError(code, f"{name} cannot contain control character")
+        size += _size(value)
+    if size > SYSTEM_TEXT_BYTES_MAX:
+        raise StatusError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            "the total size of message_id, born_host and trace_context is too large, max is "
+            f"{SYSTEM_TEXT_BYTES_MAX}",
+        )
+
+
+def _check_times(system: Mapping[str, Any], now_ms: int) -> None:
+    """Check recovery duration and deliver time."""
+    recovery = system.get("orphaned_transaction_recovery_duration")
+    if recovery is not None and system.get("message_type") == MessageType.TRANSACTION:
+        protobuf.duration_ms(recovery)
+        if recovery.get("seconds", 0) > RECOVERY_S_MAX:
+            raise StatusError(
+                Code.BAD_REQUEST,
+                "the max transaction recovery time of message is too large, max is "
+                f"{RECOVERY_S_MAX}",
+            )
+    deliver = system.get("delivery_timestamp")
+    if deliver is not None and protobuf.timestamp_ms(deliver) - now_ms > DELAY_MS_MAX:
+        raise StatusError(
+            Code.ILLEGAL_DELIVERY_TIME,
+            f"the max delay time of message is too large, max is {DELAY_MS_MAX}",
+        )
+
+
+def _check_text(code: Code, name: str, text: str, forbidden: str = "") -> None:
+    """Check a text that may be empty, but not blank."""
+    if not text:
+        return
+    if _is_blank(text):
+        raise StatusError(code, f"{name} cannot be the char sequence of whitespace")
+    if forbidden and forbidden in text:
+        raise StatusError(code, f"{name} cannot contain '{forbidden}'")
+    if _CONTROL.search(text):
+        raise StatusError(code, f"{name} cannot contain control character")
+
+
+def _topic(message: Mapping[str, Any]) -> str:
+    name: str = message.get("topic", {}).get("name", "")
+    return name
+
+
+def _is_blank(text: str) -> bool:
+    return not text or text.isspace()
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
