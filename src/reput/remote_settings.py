@@ -25,7 +25,7 @@ _PROTECTED = re.compile(
     r"|pullHoldMax|rebalanceLockMaxLiveTime"  # limits that RocketMQ's file does not have
     r"|.*(Path|Paths|PathRootDir|PathCommitLog|Dir|Folder|Home)"
     r"|namesrvAddr"  # a wrong one could redirect a topic's traffic
-    r"|(bindAddress|listenPort|haListenPort|metricsPort|metricsExporterType|metricsPromExporter(Host|Port))"
+    r"|(bindAddress|(listen|haListen|grpcServer|metrics)Port|metricsExporterType|metricsPromExporter(Host|Port))"
     r"|(brokerIP[12]|brokerName|brokerClusterName|brokerId|brokerRole|haMasterAddress)"
     r"|(haForceMaster|haDivergedPolicy)"  # a second master; the end of a log that is cut
     r"|(fastPortEnable|inBrokerContainer|messageStorePlugIn|configBlackList)"

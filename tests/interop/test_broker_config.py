@@ -30,6 +30,7 @@ AUTH_BEAN = "org.apache.rocketmq.auth.config.AuthConfig"
 
 OURS = {
     "fastPortEnable",  # Java's fast port is always on
+    "grpcServerPort",  # Java's proxy has it
     "metricsPort",  # Java has another exporter
     "pullHoldMax",  # Java has no limit
     "rebalanceLockMaxLiveTime",  # a system property in Java

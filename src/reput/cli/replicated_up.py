@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reput import config as settings
+from reput.broker.settings import exporter
+from reput.broker.settings.exporter import MetricsExporter
 from reput.cli.replication import MASTER_ROLES, SLAVE
 from reput.cli.server_texts import CannotServe, join_address
 from reput.cli.serving import (
@@ -39,6 +41,7 @@ NAME = "broker-a"
 PORT_STEP = 10
 """Difference between the ports of consecutive brokers."""
 REPLICAS_MAX = 8
+EXPORTER_PORT_KEY = "metricsPromExporterPort"
 _START_S = 120.0
 _STOP_S = 60.0
 
@@ -129,7 +132,8 @@ def run_group(
             _keep_one_master([member for member in members if member.conf.exists()])
             for number, member in enumerate(members):
                 metrics = str(metrics_port + number if metrics_port else 0)
-                _write_conf(member, number, {**common, "metricsPort": metrics})
+                ports = {"metricsPort": metrics, **_own_ports(common, number)}
+                _write_conf(member, number, {**common, **ports})
             # The master first: it would be refused while another one is listed and alive.
             for member in sorted(members, key=lambda candidate: candidate.role()[0] == SLAVE):
                 await _start(member)
@@ -166,6 +170,19 @@ def _common(host: str, address: str, namesrv: str, path: str | None) -> dict[str
         "brokerIP1": address,
         "brokerIP2": address,
         "namesrvAddr": namesrv,
+    }
+
+
+def _own_ports(common: Mapping[str, str], number: int) -> dict[str, str]:
+    """Return the ports of broker.conf that each broker must have for itself, counted up."""
+    ports = {key: common[key] for key in ("grpcServerPort", EXPORTER_PORT_KEY) if key in common}
+    if common.get("metricsExporterType") == MetricsExporter.PROM:
+        ports.setdefault(EXPORTER_PORT_KEY, str(exporter.PORT))
+    # The broker refuses other texts, with the reason.
+    return {
+        key: str(int(text) + number)
+        for key, text in ports.items()
+        if text.isdecimal() and int(text)
     }
 
 

@@ -73,6 +73,11 @@ def _up(arguments: Sequence[str]) -> int:
         "--broker-port", type=_port, default=10911, help="port of the broker; 0: any (10911)"
     )
     parser.add_argument(
+        "--grpc-port",
+        type=_port,
+        help="port of 5.x clients, which speak gRPC; 0: any (8081; any with --broker-port 0)",
+    )
+    parser.add_argument(
         "--host",
         default="127.0.0.1",
         help="address to listen on; 0.0.0.0 lets other machines connect (127.0.0.1)",
@@ -139,6 +144,7 @@ def _refuse_together(
         "--json": options.pop("as_json"),
         "--ready-file": options.pop("ready_file"),
         "--test-controls": options.pop("test_controls") is not None,
+        "--grpc-port": options.pop("grpc_port") is not None,
         "-- COMMAND": command,
     }
     for name, value in others.items():

@@ -29,6 +29,7 @@ from reput.limits import Refusals
 if TYPE_CHECKING:
     from reput.broker.server import Broker
     from reput.broker.settings.config import BrokerConfig, BrokerSettings
+    from reput.grpc.server import FrontServer
     from reput.namesrv.config import NamesrvConfig
     from reput.remoting.metrics_server import Detail, Family, HistogramFamily, Meter
 
@@ -36,6 +37,9 @@ DEFAULT_FOLDER = "reput-data"
 LOG_FILE_BYTES = 256 * 1024 * 1024
 """Size of the log files of a new store of ``reput up``: RocketMQ's 1 GiB is much for a laptop."""
 
+GRPC_PORT = 8081
+"""Default port of 5.x clients at ``reput up``."""
+GRPC_OPTION = "grpcServerPort in broker.conf"
 FIRST_REGISTRATION_S = 3
 """Timeout of the first registration, before a broker reports that it has started."""
 
@@ -191,6 +195,9 @@ def broker(
             await server.start()
         if stop_with_stdin:
             stop.listen_to(sys.stdin.fileno())
+        front = None
+        if loaded.broker.grpc_server_port:
+            front = await _start_front(server, loaded.broker.grpc_server_port, GRPC_OPTION)
         address = server.identity.address
         name_servers = loaded.broker.namesrv_addr
         text = f"The broker[{loaded.broker.broker_name}, {address}] boot success. "
@@ -198,7 +205,7 @@ def broker(
             f" and name server is {name_servers}" if name_servers else ""
         )
         option = "--metrics-port, or metricsPort in broker.conf"
-        await _serve(server, stop, option, lambda: text)
+        await _serve(server, stop, option, lambda: text, front=front)
 
     return run(body)
 
@@ -213,6 +220,7 @@ def up(
     metrics_port: int | None,
     metrics_address: str | None,
     path: str | None,
+    grpc_port: int | None = None,
     as_json: bool = False,
     ready_file: str | None = None,
     test_controls: int | None = None,
@@ -281,15 +289,16 @@ def up(
             with readable_errors(broker_port, "--broker-port", store=root):
                 _refuse_port(host, broker_port)
                 await server.start()
+            front = await _start_front_of_up(server, grpc_port, broker_port)
             advertised = join_address(loaded.broker.broker_ip1, name_server.port)
             async with contextlib.AsyncExitStack() as running:
-                running.push_async_callback(server.stop)
+                running.push_async_callback(_stop, server, front)
                 url = None
                 if controls is not None:
                     wanted = test_controls or 0
                     with readable_errors(wanted, "--test-controls"):
                         url = await controls.serve(running, name_server, server, host, wanted)
-                addresses = up_for_tests.addresses(server, advertised, url)
+                addresses = up_for_tests.addresses(server, front, advertised, url)
 
                 async def serve_command() -> None:
                     nonlocal code
@@ -300,7 +309,7 @@ def up(
                         running.callback(up_for_tests.write_ready_file(ready_file, addresses))
                     if as_json:
                         return json.dumps(addresses)
-                    return "" if command else _banner(server, advertised)
+                    return "" if command else _banner(server, front, advertised)
 
                 await _serve(
                     server,
@@ -308,6 +317,7 @@ def up(
                     "--metrics-port",
                     greeting,
                     until=serve_command if command else None,
+                    front=front,
                 )
             count, _ = _contents(server)
             if not (as_json or command):
@@ -422,6 +432,7 @@ async def _serve(
     greeting: Callable[[], str],
     *,
     until: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    front: "FrontServer | None" = None,
 ) -> None:
     """Run a broker that has started, until the signal, and stop it.
 
@@ -431,6 +442,7 @@ async def _serve(
         option: Option of the metrics port, for errors.
         greeting: Returns the text to print when the broker is registered; empty: none.
         until: Returns when the broker is to be stopped, instead of the signal.
+        front: Its port for 5.x clients, which has started; None if it has none.
     """
     garbage.keep_pauses_short()
     stop.listen()
@@ -443,7 +455,49 @@ async def _serve(
             await asyncio.to_thread(server.parts.filters.load_compiler)
             await _until_ended(server, until or stop.wait)
     finally:
+        await _stop(server, front)
+
+
+async def _stop(server: "Broker", front: "FrontServer | None") -> None:
+    """Stop a broker, and its port for 5.x clients before."""
+    if front is not None:
+        await front.stop()
+    await server.stop()
+
+
+async def _start_front(server: "Broker", port: int, option: str) -> "FrontServer":
+    """Serve the 5.x clients of a broker. Raises ``CannotServe``: the port cannot be used."""
+    from reput.grpc.server import FrontServer
+
+    front = FrontServer(server, port)
+    try:
+        with readable_errors(port, option):
+            await front.start()
+    except BaseException:
         await server.stop()
+        raise
+    return front
+
+
+async def _start_front_of_up(
+    server: "Broker", port: int | None, broker_port: int
+) -> "FrontServer | None":
+    """Serve 5.x clients at the port that was asked for, or at the default one if it is free."""
+    if port is not None:
+        return await _start_front(server, port, "--grpc-port")
+    from reput.grpc.server import FrontServer
+
+    front = FrontServer(server, GRPC_PORT if broker_port else 0)
+    try:
+        await front.start()
+    except OSError as error:
+        _log.warning(
+            "5.x clients are not served: port %d: %s; --grpc-port chooses another one",
+            GRPC_PORT,
+            error.strerror,
+        )
+        return None
+    return front
 
 
 async def _until_ended(server: "Broker", stopped: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -621,7 +675,7 @@ def readable_errors(port: int, option: str, *, store: str | None = None) -> Iter
 # --- texts and settings -------------------------------------------------------------------------
 
 
-def _banner(server: "Broker", address: str) -> str:
+def _banner(server: "Broker", front: "FrontServer | None", address: str) -> str:
     """Return the greeting of ``reput up``: addresses, and how clients connect."""
     from reput import __version__
     from reput.kernel_choice import engine_text
@@ -642,6 +696,9 @@ def _banner(server: "Broker", address: str) -> str:
     if config.metrics_port:
         url = f"http://{join_address(config.reput_metrics_address, config.metrics_port)}"
         lines.append(f"  metrics      {url}/metrics and {url}/health")
+    if front is not None:
+        endpoint = join_address(config.broker_ip1, front.port)
+        lines.insert(4, f"  5.x clients  {endpoint} (gRPC, plain and TLS)")
     resolver = f'primitive.NewPassthroughResolver([]string{{"{address}"}})'
     lines += [
         "",

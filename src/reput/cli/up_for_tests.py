@@ -12,6 +12,7 @@ from reput.cli.server_texts import CannotServe, join_address, own_address
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
+    from reput.grpc.server import FrontServer
     from reput.namesrv.server import NameServer
 
 CONTROLS_VARIABLE = "REPUT_TEST_CONTROLS"
@@ -65,7 +66,9 @@ class Controlled:
         return f"http://{join_address(own_address(host), listener.port)}{PREFIX}"
 
 
-def addresses(server: "Broker", name_server: str, controls: str | None) -> dict[str, Any]:
+def addresses(
+    server: "Broker", front: "FrontServer | None", name_server: str, controls: str | None
+) -> dict[str, Any]:
     """Return the addresses of ``reput up`` as a JSON document."""
     from reput import __version__
 
@@ -79,6 +82,7 @@ def addresses(server: "Broker", name_server: str, controls: str | None) -> dict[
         "broker": join_address(config.broker_ip1, identity.port),
         "brokerName": config.broker_name,
         "cluster": config.broker_cluster_name,
+        "grpc": None if front is None else join_address(config.broker_ip1, front.port),
         "metrics": metrics,
         "testControls": controls,
         "store": server.store.root,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from reput.broker.parts import Parts
 from reput.broker.pop.retry_topics import PopRetries
 from reput.broker.server import Broker
+from reput.broker.topic.attributes import MESSAGE_TYPE
 from reput.broker.topic.topics import READ_WRITE
 from reput.client.message import ReceivedMessage, received
 from reput.errors import InvalidOption
@@ -92,7 +93,9 @@ class Controls:
 
     # Topics -----------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, queue_count: int) -> None:
+    async def create_topic(
+        self, name: str, queue_count: int, message_type: str | None = None
+    ) -> None:
         """Create a topic on all brokers, or change its number of queues there.
 
         Raises:
@@ -100,7 +103,7 @@ class Controls:
         """
         for parts in self._parts:
             parts.topics.check_name(name)
-            self._put_topic(parts, name, queue_count)
+            self._put_topic(parts, name, queue_count, message_type)
             await parts.registration.register()
 
     async def create_topics(self) -> None:
@@ -111,12 +114,15 @@ class Controls:
             await parts.registration.register()
 
     @staticmethod
-    def _put_topic(parts: Parts, name: str, queue_count: int) -> None:
+    def _put_topic(
+        parts: Parts, name: str, queue_count: int, message_type: str | None = None
+    ) -> None:
         topic = TopicConfig(
             name=name,
             read_queue_count=queue_count,
             write_queue_count=queue_count,
             perm=READ_WRITE,
+            attributes=() if message_type is None else ((MESSAGE_TYPE, message_type),),
         )
         parts.topics.put(topic, parts.clock.now_ms())
 

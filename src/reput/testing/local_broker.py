@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from reput import config
 from reput.broker.server import Broker
 from reput.broker.settings import config as broker_config
+from reput.broker.topic import attributes
 from reput.client.message import ReceivedMessage
 from reput.errors import InvalidOption
 from reput.format.codes import ResponseCode
@@ -87,6 +88,8 @@ class LocalBroker:
         self._started: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._brokers: list[Broker] = []
         self._controls: Controls | None = None
+        self._running_parts: contextlib.AsyncExitStack | None = None
+        self._grpc_endpoint = ""
 
     # Starting and stopping --------------------------------------------------------------------
 
@@ -120,6 +123,7 @@ class LocalBroker:
         thread.join()
         self._thread = self._loop = self._controls = None
         self._brokers = []
+        self._running_parts, self._grpc_endpoint = None, ""
         if self._wanted_folder is None and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -185,7 +189,7 @@ class LocalBroker:
                 self._brokers.append(await running.enter_async_context(broker))
             controls = Controls(name_server, self._brokers, clock, faults, self._topics)
             await controls.create_topics()
-            self._controls = controls
+            self._controls, self._running_parts = controls, running
             self.namesrv_addr = address
             self.broker_addrs = tuple(broker.identity.address for broker in self._brokers)
             self._started.set_result(None)
@@ -224,6 +228,26 @@ class LocalBroker:
         return self.broker_addrs[0] if self.broker_addrs else ""
 
     @property
+    def grpc_endpoint(self) -> str:
+        """``host:port`` for 5.x clients of the first broker, plain and with TLS.
+
+        The port is opened when this is first read. Topics for such clients have a type of
+        messages: ``create_topic(name, message_type="FIFO")``.
+        """
+        if not self._grpc_endpoint:
+            self._grpc_endpoint = self._call(self._open_front)
+        return self._grpc_endpoint
+
+    async def _open_front(self, controls: Controls) -> str:
+        from reput.grpc.server import FrontServer  # most tests do not need it
+
+        assert self._running_parts is not None, "it runs"
+        front = FrontServer(self._brokers[0], 0)
+        await front.start()
+        self._running_parts.push_async_callback(front.stop)
+        return f"{HOST}:{front.port}"
+
+    @property
     def store_folder(self) -> Path:
         """Store folder, readable by ``reput.store`` and ``reput store`` even while it runs.
 
@@ -239,16 +263,26 @@ class LocalBroker:
         letters = map(chr, range(ord("a"), ord("a") + self._broker_count))
         return [self.store_folder / f"broker-{letter}" for letter in letters]
 
-    def create_topic(self, name: str, queues: int = 4) -> None:
+    def create_topic(self, name: str, queues: int = 4, *, message_type: str | None = None) -> None:
         """Create a topic, or change its number of queues; clients find it on return.
 
+        Args:
+            name: Name of the topic.
+            queues: Number of its queues.
+            message_type: Type of its messages, which clients of gRPC must keep to: NORMAL, which is
+                theirs without one, FIFO, DELAY, TRANSACTION, PRIORITY, or MIXED.
+
         Raises:
-            InvalidOption: The number of queues is not allowed.
+            InvalidOption: The number of queues or the type is not allowed.
             RequestRefused: The name is not allowed.
         """
         if queues < 1:
             raise InvalidOption("queues", queues, "1 or more")
-        self._call(lambda controls: controls.create_topic(name, queues))
+        if message_type is not None:
+            allowed = attributes.OF_TOPICS[attributes.MESSAGE_TYPE].values
+            if not allowed.allows(message_type):
+                raise InvalidOption("message_type", message_type, str(allowed))
+        self._call(lambda controls: controls.create_topic(name, queues, message_type))
 
     def clear(self) -> None:
         """Delete topics and groups created since the start, offsets, waiting messages and faults.

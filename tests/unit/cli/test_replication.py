@@ -17,7 +17,7 @@ import pytest
 from interop.clusters import until
 from interop.java_cluster import free_port, free_triple
 from reput.cli import main as cli
-from reput.cli.replicated_up import _keep_one_master, _Member
+from reput.cli.replicated_up import _keep_one_master, _Member, _own_ports
 from reput.client import Message, blocking
 from reput.store.reader import StoreReader
 from wire_command import Command
@@ -249,3 +249,24 @@ def test_only_the_last_promoted_broker_stays_master(
     ]
     assert "fileReservedTime=7\n" in members[1].conf.read_text()
     assert "broker-a-2 was master before broker-a-1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {}),
+        ({"metricsExporterType": "PROM"}, {"metricsPromExporterPort": "5559"}),
+        (
+            {"metricsExporterType": "PROM", "metricsPromExporterPort": "7000"},
+            {"metricsPromExporterPort": "7002"},
+        ),
+        ({"grpcServerPort": "8081"}, {"grpcServerPort": "8083"}),
+        ({"grpcServerPort": "0"}, {}),
+        ({"grpcServerPort": "many"}, {}),
+    ],
+    ids=["none", "default", "exporter", "gRPC", "off", "wrong"],
+)
+def test_each_broker_of_a_group_has_its_own_ports(
+    given: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert _own_ports(given, 2) == expected

@@ -102,6 +102,9 @@ class BrokerConfig:
     """Timeout of a registration with a name server (4.x: 6000)."""
     reput_fast_path: bool = True
     """Serve frequent requests in batches, by kernels; false: each by its processor."""
+    grpc_server_port: Port = 0
+    """Port of 5.x clients, which speak gRPC, plain and with TLS; 0: none. In Java it is a setting
+    of the proxy, which this broker needs not."""
     metrics_port: Port = 0
     """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"

@@ -120,6 +120,8 @@ def _check_ports(reader: StoreReader | None, settings: BrokerSettings, findings:
     if store.broker_role is not BrokerRole.SLAVE and broker.listen_port:
         ha_port = store.ha_listen_port
         ports["haListenPort"] = broker.listen_port + HA_PORT_DISTANCE if ha_port < 0 else ha_port
+    if broker.grpc_server_port:
+        ports["grpcServerPort"] = broker.grpc_server_port
     if broker.metrics_port:
         ports["metricsPort"] = broker.metrics_port
     holder = reader.state.lock_holder if reader is not None else None

@@ -24,8 +24,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 OURS = _words("""
-    fastPortEnable haAckAfter haDivergedPolicy haForceMaster haSendAfter haTlsEnable indexTags
-    metricsPort pullHoldMax rebalanceLockMaxLiveTime""")
+    fastPortEnable grpcServerPort haAckAfter haDivergedPolicy haForceMaster haSendAfter haTlsEnable
+    indexTags metricsPort pullHoldMax rebalanceLockMaxLiveTime""")
 """Keys of reput alone, besides the ones with the prefix ``reput``."""
 SINCE_4_9 = _words("""
     enableLmq enableMultiDispatch maxLmqConsumeQueueNum readOnlyCommitLogStorePaths slaveTimeout
