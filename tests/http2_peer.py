@@ -130,8 +130,14 @@ class Http2Peer:
     ) -> bytes:
         """Return the frames of a unary call."""
         fields = [(name, path if name == b":path" else value) for name, value in REQUEST]
-        return self.headers(stream_id, [*fields, *more]) + data(
-            stream_id, messages.encode(message), is_end=True
+        body = messages.encode(message)
+        pieces = [body[begin : begin + 16_384] for begin in range(0, len(body), 16_384)]
+        return b"".join(
+            (
+                self.headers(stream_id, [*fields, *more]),
+                *(data(stream_id, piece) for piece in pieces[:-1]),
+                data(stream_id, pieces[-1], is_end=True),
+            )
         )
 
     def fields(self, frame: Frame) -> dict[bytes, bytes]:
@@ -169,7 +175,7 @@ class Replies:
         self._peer = peer
         self.fields: dict[int, list[dict[bytes, bytes]]] = {}
         """Header blocks by stream."""
-        self.data: dict[int, bytes] = {}
+        self.data: dict[int, bytearray] = {}
         self.resets: dict[int, int] = {}
         self.ends: set[int] = set()
 
@@ -179,7 +185,7 @@ class Replies:
             if frame.kind == FrameType.HEADERS:
                 self.fields.setdefault(frame.stream_id, []).append(self._peer.fields(frame))
             elif frame.kind == FrameType.DATA:
-                self.data[frame.stream_id] = self.data.get(frame.stream_id, b"") + frame.payload
+                self.data.setdefault(frame.stream_id, bytearray()).extend(frame.payload)
             elif frame.kind == FrameType.RST_STREAM:
                 self.resets[frame.stream_id] = int.from_bytes(frame.payload, "big")
             if frame.kind <= FrameType.HEADERS and frame.flags & Flag.END_STREAM:

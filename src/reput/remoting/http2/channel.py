@@ -87,7 +87,8 @@ class GrpcChannel(asyncio.BufferedProtocol):
         self._is_flush_due = False
         self._is_stalled = False  # complete frames are kept, for a later turn
         self._waits_for_turn = False
-        self._is_counted = False
+        self._is_counted = False  # in the budget of unfinished bytes
+        self._is_unread_counted = False
         self._call_count = 0
         self._turn_at = -1.0
         self._deadline = 0.0
@@ -308,28 +309,44 @@ class GrpcChannel(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         out = self.connection.take_output()
-        if not out or self._transport is None or self.is_closed:
+        if self._transport is None or self.is_closed:
             return
+        if not out:
+            if self._is_unread_counted:
+                self._count_unread(0)
+            return
+        size = sum(map(len, out))
         if len(out) == 1:
             self._transport.write(out[0])
-        elif sum(map(len, out)) <= _JOINED_BYTES_MAX:
+        elif size <= _JOINED_BYTES_MAX:
             self._transport.write(b"".join(out))
         else:
             # Not writelines: some versions of asyncio never call pause_writing then.
             for piece in out:
                 self._transport.write(piece)
-        if not self.is_writable:
-            self._count_unread()
-        if self._owner.is_stopping and not self.connection.streams:
+        connection = self.connection
+        if (
+            not self.is_writable
+            or connection.unsent_bytes > _KEPT_BYTES_COUNTED
+            or self._is_unread_counted
+        ):
+            self._count_unread(size)
+        if connection.waiting and self.is_writable:
+            self._loop.call_soon(self._resumed)
+        if self._owner.is_stopping and not connection.streams:
             self._owner.on_idle(self)
 
-    def _count_unread(self) -> None:
+    def _count_unread(self, written_bytes: int) -> None:
         """Report unread bytes to the budget; cut a connection that exceeds it."""
+        limit = limits.UNREAD_BYTES_PER_CONNECTION
         unread_bytes = self.unread_bytes
-        if unread_bytes > limits.UNREAD_BYTES_PER_CONNECTION.maximum:
-            self.cut(limits.UNREAD_BYTES_PER_CONNECTION)
-        else:
-            self._drop(self._state.unread.set(self, self.address, unread_bytes))
+        of_windows = self.connection.unsent_bytes  # limited there, by further calls
+        if not self.is_writable and unread_bytes - of_windows - written_bytes > limit.maximum:
+            self.cut(limit)
+            return
+        self._is_unread_counted = not self.is_writable or of_windows > _KEPT_BYTES_COUNTED
+        counted_bytes = unread_bytes if self._is_unread_counted else 0
+        self._drop(self._state.unread.set(self, self.address, counted_bytes))
 
     @property
     def unread_bytes(self) -> int:
@@ -347,7 +364,7 @@ class GrpcChannel(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Resume; called by the loop when the peer reads again."""
         self.is_writable = True
-        self._state.unread.set(self, self.address, 0)
+        self._count_unread(0)
         self._loop.call_soon(self._resumed)
 
     def _resumed(self) -> None:

@@ -191,6 +191,8 @@ class Http2Connection:
         """Bytes of incomplete requests, which the users of streams count."""
         self.unsent_bytes = 0
         """Bytes that wait for the peer's windows."""
+        self.output_bytes = 0
+        """Bytes that ``take_output`` will return, without acknowledgements."""
         self.encoder = hpack.Encoder()
         self.call_count = 0
         """Number of requests so far."""
@@ -519,7 +521,7 @@ class Http2Connection:
             self._set(number, value)
         self._out.append(frames.SETTINGS_ACK)
         for stream in list(self._waiting):  # their windows may have grown
-            self._send_unsent_of(stream)
+            self._continue(stream)
 
     def _set(self, number: int, value: int) -> None:
         if number == Setting.HEADER_TABLE_SIZE:
@@ -595,8 +597,7 @@ class Http2Connection:
         if not count or stream.window > WINDOW_MAX:
             code = ErrorCode.FLOW_CONTROL_ERROR if count else ErrorCode.PROTOCOL_ERROR
             raise _stream_error(stream_id, code, f"WINDOW_UPDATE of {count} bytes")
-        if stream.unsent is not None:
-            self._send_unsent_of(stream)
+        self._continue(stream)
 
     # Floods -----------------------------------------------------------------------------------
 
@@ -636,12 +637,14 @@ class Http2Connection:
     def write(self, data: bytes | memoryview) -> None:
         """Add bytes to the output."""
         self._out.append(data)
+        self.output_bytes += len(data)
         if not self._is_receiving:
             self._on_output()
 
     def take_output(self) -> list[bytes | memoryview]:
         """Return the bytes to write, in order."""
         out, self._out = self._out, []
+        self.output_bytes = 0
         return out
 
     def send_data(self, stream: Stream, data: bytes) -> None:
@@ -671,13 +674,19 @@ class Http2Connection:
         for stream in list(self._blocked):
             if self.window <= 0:
                 break
+            self._continue(stream)
+
+    def _continue(self, stream: Stream) -> None:
+        """Send what a window now allows, and notify the stream if nothing is left."""
+        if stream.unsent is not None:  # else an event of another stream has ended it
             self._send_unsent_of(stream)
+            if stream.unsent is None and not stream.has_ended:
+                stream.on_sent()
 
     def _send_unsent_of(self, stream: Stream) -> None:
         """Send as much as the windows allow; then the end of the stream."""
         waiting = stream.unsent
-        if waiting is None:  # an event of another stream has ended it
-            return
+        assert waiting is not None, "the stream has no unsent data"
         room = min(self.window, stream.window, stream.unsent_bytes)
         if room > 0:
             stream.sent_at = self.now
@@ -706,8 +715,6 @@ class Http2Connection:
         del self._waiting[stream]
         if stream.trailers is not None:
             stream.send_trailers(stream.trailers)
-        else:
-            stream.on_sent()
 
     # Ends -------------------------------------------------------------------------------------
 
@@ -787,7 +794,7 @@ class Http2Connection:
         for stream in streams:
             self._forget(stream)
             stream.on_reset()
-        self._out = []
+        self.take_output()
 
 
 def _protocol_error(reason: str) -> Http2Error:

@@ -39,6 +39,8 @@ _REFUSAL_HEADERS = ((b":status", b"415"), (b"content-type", b"text/plain; charse
 _NOT_GRPC = (
     b"This port is for gRPC: POST with content-type application/grpc. Other requests are refused.\n"
 )
+_OUTPUT_BYTES_MAX = 256 * 1024
+"""Bytes of one write, above which streams wait for the next turn of the loop."""
 _LOOK_S = 10.0
 """Interval of checks for requests that do not arrive completely, in seconds."""
 _FIRST_FLAGS, _LAST_FLAGS = Flag.END_HEADERS, Flag.END_HEADERS | Flag.END_STREAM
@@ -520,6 +522,7 @@ class Call(Stream):
         """True if the client reads, so that messages are not kept for long."""
         return (
             not self.unsent_bytes
+            and self.connection.output_bytes < _OUTPUT_BYTES_MAX
             and self.peer.is_writable
             and self.connection.unsent_bytes <= limits.HTTP2_UNSENT_BYTES.maximum
         )
