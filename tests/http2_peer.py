@@ -158,14 +158,14 @@ def ping(payload: bytes = b"12345678", flags: int = 0) -> bytes:
     return frames.frame(FrameType.PING, flags, 0, payload)
 
 
-def grpc_peer(service: Service, **more: Any) -> Http2Peer:
+def grpc_peer(service: Service, *, hello: bytes = HELLO, **more: Any) -> Http2Peer:
     """Return a client of a service; coroutines are not run, and bugs are raised."""
 
     def report(error: Exception, path: str) -> None:
         raise AssertionError(path) from error
 
     settings: dict[str, Any] = {"spawn": lambda work: work, "report": report, **more}
-    return Http2Peer(GrpcConnection(service, Address(), **settings))
+    return Http2Peer(GrpcConnection(service, Address(), **settings), hello=hello)
 
 
 class Replies:
