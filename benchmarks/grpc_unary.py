@@ -1,8 +1,9 @@
 """CPU time of a gRPC server per unary call: ours and grpcio's asyncio server, constant answers.
 
-The client writes HTTP/2 frames with header blocks that were made before: as Go's SDK sends them
-(all fields in the table, Huffman), or as Python's (names and values each time). Each call has
-another request id. With ``pings``, it sends a PING for each reply, as Go's and Java's SDKs do.
+The client writes HTTP/2 frames with header blocks that were made before: as the SDK for Go sends
+them (all fields in the table, Huffman), or the SDK for Python (names and values each time). Each
+call has another request id. With ``pings``, it sends a PING for each reply, as those for Go and
+Java do.
 """
 
 import select

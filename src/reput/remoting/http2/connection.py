@@ -213,22 +213,12 @@ class Http2Connection:
         self._block_flags = 0
         self._block_frames = 0
         self._reset_ids: dict[int, None] = {}
-        self._gaps: deque[tuple[int, int]] = deque(maxlen=_GAPS_KEPT)  # numbers left out
+        self._gaps: list[tuple[int, int]] = []  # numbers that were left out, the latest ones
         self._second = -1
         self._control_frames = 0
         self._empty_frames = 0
         self._resets = 0
         self._settings = 0
-        self._others: dict[int, Callable[[memoryview, int, int, int, int], None]] = {
-            FrameType.PRIORITY: self._on_priority,
-            FrameType.RST_STREAM: self._on_rst_stream,
-            FrameType.SETTINGS: self._on_settings,
-            FrameType.PUSH_PROMISE: self._on_push_promise,
-            FrameType.PING: self._on_ping,
-            FrameType.GOAWAY: self._on_goaway,
-            FrameType.WINDOW_UPDATE: self._on_window_update,
-            FrameType.CONTINUATION: self._on_continuation,
-        }
 
     # Input ------------------------------------------------------------------------------------
 
@@ -294,11 +284,11 @@ class Http2Connection:
                 else:
                     if not self.has_begun and kind != FrameType.SETTINGS:
                         raise _protocol_error("the first frame is not SETTINGS")
-                    other = self._others.get(kind)
+                    other = _OTHERS.get(kind)
                     if other is None:
                         self._count_empty_frame()
                     else:
-                        other(view, begin, stop, flags, stream_id)
+                        other(self, view, begin, stop, flags, stream_id)
             except Http2Error as error:
                 if not error.stream_id:
                     raise
@@ -363,7 +353,7 @@ class Http2Connection:
                 raise Http2Error(code, f"HEADERS of stream {stream_id}, which is closed")
             return
         if stream_id > self.last_stream_id + 2:
-            self._gaps.append((self.last_stream_id + 1, stream_id - 1))
+            self._gaps = [*self._gaps[1 - _GAPS_KEPT :], (self.last_stream_id + 1, stream_id - 1)]
         self.last_stream_id = stream_id
         self._control_frames = self._empty_frames = 0
         if self.is_ending:
@@ -679,12 +669,12 @@ class Http2Connection:
     def _continue(self, stream: Stream) -> None:
         """Send what a window now allows, and notify the stream if nothing is left."""
         if stream.unsent is not None:  # else an event of another stream has ended it
-            self._send_unsent_of(stream)
-            if stream.unsent is None and not stream.has_ended:
+            is_sent = self._send_unsent_of(stream)
+            if is_sent and not stream.has_ended:
                 stream.on_sent()
 
-    def _send_unsent_of(self, stream: Stream) -> None:
-        """Send as much as the windows allow; then the end of the stream."""
+    def _send_unsent_of(self, stream: Stream) -> bool:
+        """Send as much as the windows allow, then the trailers; return whether all was sent."""
         waiting = stream.unsent
         assert waiting is not None, "the stream has no unsent data"
         room = min(self.window, stream.window, stream.unsent_bytes)
@@ -710,11 +700,12 @@ class Http2Connection:
         if stream.unsent_bytes:
             if stream.window > 0:
                 self._blocked[stream] = None
-            return
+            return False
         stream.unsent = None
         del self._waiting[stream]
         if stream.trailers is not None:
             stream.send_trailers(stream.trailers)
+        return True
 
     # Ends -------------------------------------------------------------------------------------
 
@@ -783,6 +774,8 @@ class Http2Connection:
     def expire(self, now: float) -> None:
         """Reset streams whose data the peer does not let through."""
         self.now = max(now, self.now)
+        if not self._waiting:
+            return
         limit_s = limits.HTTP2_STALLED_MS.maximum / 1000
         for stream in [each for each in self._waiting if now - each.sent_at > limit_s]:
             self.reset(stream, ErrorCode.CANCEL)
@@ -795,6 +788,19 @@ class Http2Connection:
             self._forget(stream)
             stream.on_reset()
         self.take_output()
+
+
+_OTHERS: dict[int, Callable[[Http2Connection, memoryview, int, int, int, int], None]] = {
+    FrameType.PRIORITY: Http2Connection._on_priority,
+    FrameType.RST_STREAM: Http2Connection._on_rst_stream,
+    FrameType.SETTINGS: Http2Connection._on_settings,
+    FrameType.PUSH_PROMISE: Http2Connection._on_push_promise,
+    FrameType.PING: Http2Connection._on_ping,
+    FrameType.GOAWAY: Http2Connection._on_goaway,
+    FrameType.WINDOW_UPDATE: Http2Connection._on_window_update,
+    FrameType.CONTINUATION: Http2Connection._on_continuation,
+}
+"""Handlers of the less frequent frames: ``view``, begin and end of the payload, flags, stream."""
 
 
 def _protocol_error(reason: str) -> Http2Error:

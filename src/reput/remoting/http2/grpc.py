@@ -179,9 +179,10 @@ class GrpcConnection(Http2Connection):
 
     def expire(self, now: float) -> None:
         """Fail calls whose deadline is over, and requests that do not arrive."""
-        for call in [call for call in self.timed if cast(float, call.deadline) <= now]:
-            call.fail(Status.DEADLINE_EXCEEDED, "the deadline of the call is over")
-            call.cancel()
+        if self.timed:
+            for call in [call for call in self.timed if cast(float, call.deadline) <= now]:
+                call.fail(Status.DEADLINE_EXCEEDED, "the deadline of the call is over")
+                call.cancel()
         if now - self._looked_at > _LOOK_S:
             self._looked_at = now
             limit = limits.GRPC_REQUEST_MS

@@ -17,7 +17,7 @@ from reput.remoting.server import IDLE_MS
 from reput.remoting.server_state import ServerState
 
 _BACKLOG = 1024
-WATCH_S = 0.5
+WATCH_S = 1.0
 """Interval of checks of deadlines, in seconds: clients watch theirs more exactly."""
 LAST_WORDS_S = 1.0
 """Timeout of pending writes when all connections are closed, in seconds."""
@@ -150,7 +150,7 @@ class GrpcServer:
             now_s: The time of the event loop, in seconds.
         """
         unfinished = limits.UNFINISHED_FRAME_MS
-        for channel in list(self.channels):
+        for channel in list(self.channels):  # up to thousands: the frequent case is short
             connection = channel.connection
             since = channel.unfinished_since
             if since is not None and (now_s - since) * 1000 > unfinished.maximum:
