@@ -8,7 +8,7 @@ read meanwhile; neither is one whose peer does not read its answers.
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, cast
 
 from reput import limits
@@ -23,7 +23,7 @@ from reput.remoting.server_state import Cuttable, ServerState
 
 _NOWHERE = Host(b"\0\0\0\0", 0)
 _JOINED_BYTES_MAX = 64 * 1024
-"""Larger writes are not joined, in bytes: copying costs more than several writes."""
+"""Larger writes are made in parts of about this size, in bytes."""
 _KEPT_BYTES_COUNTED = 64 * 1024
 """Bytes that each connection may keep without being counted."""
 
@@ -321,9 +321,7 @@ class GrpcChannel(asyncio.BufferedProtocol):
         elif size <= _JOINED_BYTES_MAX:
             self._transport.write(b"".join(out))
         else:
-            # Not writelines: some versions of asyncio never call pause_writing then.
-            for piece in out:
-                self._transport.write(piece)
+            self._write_parts(self._transport, out)
         connection = self.connection
         if (
             not self.is_writable
@@ -335,6 +333,15 @@ class GrpcChannel(asyncio.BufferedProtocol):
             self._loop.call_soon(self._resumed)
         if self._owner.is_stopping and not connection.streams:
             self._owner.on_idle(self)
+
+    def _write_parts(self, transport: asyncio.Transport, out: Sequence[bytes | memoryview]) -> None:
+        # Not writelines: some versions of asyncio never call pause_writing then.
+        begin = part_bytes = 0
+        for number, piece in enumerate(out, 1):
+            part_bytes += len(piece)
+            if part_bytes >= _JOINED_BYTES_MAX or number == len(out):
+                transport.write(b"".join(out[begin:number]))
+                begin, part_bytes = number, 0
 
     def _count_unread(self, written_bytes: int) -> None:
         """Report unread bytes to the budget; cut a connection that exceeds it."""

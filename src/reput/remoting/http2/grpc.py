@@ -353,7 +353,7 @@ class Call(Stream):
     def _only_message(self, data: bytes | bytearray) -> bytes:
         """Return the one message of a request. Raises CallFailed."""
         if len(data) >= 5 and not data[0] and int.from_bytes(data[1:5], "big") == len(data) - 5:
-            return bytes(data[5:])
+            return bytes(memoryview(data)[5:])
         buffer = bytearray(data)
         taken = messages.take(buffer)
         if taken is None:

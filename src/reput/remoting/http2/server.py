@@ -56,7 +56,7 @@ class GrpcServer:
         """Whether connections are closed as soon as they have no calls."""
         self._closed = asyncio.Event()  # set by each end of a connection
         self._timer: asyncio.TimerHandle | None = None
-        self._beginning: Deadlines[GrpcChannel] = Deadlines(limits.HTTP2_PREFACE_MS, _refuse)
+        self._beginning: Deadlines[GrpcChannel] = Deadlines(limits.HTTP2_PREFACE_MS, self._refuse)
 
     async def start(self) -> None:
         """Start listening.
@@ -161,8 +161,15 @@ class GrpcServer:
             elif connection.streams:
                 connection.expire(now_s)
                 channel.active_at = now_s
-            elif self._idle_ms and (now_s - channel.active_at) * 1000 >= self._idle_ms:
+            elif connection.peer_has_ended or (
+                self._idle_ms and (now_s - channel.active_at) * 1000 >= self._idle_ms
+            ):
                 self.on_idle(channel)
+
+    def _refuse(self, channel: GrpcChannel) -> None:
+        """Close a connection that has sent nothing useful in time."""
+        self._beginning.remove(channel)
+        channel.refuse(limits.HTTP2_PREFACE_MS)
 
     # Callbacks of channels --------------------------------------------------------------------
 
@@ -194,7 +201,3 @@ class GrpcServer:
         self.channels.discard(channel)
         self.state.closed(channel.address)
         self._closed.set()
-
-
-def _refuse(channel: GrpcChannel) -> None:
-    channel.refuse(limits.HTTP2_PREFACE_MS)

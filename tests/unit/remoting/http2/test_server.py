@@ -15,7 +15,7 @@ from http2_peer import HELLO, Frame, Http2Peer, Replies, split
 from remoting_subject import both_loops, closed, until
 from reput import limits
 from reput.errors import CallFailed
-from reput.remoting import tls_settings
+from reput.remoting import networks, tls_settings
 from reput.remoting.http2 import frames
 from reput.remoting.http2.channel import GrpcChannel
 from reput.remoting.http2.frames import FrameType
@@ -253,6 +253,28 @@ async def test_a_connection_that_says_nothing() -> None:
         server._beginning.expire(asyncio.get_running_loop().time() + 11)
         last = await client.until(FrameType.GOAWAY)
         assert b"http2_preface_ms" in last.payload
+
+
+@both_loops
+async def test_a_client_that_has_ended() -> None:
+    end = frames.frame(FrameType.GOAWAY, 0, 0, bytes(8))
+    async with running() as server, raw(server, HELLO + end) as client:
+        await until(lambda: bool(server.channels and only(server).connection.peer_has_ended))
+        server.expire(asyncio.get_running_loop().time())
+        await client.until(FrameType.GOAWAY)
+        assert await client.reader.read() == b""
+
+
+@both_loops
+async def test_a_proxy_names_the_client() -> None:
+    state = ServerState(proxies=networks.parse("127.0.0.1", "key"), tls=TEST_MODE)
+    header = b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 8081\r\n"
+    async with running(state=state) as server, raw(server, header + HELLO) as client:
+        client.writer.write(client.peer.call(1, path=b"/test.Service/Peer"))
+        assert await client.ended(1) == (0, b"")
+        assert client.replies.messages(1) == [b"192.0.2.7:4711 "]
+        assert only(server).is_proxied
+        assert state.connections_of == {"192.0.2.7": 1}
 
 
 @both_loops
