@@ -621,6 +621,9 @@ GRPC_RENEWED = Limit(
     20_000,
     scope="connection",
 )
+GRPC_STREAM_MESSAGES = Limit(
+    "grpc_stream_messages", "messages of a gRPC call in a second, to methods that take many", 1_000
+)
 GRPC_REQUEST_MS = Limit(
     "grpc_request_ms", "time from the first to the last byte of a gRPC request", 120_000, "ms"
 )

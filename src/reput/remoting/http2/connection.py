@@ -41,8 +41,10 @@ STREAM_WINDOW = 4 << 20
 """Bytes of a stream that a peer may send at once."""
 CONNECTION_WINDOW = 16 << 20
 """Bytes of all streams that a peer may send at once."""
-CALLS_PER_PASS = 16
-"""Requests after which ``receive`` returns, so that its caller can look at the time."""
+FRAMES_PER_PASS = 64
+"""Frames after which ``receive`` returns, so that its caller can look at the time."""
+_BLOCK_BYTES_PER_PASS = 16 * 1024
+"""Bytes of header blocks after which it returns as well."""
 _REASON_LETTERS = 200
 _YOUNG_S = 1.0
 """Age of a stream, in seconds, from which its reset is not counted."""
@@ -178,7 +180,7 @@ class Http2Connection:
         self.has_begun = False
         """Whether the preface and settings of the peer were received."""
         self.has_more = False
-        """Whether the latest ``receive`` has returned after ``CALLS_PER_PASS`` requests."""
+        """Whether the latest ``receive`` has returned after ``FRAMES_PER_PASS`` frames."""
         self.is_ending = False
         """Whether no new streams are accepted."""
         self.peer_has_ended = False
@@ -212,6 +214,7 @@ class Http2Connection:
         self._block_stream_id = 0
         self._block_flags = 0
         self._block_frames = 0
+        self._block_bytes = 0
         self._reset_ids: dict[int, None] = {}
         self._gaps: list[tuple[int, int]] = []  # numbers that were left out, the latest ones
         self._second = -1
@@ -226,7 +229,7 @@ class Http2Connection:
         """Handle the complete frames of ``view[position:end]``; return the end of the last one.
 
         The rest is to be passed again, with more bytes after it. ``has_more`` is True if complete
-        frames may be left: at most ``CALLS_PER_PASS`` requests are handled.
+        frames may be left: at most ``FRAMES_PER_PASS`` are handled.
         """
         self.now = now
         self.has_more = False
@@ -256,7 +259,8 @@ class Http2Connection:
 
     def _receive_frames(self, view: memoryview, position: int, end: int) -> int:
         unpack = HEAD.unpack_from
-        calls = self.call_count + CALLS_PER_PASS
+        frames_left = FRAMES_PER_PASS
+        self._block_bytes = 0
         while end - position >= 9:
             size_and_kind, flags, stream_id = unpack(view, position)
             size = size_and_kind >> 8
@@ -293,7 +297,8 @@ class Http2Connection:
                 if not error.stream_id:
                     raise
                 self._reset_stream(error)
-            if self.call_count >= calls:
+            frames_left -= 1
+            if not frames_left or self._block_bytes > _BLOCK_BYTES_PER_PASS:
                 self.has_more = end - position >= 9
                 break
         return position
@@ -341,6 +346,7 @@ class Http2Connection:
             self._on_block(bytes(block), self._block_flags, stream_id)
 
     def _on_block(self, block: bytes, flags: int, stream_id: int) -> None:
+        self._block_bytes += len(block)
         fields = self._decoder.decode(block)
         stream = self.streams.get(stream_id)
         if stream is not None:

@@ -170,12 +170,10 @@ class GrpcConnection(Http2Connection):
         """Calls that want to send when that is possible, and what they call."""
         self._looked_at = 0.0
 
-    def receive(self, view: memoryview, position: int, end: int, now: float) -> int:
-        """Handle frames; as ``Http2Connection.receive``."""
-        position = super().receive(view, position, end, now)
+    def end_read(self) -> None:
+        """Let the service answer the calls of a read; to be called before its output is written."""
         if self.service.after_read is not None:
             self.service.after_read(self)
-        return position
 
     def expire(self, now: float) -> None:
         """Fail calls whose deadline is over, and requests that do not arrive."""
@@ -213,7 +211,9 @@ class Call(Stream):
         "_has_sent",
         "_is_refused",
         "_kept_bytes",
+        "_message_count",
         "_running",
+        "_second",
         "deadline",
         "headers",
         "method",
@@ -243,6 +243,8 @@ class Call(Stream):
         self._data: bytes | bytearray | None = None  # of an incomplete request or message
         self._kept_bytes = 0
         self._encoding = b"identity"
+        self._second = 0
+        self._message_count = 0  # of a bidirectional method, in this second
         self._has_sent = False
         self._is_refused = False  # with 415, when the request ends
         self._running: Future | None = None
@@ -374,7 +376,13 @@ class Call(Stream):
 
     def _take_messages(self, buffer: bytearray) -> None:
         """Pass on the complete messages of a buffer."""
+        limit = limits.GRPC_STREAM_MESSAGES
         while not self.has_ended and (taken := messages.take(buffer)) is not None:
+            if int(self.connection.now) != self._second:
+                self._second, self._message_count = int(self.connection.now), 0
+            self._message_count += 1
+            if self._message_count > limit.maximum:
+                raise limit.exceeded(None, self.path)
             if self._kept_bytes:
                 self._keep(-min(self._kept_bytes, len(taken[1]) + messages.PREFIX.size))
             content = self._content(*taken)

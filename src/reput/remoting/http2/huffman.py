@@ -32,8 +32,6 @@ _LENGTHS = bytes((
 of their bytes, so that the lengths define all codes."""
 
 _END = 256
-_STEPS_MAX = 1 << 14
-"""Computed steps that are kept: more occur only in strings that are made to use memory."""
 
 
 def _tree() -> list[list[int]]:
@@ -70,8 +68,11 @@ def _endings() -> frozenset[int]:
 _ENDINGS = _endings()
 
 
+_PIECES: dict[bytes, bytes] = {}
+
+
 class _Steps(dict[int, tuple[int, bytes]]):
-    """Steps: ``node << 8 | byte`` -> ``next node << 8``, decoded bytes."""
+    """Steps: ``node << 8 | byte`` -> ``next node << 8``, decoded bytes. All take 10 MB."""
 
     def __missing__(self, key: int) -> tuple[int, bytes]:
         node, decoded = key >> 8, bytearray()
@@ -82,9 +83,8 @@ class _Steps(dict[int, tuple[int, bytes]]):
                     raise Http2Error(ErrorCode.COMPRESSION_ERROR, "a string has an end inside")
                 decoded.append(-1 - node)
                 node = 0
-        step = node << 8, bytes(decoded)
-        if len(self) < _STEPS_MAX:
-            self[key] = step
+        piece = bytes(decoded)
+        step = self[key] = node << 8, _PIECES.setdefault(piece, piece)
         return step
 
 

@@ -80,9 +80,10 @@ def _check(headers: Headers) -> None:
     if headers.get(b"te", b"trailers") != b"trailers":
         raise _malformed("te is not trailers")
     values = b"\n".join((b"", *headers.values(), b""))
-    size = len(values) + sum(map(len, headers))
-    if size > _LIMIT.maximum:
-        raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, str(_LIMIT.exceeded(size)), limit=_LIMIT.name)
+    if len(values) > _LIMIT.maximum:  # the names are limited by the table and the block
+        raise Http2Error(
+            ErrorCode.ENHANCE_YOUR_CALM, str(_LIMIT.exceeded(len(values))), limit=_LIMIT.name
+        )
     if values.count(b"\n") != len(headers) + 1 or any(map(values.__contains__, _WRONG_IN_VALUES)):
         raise _malformed("a value contains NUL, CR or LF, or begins or ends with a space")
 

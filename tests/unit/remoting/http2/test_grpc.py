@@ -388,6 +388,25 @@ def test_messages_both_ways() -> None:
     assert events[6:] == ["cancel"]
 
 
+def test_too_many_messages() -> None:
+    calls: list[Call] = []
+    received: list[bytes] = []
+
+    def chat(call: Call) -> None:
+        calls.append(call)
+        call.on_message = received.append
+
+    peer = grpc_peer(Service({"/test.Service/Echo": wire.bidirectional(chat)}))
+    peer.send(peer.headers(1))
+    for second in range(3):
+        peer.now = float(second)
+        assert peer.send(wire.data(1, bytes(5) * 1000)) == []
+    replies = answered(peer, wire.data(1, bytes(5)))
+    assert len(received) == 3000
+    assert replies.status(1)[0] == Status.RESOURCE_EXHAUSTED
+    assert b"grpc_stream_messages" in replies.status(1)[1]
+
+
 def test_a_stream_waits_while_the_client_does_not_read() -> None:
     calls: list[Call] = []
     events: list[str] = []
