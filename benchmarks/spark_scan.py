@@ -75,11 +75,11 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         cpu: dict[str, list[float]] = {name: [] for name in cases}
         for turn in range(_REPEATS + 1):
             for name, ask in cases.items():
-                cpu_before, before = _cpu(), time.perf_counter()
+                cpu_before, before = timing.cpu_of_tree(), time.perf_counter()
                 ask()
                 if turn:  # the first warms up the JVM and the page cache
                     wall[name].append(time.perf_counter() - before)
-                    cpu[name].append(_cpu() - cpu_before)
+                    cpu[name].append(timing.cpu_of_tree() - cpu_before)
     median = {name: statistics.median(times) for name, times in wall.items()}
     cpu_median = {name: statistics.median(times) for name, times in cpu.items()}
     return {
@@ -96,7 +96,3 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
         },
     }
 
-
-def _cpu() -> float:
-    """Return the CPU seconds of this process, which plans reads, of the JVM and of its workers."""
-    return time.process_time() + timing.cpu_of("pyspark", "org.apache.spark")

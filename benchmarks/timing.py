@@ -1,5 +1,6 @@
 """Clocks of the benchmarks."""
 
+import contextlib
 import os
 import statistics
 import time
@@ -32,6 +33,21 @@ def cpu_of_process(pid: int) -> float:
 def _cpu_in(state: str) -> float:
     fields = state.rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / _TICKS  # user and system, own and of reaped children
+
+
+def cpu_of_tree() -> float:
+    """Return the CPU seconds of this process and of all processes that it started."""
+    fields = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            name, _, rest = path.read_text().rpartition(")")
+            fields[int(name.split()[0])] = rest.split()
+    members, total = {os.getpid()}, 0
+    for process, values in sorted(fields.items(), key=lambda item: int(item[1][19])):  # by start
+        if process in members or int(values[1]) in members:
+            members.add(process)
+            total += sum(map(int, values[11:15]))  # user and system, own and of reaped children
+    return total / _TICKS
 
 
 def peak_mb_of(name: str) -> float:

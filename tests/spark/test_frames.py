@@ -19,7 +19,7 @@ from reput.errors import ReputError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-QUERIES = 400 if golden.IS_SOAK else 14
+QUERIES = 400 if golden.IS_SOAK else 8
 COLUMNS = ("topic", "queue_id", "queue_offset", "tags", "keys", "body", "properties", "flag")
 PLAIN = ("topic", "queue_id", "tags", "flag", "msg_id", "store_timestamp", "broker")
 """Columns that rows can be grouped by."""
