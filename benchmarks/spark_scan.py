@@ -95,4 +95,3 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
             for query in _QUERIES
         },
     }
-

@@ -54,7 +54,7 @@ class Read:
     """
 
     def __init__(self, source: Source, options: Mapping[str, object]) -> None:
-        texts = {**_located(source), **texts_of(options)}
+        texts = {**_located(source), **option_texts.texts_of_values(options)}
         self.options = option_texts.parse(texts)
         option_texts.check_batch(self.options)
         if "maxbytesperpartition" not in map(str.lower, texts):
@@ -142,24 +142,6 @@ def _chosen(
 
 
 # Options -----------------------------------------------------------------------------------
-
-
-def texts_of(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options as the texts that Spark would pass, without options that are None.
-
-    Lists of names are joined, other lists and dicts are JSON.
-    """
-    return {name: _text(value) for name, value in options.items() if value is not None}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Mapping):
-        return json.dumps(value)
-    if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(map(str, value))
-    return str(value)
 
 
 def is_servers(source: str) -> bool:

@@ -27,14 +27,16 @@ def read(spark: "SparkSession", path: str | None = None, **options: object) -> "
         spark: The session.
         path: The store folder or archive, as for ``load``; omitted, with ``nameServer``, for
             brokers.
-        **options: Options of the source: ``read(spark, path, topic="orders")``.
+        **options: Options of the source: ``read(spark, path, topic="orders")``. Dicts become
+            JSON, lists names separated by commas.
 
     Raises:
-        ReputError: As for ``load``; in Spark's exception.
+        AnalysisException: An option is not allowed, or there is no such store. Actions raise
+            ``ReputError`` if the options do not fit the store.
     """
     from reput.spark import accelerator, options as option_texts
 
-    texts = {name: _text(value) for name, value in options.items()}
+    texts = option_texts.texts_of_values(options)
     if accelerator.is_available(spark):
         parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
         option_texts.check_batch(parsed)
@@ -80,7 +82,7 @@ def explain(path: str | None = None, **options: object) -> str:
     from reput.spark import options as option_texts, rows
     from reput.spark.scan import MessageScan
 
-    texts = {name: _text(value) for name, value in options.items()}
+    texts = option_texts.texts_of_values(options)
     parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
     option_texts.check_batch(parsed)
     columns = list(rows.message_fields(parsed))
@@ -93,10 +95,6 @@ def explain(path: str | None = None, **options: object) -> str:
     scan = MessageScan(parsed, columns)
     scan.tasks()
     return "\n".join(scan.summary.lines)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def lag_of(latest_offset: str | Mapping[str, Any]) -> "Lag":

@@ -4,6 +4,7 @@ Pure. ``option_table`` has the options; this module combines them.
 """
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -208,6 +209,24 @@ def made(kind: type[Made], values: Mapping[str, Any], **more: Any) -> Made:
     """Return a dataclass from the values of its fields; missing ones have their defaults."""
     known = [attribute.name for attribute in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: values[name] for name in known if values.get(name) is not None} | more)
+
+
+def texts_of_values(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options as the texts that Spark would pass, without options that are None.
+
+    Lists of names are joined, other lists and dicts are JSON.
+    """
+    return {name: _text(value) for name, value in options.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(map(str, value))
+    return str(value)
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
