@@ -195,6 +195,11 @@ def test_spark_prunes_columns_and_selects_topics_and_queues(
         tags: sum(row["tags"] == tags for row in visible)
         for tags in {row["tags"] for row in visible}
     }
+    ends = frame.agg(F.max("tags"), F.min("msg_id"), F.max("topic")).first()
+    assert ends is not None
+    assert ends[0] == max(tags for tags in by_tags if tags)
+    assert ends[1] == min(row["msg_id"] for row in visible)
+    assert ends[2] == max(row["topic"] for row in visible)
     # Frames of one plan do not share predicates.
     assert frame.count() == len(visible)
 
