@@ -64,10 +64,10 @@ def python_rows(store: Path, **options: Any) -> list[list[dict[str, Any]]]:
     return [rows for rows in partitions if rows]
 
 
-def fails_or_is_not_plain(spark: SparkSession, store: Path) -> bool:
+def fails_or_is_not_plain(spark: SparkSession, store: Path, **options: Any) -> bool:
     """Return whether a read by the jar fails, if it is the jar that reads."""
     try:
-        frame = accelerated(spark, store, readIsolation="all")
+        frame = accelerated(spark, store, **options)
         if frame is not None:
             frame.toArrow()
     except FAILURES:
@@ -99,7 +99,7 @@ def test_damage_is_an_error_or_stays_with_python(
     try:
         wanted = python_rows(store, readIsolation="all")
     except ReputError:
-        assert fails_or_is_not_plain(spark_with_jar, store)
+        assert fails_or_is_not_plain(spark_with_jar, store, readIsolation="all")
     else:
         assert rows_of(accelerated(spark_with_jar, store, readIsolation="all")) == wanted
     for mode in ("PERMISSIVE", "DROPMALFORMED", "SALVAGE"):
@@ -212,15 +212,16 @@ def test_flipped_bytes_are_found_as_by_python(spark_with_jar: SparkSession, tmp_
     good = file.read_bytes()
     end = built.messages[-1].physical_offset + built.messages[-1].store_size
     draw = random.Random(9)
+    options = {"maxBytesPerPartition": 3000}
     for _ in range(FLIPS):
         place, bit = draw.randrange(end), 1 << draw.randrange(8)
         file.write_bytes(good[:place] + bytes([good[place] ^ bit]) + good[place + 1 :])
         try:
-            wanted = python_rows(built.root)
+            wanted = python_rows(built.root, **options)
         except ReputError:
-            assert fails_or_is_not_plain(spark_with_jar, built.root), place
+            assert fails_or_is_not_plain(spark_with_jar, built.root, **options), place
             continue
-        assert rows_of(accelerated(spark_with_jar, built.root)) == wanted, place
+        assert rows_of(accelerated(spark_with_jar, built.root, **options)) == wanted, place
 
 
 def test_errors_name_place_and_remedy(spark_with_jar: SparkSession, tmp_path: Path) -> None:
