@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from interop.java_cluster import JavaClient, JavaCluster
 from reput.client import blocking
 from reput.client.message import Message
 from reput.format import names
-from reput.spark import options as option_texts
+from reput.spark import explain, options as option_texts, views
 from reput.spark.live import calls as live_calls
 from reput.spark.live.calls import ReadFailed
 from reput.spark.options import TriggerLimits
@@ -34,6 +36,10 @@ def test_rows_equal_those_of_the_store(version: str, start_official: StartOffici
     traffic = live_traffic.publish(address)
     listed = live_traffic.cases(traffic)
     rows_by_name = live_traffic.read_all(address, listed)
+    of_views = {view: view_rows(nameServer=address, view=view) for view in ("offsets", "topics")}
+    for given in ({"key": "k17"}, {"uniqKey": traffic.unique_key}):
+        plan = explain(nameServer=address, topic="Orders", **given)
+        assert re.search(r"\b[1-4] of 241 messages are pulled", plan), plan
     after = live_traffic.traces(address)
     live_calls.disconnect()
     cluster.stop_broker()
@@ -46,10 +52,30 @@ def test_rows_equal_those_of_the_store(version: str, start_official: StartOffici
         of_store = [row for row in of_store if row["physical_offset"] not in unlisted]
         assert rows_by_name[name] == of_store, name
         assert bool(of_store) is (name not in live_traffic.NOTHING), name
+    for view, rows in of_views.items():
+        of_store = view_rows(path=str(cluster.store), view=view, broker=BROKER)
+        topics = {row["topic"] for row in rows}
+        assert topics >= ({*live_traffic.TOPICS} if view == "topics" else {"Orders"})
+        # The broker makes topics for itself until it stops.
+        of_store = [row for row in of_store if row["topic"] in topics]
+        for row in (*rows, *of_store):
+            row.pop("store")
+            row.pop("queue_count", None)  # Java makes the files of a queue that is looked at
+        assert rows == of_store, view
     groups = json.loads((cluster.store / "config/subscriptionGroup.json").read_text())
     assert set(groups["subscriptionGroupTable"]) == set(traffic.traces_before[1])
     offsets = StoreReader.open(str(cluster.store)).consumer_offsets()
     assert {(offset.topic, offset.group) for offset in offsets} == {("Orders", GROUP)}
+
+
+def view_rows(**given: str) -> list[dict[str, Any]]:
+    parsed = option_texts.parse(given)
+    return [
+        row
+        for part in views.partitions(parsed)
+        for batch in views.read(parsed, list(views.fields(parsed)), part)
+        for row in batch.to_pylist()
+    ]
 
 
 def follow(namesrv: str, start: Offset | None, **more: str) -> tuple[Offset, list[tuple[int, int]]]:

@@ -261,6 +261,9 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
             meaning="Interval of discovering topics and queues", elsewhere="left out in a batch read, which discovers once"),
         _live("view", "view", kinds.LIVE_VIEW, "messages",
             "View to read: the other views are of folders, and streams have `messages` only"),
+        _live("scan", "scan", choice("auto", "consumequeue"), "auto",
+            "`auto` finds messages with a `key`, `keyIn` or `uniqKey` by the brokers' index; `consumequeue` reads everything that the "
+            "other options select"),
         _live("mode", "mode", only(FAILFAST, f"{FAILFAST}, where nameServer is set"), FAILFAST,
             "The other [modes](#damage) are of folders"),
     ),

@@ -420,7 +420,7 @@ def test_slaves_are_preferred_if_configured(
         ({"commitOffsets": "onCommit"}, "together with group"),
         ({"group": "g"}, "together with commitOffsets=onCommit, or none"),
         ({"endingOffsets": "latest"}, "a stream has no end"),
-        ({"view": "topics"}, "views are of store folders"),
+        ({"view": "topics"}, "the other views are for batch reads"),
         ({"discoveryIntervalMs": 0}, "a whole number from 1"),
         ({"readFrom": "any"}, "master, slave"),
         ({"suspendTimeout": 1}, "pulls are not held"),

@@ -10,11 +10,12 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from reput.client.admin import Admin
+from reput.client.admin.messages import KEY_QUERY_COUNT_MAX
 from reput.client.blocking import Facade
 from reput.client.config import ClientConfig
 from reput.client.core import requests
@@ -44,6 +45,8 @@ SAMPLE_COUNT: Final = 32
 """Number of messages that are read to estimate the record size of a queue."""
 RECORD_BYTES: Final = 1024.0
 """Estimate of the record size if no message can be read, in bytes."""
+_QUESTIONS_IN_FLIGHT = 64
+_END_OF_TIME_MS = (1 << 63) - 1
 _ANSWERS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -152,6 +155,28 @@ def disconnect() -> None:
 atexit.register(disconnect)
 
 
+async def all_of(
+    questions: Iterable[Coroutine[Any, Any, T]], in_flight: int = _QUESTIONS_IN_FLIGHT
+) -> list[T]:
+    """Return all results in order, with a bounded number in flight; or raise the first error."""
+    room = asyncio.Semaphore(in_flight)
+
+    async def ask(question: Coroutine[Any, Any, T]) -> T:
+        async with room:
+            return await question
+
+    asked = list(questions)
+    tasks = [asyncio.create_task(ask(question)) for question in asked]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:  # after an error the other results are useless
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for question in asked:
+            question.close()
+
+
 # Requests, with retries ---------------------------------------------------------------------------
 
 
@@ -165,6 +190,17 @@ class Pulled:
     next_offset: int
     min_offset: int
     max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReply:
+    """Reply of a broker to a lookup by key."""
+
+    records: bytes
+    is_truncated: bool
+    """True if the broker declares that there may be more; Java's never do."""
+    indexed_to: int
+    """Physical offset before which every message is indexed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +352,53 @@ class RetryingClient:
             return _read_pull(reply, queue_offset, address)
 
         what = f"messages of {queue_name(queue)} from queue offset {queue_offset} on"
+        return await self.patiently(what, queue.topic, ask)
+
+    async def first_message(
+        self, queue: MessageQueue, queue_offset: int
+    ) -> record.StoredMessage | None:
+        """Return the first message of a queue from an offset on; None if a pull finds none."""
+        pulled = await self.pull(queue, queue_offset, 1)
+        return record.decode(pulled.records, check_crc=False) if pulled.records else None
+
+    async def query(
+        self, queue: MessageQueue, key: str, end_ms: int | None, *, is_unique: bool
+    ) -> IndexReply:
+        """Return messages with a key, of all queues of the topic on the broker, newest first.
+
+        Args:
+            queue: A queue of the topic and broker.
+            key: The key. Messages whose keys have the same hash may be among the result.
+            end_ms: Latest store time, in ms; None for any.
+            is_unique: It is a unique key.
+        """
+        header = headers.QueryMessageHeader(
+            topic=queue.topic,
+            key=key,
+            max_num=KEY_QUERY_COUNT_MAX,
+            begin_timestamp=0,
+            end_timestamp=_END_OF_TIME_MS if end_ms is None else end_ms,
+            is_unique_key=is_unique,
+        )
+
+        async def ask() -> IndexReply:
+            address = await self.address(queue)
+            request = requests.make(RequestCode.QUERY_MESSAGE, header)
+            remoting = self._admin.calls.instance.remoting
+            reply = await remoting.invoke(address, request, self.live.pull_timeout_ms)
+            is_found = reply.code == ResponseCode.SUCCESS
+            if not is_found and reply.code != ResponseCode.QUERY_NOT_FOUND:
+                raise broker_error(reply.code, reply.remark, address)
+            index = headers.decode(headers.QueryMessageReplyHeader, reply.ext_fields)
+            return IndexReply(
+                reply.body if is_found else b"",
+                is_found and bool(reply.remark),
+                # The keys of the last message may not all be there yet.
+                index.index_last_update_phyoffset,
+            )
+
+        what = f"key {key[:100]!r} in topic {queue.topic!r} of broker {queue.broker_name}"
+        what += " (scan=consumequeue needs no index)"
         return await self.patiently(what, queue.topic, ask)
 
     def pull_template(self, queue: MessageQueue, expression: str) -> PullTemplate:

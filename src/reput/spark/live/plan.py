@@ -4,11 +4,9 @@ Name servers and brokers provide routes, ends of queues and a few record sizes; 
 selected queue offsets into partitions as for stores.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from reput.client.core.route_cache import TopicRoute
 from reput.errors import InvalidOption, one_of
@@ -21,8 +19,10 @@ from reput.spark.live.calls import (
     SAMPLE_COUNT,
     NotRegistered,
     RetryingClient,
+    all_of,
     queue_name,
 )
+from reput.spark.live.lookup import KeyLookup
 from reput.spark.option_kinds import EARLIEST, LATEST
 from reput.spark.options import Bound, ReadOptions
 from reput.spark.rows import RowFilter
@@ -30,10 +30,7 @@ from reput.spark.store_planner import CLOCK_SLACK_MS, DataLoss, Summary, option_
 
 log = logging.getLogger("reput.spark")
 
-_QUESTIONS_IN_FLIGHT = 64
 _NAMES_SHOWN = 20
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,26 +70,6 @@ class Extent:
     record_bytes: float
 
 
-async def all_of(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all results in order, with a bounded number in flight; or raise the first error."""
-    room = asyncio.Semaphore(_QUESTIONS_IN_FLIGHT)
-
-    async def ask(question: Coroutine[Any, Any, T]) -> T:
-        async with room:
-            return await question
-
-    asked = list(questions)
-    tasks = [asyncio.create_task(ask(question)) for question in asked]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:  # after an error the other results are useless
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for question in asked:
-            question.close()
-
-
 class Planner:
     """Plans one read, or the positions of a stream. Runs in the loop.
 
@@ -123,8 +100,9 @@ class Planner:
         queues = await self._checked_queues()
         if self._constraint.is_empty:
             return []
-        answers = await all_of(self._extent(queue) for queue in queues)
-        extents = [extent for extent in answers if extent is not None]
+        ranges = await all_of(self._range(queue) for queue in queues)
+        spans = {queue: span for queue, span in zip(queues, ranges, strict=True) if span}
+        extents = await self._extents(spans)
         tasks = split(extents, self._options)
         total = int(sum((extent.stop - extent.start) * extent.record_bytes for extent in extents))
         self._summary.add(
@@ -132,6 +110,26 @@ class Planner:
             f"bytes, {len(tasks)} partitions"
         )
         return tasks
+
+    async def _extents(self, spans: Mapping[MessageQueue, tuple[int, int]]) -> list[Extent]:
+        """Return what to pull of the selected parts of queues."""
+        options = self._options
+        keys = options.unique_keys or options.keys
+        if keys is None or options.scan != "auto":
+            sizes = await all_of(self._record_bytes(queue, *span) for queue, span in spans.items())
+            return [
+                Extent(queue, *span, size)
+                for (queue, span), size in zip(spans.items(), sizes, strict=True)
+            ]
+        lookup = KeyLookup(self._client, keys, is_unique=options.unique_keys is not None)
+        ranges = await lookup.ranges(spans)
+        count = sum(stop - start for _, start, stop in ranges)
+        total = sum(stop - start for start, stop in spans.values())
+        self._summary.add(
+            f"{self._live.name_server}: {count} of {total} messages are pulled, by the brokers' "
+            "index, and what it does not cover"
+        )
+        return [Extent(*each, RECORD_BYTES) for each in ranges]
 
     async def starts(self) -> dict[MessageQueue, int]:
         """Return the start queue offset of each selected queue.
@@ -286,7 +284,8 @@ class Planner:
 
     # Which offsets --------------------------------------------------------------------------
 
-    async def _extent(self, queue: MessageQueue) -> Extent | None:
+    async def _range(self, queue: MessageQueue) -> tuple[int, int] | None:
+        """Return the selected queue offsets of a queue; None if there are none."""
         low, high = await self._client.ends(queue)
         start = await self._bound(self._options.start, queue, low, high, is_start=True)
         stop = await self._bound(self._options.end, queue, low, high, is_start=False)
@@ -302,9 +301,7 @@ class Planner:
             end_ms = times.high // 1000 + CLOCK_SLACK_MS
             start = await self._offset_by_time(queue, begin_ms, start, stop)
             stop = await self._offset_by_time(queue, end_ms + 1, start, stop)
-        if start >= stop:
-            return None
-        return Extent(queue, start, stop, await self._record_bytes(queue, start, stop))
+        return (start, stop) if start < stop else None
 
     async def _bound(
         self, bound: Bound, queue: MessageQueue, low: int, high: int, *, is_start: bool

@@ -11,8 +11,8 @@ from typing import Any
 
 from reput.format import names, namespace
 from reput.spark.filters import Constraint
-from reput.spark.live.calls import RetryingClient, connected
-from reput.spark.live.plan import Planner, all_of
+from reput.spark.live.calls import RetryingClient, all_of, connected
+from reput.spark.live.plan import Planner
 from reput.spark.options import ReadOptions
 from reput.spark.store_planner import Summary
 

@@ -18,8 +18,15 @@ from reput.errors import RemotingError
 from reput.format.bodies import MessageQueue
 from reput.spark.filters import Constraint
 from reput.spark.live import calls as live_calls
-from reput.spark.live.calls import Cluster, NotRegistered, ReadFailed, RetryingClient, Sample
-from reput.spark.live.plan import Extent, LiveTask, Planner, all_of, split
+from reput.spark.live.calls import (
+    Cluster,
+    NotRegistered,
+    ReadFailed,
+    RetryingClient,
+    Sample,
+    all_of,
+)
+from reput.spark.live.plan import Extent, LiveTask, Planner, split
 from reput.spark.live.scan import LiveScan
 from reput.spark.option_table import COMMIT_NONE
 from reput.spark.options import DISCOVERY_INTERVAL_MS, LiveOptions, ReadOptions

@@ -7,8 +7,8 @@ from reput.errors import InvalidOption
 from reput.spark.filters import Constraint
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.compare.findings import ONLY_LEFT, ONLY_RIGHT, Mismatch
-from reput.spark.live.calls import RetryingClient, connected
-from reput.spark.live.plan import Planner, all_of
+from reput.spark.live.calls import RetryingClient, all_of, connected
+from reput.spark.live.plan import Planner
 from reput.spark.options import ReadOptions
 from reput.spark.store_planner import Summary
 from reput.store.reader import StoreReader

@@ -1,0 +1,214 @@
+"""Lookups by key in the index of brokers, against a model of an index and its limits."""
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import store_builder
+from reput.format import message as record
+from reput.format.bodies import MessageQueue
+from reput.format.message import StoredMessage
+from reput.spark import explain
+from reput.spark.live import lookup
+from reput.spark.live.calls import IndexReply
+from reput.spark.live.lookup import KeyLookup, LookupRefused
+from reput.testing import LocalBroker
+from spark import live_traffic
+
+PAGE = 64
+"""Number of messages that RocketMQ's brokers return at most."""
+START_MS = store_builder.START_MS
+
+
+@dataclass
+class ModelBroker:
+    """Replaces the client: a log, and an index of a part of it."""
+
+    log: list[StoredMessage]
+    indexed_from: int = 0
+    """Physical offset from which on messages are in the index."""
+    indexed_to: int = 1 << 60
+    collisions: Sequence[str] = ()
+    """Keys that all have the same hash."""
+    query_count: int = 0
+    pull_count: int = 0
+
+    async def query(
+        self, queue: MessageQueue, key: str, end_ms: int | None, *, is_unique: bool
+    ) -> IndexReply:
+        self.query_count += 1
+        keys = {key, *(self.collisions if key in self.collisions else ())}
+        messages = [
+            message
+            for message in reversed(self.log)
+            if self.indexed_from <= message.physical_offset < self.indexed_to
+            and message.topic == queue.topic
+            and keys & {message.unique_key, *message.keys}
+            and (end_ms is None or message.store_timestamp // 1000 * 1000 <= end_ms)
+        ]
+        return IndexReply(b"".join(map(record.encode, messages[:PAGE])), False, self.indexed_to)
+
+    async def first_message(self, queue: MessageQueue, queue_offset: int) -> StoredMessage | None:
+        self.pull_count += 1
+        behind = (
+            message
+            for message in self.log
+            if (message.topic, message.queue_id) == (queue.topic, queue.queue_id)
+            and message.queue_offset >= queue_offset
+        )
+        return next(behind, None)
+
+    def queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic=topic, broker_name="broker-a", queue_id=queue_id)
+
+    def spans(self) -> dict[MessageQueue, tuple[int, int]]:
+        """Return the whole queues."""
+        counts: dict[MessageQueue, int] = {}
+        for message in self.log:
+            queue = self.queue(message.topic, message.queue_id)
+            counts[queue] = counts.get(queue, 0) + 1
+        return {queue: (0, count) for queue, count in counts.items()}
+
+    def found(self, *keys: str, spans: Any = None, is_unique: bool = False) -> set[int]:
+        """Return the physical offsets of the messages in the ranges of a lookup."""
+        client: Any = self
+        ranges = asyncio.run(
+            KeyLookup(client, keys, is_unique=is_unique).ranges(spans or self.spans())
+        )
+        places = {(queue, i) for queue, start, stop in ranges for i in range(start, stop)}
+        assert len(places) == sum(stop - start for _, start, stop in ranges)
+        return {
+            message.physical_offset
+            for message in self.log
+            if (self.queue(message.topic, message.queue_id), message.queue_offset) in places
+        }
+
+    def with_key(self, *keys: str) -> set[int]:
+        return places_of(
+            message for message in self.log if {message.unique_key, *message.keys} & {*keys}
+        )
+
+
+def places_of(messages: Iterable[StoredMessage]) -> set[int]:
+    return {message.physical_offset for message in messages}
+
+
+def log_of(keys: Sequence[str], *, step_ms: int = 100, topics: int = 1) -> list[StoredMessage]:
+    """Return messages with these keys, in two queues of each topic."""
+    drafts = [
+        store_builder.message(
+            f"Topic{i % topics}",
+            b"x" * (i % 7),
+            queue_id=i // topics % 2,
+            keys=key,
+            unique_key=f"U{i}",
+            store_timestamp=START_MS + i * step_ms,
+        )
+        for i, key in enumerate(keys)
+    ]
+    return store_builder.place(drafts, 1 << 30)
+
+
+def test_random_logs_are_answered_completely() -> None:
+    randomly = random.Random(7)
+    refused_count = 0
+    for _ in range(150):
+        count = randomly.randrange(1, 400)
+        keys = [randomly.choice(["a", "a", "a", "b c", "c", "d"]) for _ in range(count)]
+        log = log_of(keys, step_ms=randomly.choice([3, 30, 300]), topics=randomly.choice([1, 2]))
+        edge = randomly.choice([0, log[randomly.randrange(count)].physical_offset, 1 << 60])
+        broker = ModelBroker(log, indexed_to=edge, collisions=randomly.choice([(), ("a", "c")]))
+        wanted = randomly.choice([("a",), ("b",), ("c",), ("a", "d"), ("none",)])
+        try:
+            places = broker.found(*wanted)
+        except LookupRefused:
+            # Too many within the resolution of the index.
+            refused_count += 1
+            assert log[PAGE - 1].store_timestamp - log[0].store_timestamp < 4_000
+            continue
+        unindexed = {place for place in places_of(log) if place >= edge}
+        collisions = broker.collisions if {*wanted} & {*broker.collisions} else ()
+        assert broker.with_key(*wanted) | unindexed <= places
+        assert places <= broker.with_key(*wanted, *collisions) | unindexed
+    assert 0 < refused_count < 75
+
+
+def test_a_rare_key_costs_a_few_requests() -> None:
+    broker = ModelBroker(log_of(["a"] * 500 + ["b"] + ["a"] * 500))
+    assert broker.found("b") == broker.with_key("b")
+    # A query for the key and one for the first message; the ends of two queues.
+    assert (broker.query_count, broker.pull_count) == (2, 4)
+
+
+def test_ranges_stay_within_the_selected_parts() -> None:
+    broker = ModelBroker(log_of(["a"] * 40))
+    spans = {broker.queue("Topic0", 1): (3, 9)}
+    assert broker.found("a", spans=spans) == places_of(
+        message for message in broker.log if message.queue_id == 1 and 3 <= message.queue_offset < 9
+    )
+
+
+def test_unique_keys() -> None:
+    broker = ModelBroker(log_of(["a"] * 40))
+    assert broker.found("U7", "U9", is_unique=True) == broker.with_key("U7", "U9")
+
+
+def test_an_empty_index_is_replaced_by_pulls() -> None:
+    broker = ModelBroker(log_of(["a"] * 40), indexed_to=0)
+    assert broker.found("a") == places_of(broker.log)
+
+
+@pytest.mark.parametrize("count", [PAGE, PAGE + 1, 3 * PAGE])
+def test_more_messages_than_a_reply_are_found_by_time(count: int) -> None:
+    broker = ModelBroker(log_of(["a"] * count, step_ms=100))
+    assert broker.found("a") == places_of(broker.log)
+
+
+def test_too_many_messages_at_once_are_refused() -> None:
+    broker = ModelBroker(log_of(["a"] * (PAGE + 1), step_ms=1))
+    text = "key 'a' has more messages stored at .* ms in topic 'Topic0' of broker broker-a than it"
+    with pytest.raises(LookupRefused, match=text):
+        broker.found("a")
+
+
+def test_too_many_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "MESSAGES_MAX", 200)
+    broker = ModelBroker(log_of(["a"] * 300))
+    with pytest.raises(LookupRefused, match=r"more than 200 messages in topic.*scan=consume"):
+        broker.found("a")
+
+
+def test_an_index_that_began_late_is_refused() -> None:
+    log = log_of(["a"] * 100)
+    broker = ModelBroker(log, indexed_from=log[50].physical_offset)
+    text = "lacks the message at queue offset 0 of queue Topic0/0 of broker broker-a: it began"
+    with pytest.raises(LookupRefused, match=text):
+        broker.found("a")
+    # The other half of the queues can be answered.
+    spans = {broker.queue("Topic0", i): (25, 50) for i in range(2)}
+    assert broker.found("a", spans=spans) == places_of(log[50:])
+
+
+def test_too_many_lookups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "LOOKUPS_MAX", 5)
+    broker = ModelBroker(log_of(["a"] * 20, topics=3))
+    with pytest.raises(LookupRefused, match="2 keys in 3 topics of brokers are 6 lookups, at most"):
+        broker.found("a", "b")
+
+
+def test_a_running_broker_is_asked_for_its_index() -> None:
+    with LocalBroker() as mq:
+        traffic = live_traffic.publish(mq.namesrv_addr)
+        where = {"nameServer": mq.namesrv_addr, "topic": "Orders"}
+        for given in ({"key": "k17"}, {"uniqKey": traffic.unique_key}):
+            plan = explain(**where, **given)
+            pulled, total = (
+                int(word) for word in plan.split(" messages are pulled")[0].split()[-3::2]
+            )
+            assert 1 <= pulled < 5, plan
+            assert total == live_traffic.COUNT + 1
+            assert "index" not in explain(**where, **given, scan="consumequeue")
