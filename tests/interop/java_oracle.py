@@ -62,7 +62,7 @@ def jars(version: str) -> Path:
     Raises:
         JavaUnavailable: Maven is missing, or it cannot fetch them.
     """
-    return _fetched(_cache() / version, HERE / "pom.xml", version)
+    return _fetched(cache() / version, HERE / "pom.xml", version)
 
 
 def cluster_jars(version: str) -> Path:
@@ -71,7 +71,7 @@ def cluster_jars(version: str) -> Path:
     Raises:
         JavaUnavailable: Maven is missing, or it cannot fetch them.
     """
-    return _fetched(_cache() / f"cluster-{version}", HERE / "cluster.pom.xml", version)
+    return _fetched(cache() / f"cluster-{version}", HERE / "cluster.pom.xml", version)
 
 
 def benchmark_jars() -> Path:
@@ -80,7 +80,7 @@ def benchmark_jars() -> Path:
     Raises:
         JavaUnavailable: Maven is missing, or it cannot fetch them.
     """
-    return _fetched(_cache() / "example-5.5.0", HERE / "example.pom.xml", "5.5.0")
+    return _fetched(cache() / "example-5.5.0", HERE / "example.pom.xml", "5.5.0")
 
 
 def more_jars(version: str, part: str, artifacts: Iterable[str], work: Path) -> Path:
@@ -96,7 +96,7 @@ def more_jars(version: str, part: str, artifacts: Iterable[str], work: Path) -> 
     Raises:
         JavaUnavailable: Maven is missing, or it cannot fetch them.
     """
-    folder = _cache() / f"{part}-{version}"
+    folder = cache() / f"{part}-{version}"
     if (folder / f"rocketmq-{part}-{version}.jar").is_file():
         return folder
     pom = (HERE / "pom.xml").read_text(encoding="utf-8")
@@ -145,7 +145,7 @@ def cached(name: str, sources: Sequence[Path], make: Callable[[Path], None]) -> 
         make: Function that builds into the given folder.
     """
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    folder = _cache() / f"{name}-{digest}"
+    folder = cache() / f"{name}-{digest}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,8 @@ def class_path(*folders: Path) -> str:
     )
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Return the folder for jars and classes."""
     root = os.environ.get("REPUT_JARS")
     return Path(root) if root else Path.home() / ".cache" / "reput" / "jars"
 
