@@ -1,8 +1,8 @@
 """A driver that streams a store into a table, to be killed: run by ``test_lakes.py``.
 
-python lake_session.py KIND STORE FOLDER JARS WHAT
+python lake_session.py KIND STORE FOLDER JARS ACTION
 
-KIND is parquet, delta or iceberg. WHAT is ``begin``, which reads everything in one micro-batch,
+KIND is parquet, delta or iceberg. ACTION is ``begin``, which reads everything in one micro-batch,
 ``follow``, which reads small micro-batches until it is killed, or ``end``, which reads the rest and
 prints a JSON array of the places in the table.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
-kind, store, folder, jars, what = sys.argv[1:]
+kind, store, folder, jars, action = sys.argv[1:]
 SETTINGS = {
     "parquet": {},
     "delta": {
@@ -56,11 +56,11 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.streams.addListener(Reporter())
     reader = spark.readStream.format("rocketmq").option("startingOffsets", "earliest")
-    if what == "follow":
+    if action == "follow":
         reader = reader.option("maxOffsetsPerTrigger", 25)
     frame = reader.load(store).select(*PLACES, "body")
     writer = frame.writeStream.format(kind).option("checkpointLocation", f"{folder}/checkpoint")
-    if what != "follow":
+    if action != "follow":
         writer = writer.trigger(availableNow=True)
     if kind == "iceberg":
         spark.sql(f"CREATE TABLE IF NOT EXISTS lake.db.rows ({_columns(frame)}) USING iceberg")
@@ -68,7 +68,7 @@ def main() -> None:
     else:
         query = writer.start(f"{folder}/rows")
     query.awaitTermination()
-    if what == "end":
+    if action == "end":
         is_named = kind == "iceberg"
         table = (
             spark.table("lake.db.rows")

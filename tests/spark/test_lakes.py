@@ -40,11 +40,11 @@ def test_each_message_is_in_the_table_once_over_kills(kind: str, tmp_path: Path)
     messages = store_builder.messages(COUNT)
     store = tmp_path / "store"
 
-    def start(what: str) -> subprocess.Popen[str]:
+    def start(action: str) -> subprocess.Popen[str]:
         script = Path(__file__).with_name("lake_session.py")
         with (tmp_path / "errors.txt").open("a") as errors:
             return subprocess.Popen(
-                [str(word) for word in (python, script, kind, store, tmp_path, jars, what)],
+                [str(word) for word in (python, script, kind, store, tmp_path, jars, action)],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -52,8 +52,8 @@ def test_each_message_is_in_the_table_once_over_kills(kind: str, tmp_path: Path)
                 env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
             )
 
-    def lines_of(what: str) -> list[str]:
-        with start(what) as driver:
+    def lines_of(action: str) -> list[str]:
+        with start(action) as driver:
             out, _ = driver.communicate(timeout=300)
         assert driver.returncode == 0, (tmp_path / "errors.txt").read_text()[-3000:]
         return out.splitlines()
