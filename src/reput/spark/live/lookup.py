@@ -86,8 +86,11 @@ class KeyLookup:
             mine = {queue: span for queue, span in spans.items() if queue.broker_name == broker}
             await self._check_start(mine, last)
         cuts = await all_of(
-            self._first_unindexed(queue, *span, indexed_to[queue.broker_name])
-            for queue, span in spans.items()
+            (
+                self._first_unindexed(queue, *span, indexed_to[queue.broker_name])
+                for queue, span in spans.items()
+            ),
+            _REPLIES_IN_FLIGHT,
         )
         ranges = []
         for (queue, (start, stop)), cut in zip(spans.items(), cuts, strict=True):
@@ -142,7 +145,8 @@ class KeyLookup:
             if span[0] < span[1] and not names.is_system_topic(queue.topic)
         ]
         firsts = await all_of(
-            self._client.first_message(queue, spans[queue][0]) for queue in queues
+            (self._client.first_message(queue, spans[queue][0]) for queue in queues),
+            _REPLIES_IN_FLIGHT,
         )
         known = [
             (message.physical_offset, queue, message)

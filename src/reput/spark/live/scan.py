@@ -68,6 +68,7 @@ class LiveScan:
         Raises:
             InvalidOption: Topics, brokers or offsets in the options do not exist.
             DataLoss: Messages in the options are deleted, unless ``failOnDataLoss`` is false.
+            LookupRefused: The brokers' index cannot find all messages of a key.
             ReadFailed: A server does not reply, or refuses.
         """
         self.summary.add(f"wanted: {self._constraint.describe()}")
