@@ -273,12 +273,13 @@ class Front:
         request = protobuf.decode(METHODS["ReceiveMessage"].request, message)
         caller = self._caller(call)
         client = self.clients.of(caller)
-        if client.settings is None:
-            raise StatusError(
-                Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
-            )
         group = await self._group(request.get("group", {}), caller)
         await self._topic(request.get("message_queue", {}).get("topic", {}))
+        if client.telemetry is None:
+            shown = settings.of_receive(client.settings, request)
+            if shown != client.settings:
+                client.settings = shown
+                await self._register(client)
         wanted = receiving.wanted(caller, request, group, self._clock)
         popping = asyncio.ensure_future(receiving.pop(client, wanted, self._clock))
         try:

@@ -93,6 +93,28 @@ def topics_of(settings: Mapping[str, Any]) -> list[str]:
     return [topic["name"] for topic in topics if topic.get("name")]
 
 
+def of_receive(known: Mapping[str, Any] | None, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a ReceiveMessage shows, if they are not those that are known.
+
+    Python's SDK begins to receive before its settings have come, and after a restart of the server
+    it sends them again only after minutes.
+
+    Args:
+        known: Settings of the client; None before there are any.
+        request: The request.
+    """
+    group, topic = request.get("group", {}), request.get("message_queue", {}).get("topic", {})
+    before = (known or {}).get("subscription", {}).get("subscriptions", ())
+    if known and any(entry.get("topic") == topic for entry in before):
+        return dict(known)
+    entry = {"topic": topic, "expression": request.get("filter_expression", {})}
+    is_push = request.get("auto_renew", False)
+    return {
+        "client_type": int(ClientType.PUSH_CONSUMER if is_push else ClientType.SIMPLE_CONSUMER),
+        "subscription": {"group": group, "subscriptions": [*before, entry]},
+    }
+
+
 def filter_of(topic: str, expression: Mapping[str, Any], now_ms: int) -> Subscription:
     """Return a subscription of a filter expression.
 
