@@ -336,13 +336,19 @@ class Front:
         except (StatusError, ReputError) as error:
             _log.warning("messages of %r stay invisible for their time: %s", client, error)
 
+    def _receipt(self, client: Client, group: str, text: str) -> Receipt:
+        """Return the present handle of a message. Raises ``StatusError``: it has expired."""
+        receipt = Receipt.parse(client.renewals.current(group, text))
+        receipt.check(self._clock.now_ms())
+        return receipt
+
     async def _ack_message(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
         client, group, topic = self._place(caller, request)
         entries = []
         for entry in request.get("entries", ()):
             text = entry.get("receipt_handle", "")
             try:
-                receipt = Receipt.parse(client.renewals.current(group, text))
+                receipt = self._receipt(client, group, text)
                 await receiving.ack(client, group, topic, receipt)
                 client.renewals.drop(group, text)
                 status: dict[str, Any] = statuses.OK
@@ -378,7 +384,7 @@ class Front:
                     f"the invisibleTime is {invisible_ms} ms; allowed: 0 to "
                     f"{receiving.INVISIBLE_MS[1]}",
                 )
-            receipt = Receipt.parse(client.renewals.current(group, text))
+            receipt = self._receipt(client, group, text)
             changed = await receiving.change(
                 client,
                 group,
@@ -396,7 +402,7 @@ class Front:
     async def _forward(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
         client, group, topic = self._place(caller, request)
         text = request.get("receipt_handle", "")
-        receipt = Receipt.parse(client.renewals.current(group, text))
+        receipt = self._receipt(client, group, text)
         await receiving.forward(client, group, topic, receipt, request.get("message_id", ""))
         client.renewals.drop(group, text)
         return {}
