@@ -23,6 +23,11 @@ from reput.remoting.channel import Channel
 
 IDLE_MS = 120_000
 """Time after its last call at which a client without a Telemetry stream is forgotten, in ms."""
+SILENT_MS = 25_000
+"""Time after its last call at which the messages of such a client become visible, in ms.
+
+SDKs send a heartbeat every 10 s.
+"""
 LOOK_S = 1.0
 """Interval of the checks for clients that are gone and messages to renew, in seconds."""
 ASK_MS = 3_000
@@ -234,11 +239,15 @@ class Clients:
         """End the clients that are gone, and renew the messages of the others."""
         now_ms = self._clock.monotonic_ms()
         for client in list(self._by_id.values()):
-            if client.telemetry is None and now_ms - client.seen_ms > IDLE_MS:
+            silent_ms = 0 if client.telemetry is not None else now_ms - client.seen_ms
+            if silent_ms > IDLE_MS:
                 _log.info("%r sent nothing for %d ms: forgotten", client, IDLE_MS)
                 self.end(client)
-            elif client.renewals.is_due(self._clock.now_ms()):
-                try:
+                continue
+            try:
+                if silent_ms > SILENT_MS:
+                    await self._leave(client)
+                elif client.renewals.is_due(self._clock.now_ms()):
                     await self._renew(client)
-                except (ReputError, RequestTimedOut) as error:
-                    _log.warning("%r: its messages were not renewed: %s", client, error)
+            except (ReputError, RequestTimedOut) as error:
+                _log.warning("%r: its messages were not renewed: %s", client, error)
