@@ -70,6 +70,14 @@ def test_reads_sinks_jobs_and_streams(version: str, tmp_path: Path) -> None:
         for message in built.messages
     )
     assert got["nothing"] == 0
+    assert got["frames"] == {
+        "rows": COUNT,
+        "queue": sum(message.queue_id == 0 for message in built.messages),
+        "tags": COUNT,
+        "pairs": 3 * COUNT,
+        "is_empty": False,
+        "warnings": [],
+    }
     assert "option 'mode' is 'LOUD'" in got["errors"]["option"]
     assert "option 'sql92'" in got["errors"]["task"]
     for error in got["errors"].values():

@@ -6,6 +6,7 @@ Prints one JSON object. STORE is a store of ``store_builder``.
 """
 
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+import reput.spark
 from reput.spark import datasource_api
 from reput.spark.jobs.archive import archive, verify
 
@@ -28,6 +30,17 @@ def failure_of(call: Any) -> str:
     except PySparkException as error:
         return str(error)
     return ""
+
+
+class Warnings(logging.Handler):
+    """Warnings, which show that the plan of a query was not understood."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
 
 
 class Session:
@@ -55,6 +68,19 @@ class Session:
     def batch(self) -> Any:
         frame = self.load(self.store, columns="queue_id,queue_offset,body,properties")
         return sorted((row[0], row[1], len(row[2]), len(row[3])) for row in frame.collect())
+
+    def frames(self) -> Any:
+        frame = reput.spark.read(self.spark, self.store)
+        warnings = Warnings()
+        logging.getLogger("reput.spark").addHandler(warnings)
+        return {
+            "rows": len(frame.collect()),
+            "queue": frame.where("queue_id = 0").select("queue_offset").count(),
+            "tags": sum(row[1] for row in frame.groupBy("tags").count().collect()),
+            "pairs": frame.select("flag").limit(3).crossJoin(frame).count(),
+            "is_empty": frame.isEmpty(),
+            "warnings": warnings.texts,
+        }
 
     def errors(self) -> Any:
         return {
@@ -124,6 +150,7 @@ def main(folder: str, store: str) -> None:
         "has_read_limits": datasource_api.HAS_READ_LIMITS,
         "batch": session.batch(),
         "nothing": session.load(store, startingPhysicalOffset=1 << 50).count(),
+        "frames": session.frames(),
         "errors": session.errors(),
         "sink": session.sink(),
         "jobs": session.jobs(),

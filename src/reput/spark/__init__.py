@@ -64,6 +64,8 @@ def pruned(frame: "DataFrame") -> "DataFrame":
     ``groupBy(...).count()`` are computed where messages are read, or from queues. A query that is
     not understood reads all columns. With Spark Connect the frame is returned as it is.
     """
+    if type(frame).__module__.startswith("pyspark.sql.connect."):
+        return frame  # its client has neither plans nor, perhaps, Py4J
     from reput.spark import frames
 
     return frames.read_only_needed(frame)

@@ -37,17 +37,11 @@ _ACTIONS = frozenset(
     }
 )
 """Methods and properties that read, or return what reads; those not named here are made of them."""
-_CHEAP_COLUMNS = ("queue_id", "store_size", "size", "entry", "length", "value")
 _COLUMNS_OF_QUEUES = ("broker", "topic", "queue_id")
 
 
 def read_only_needed(frame: DataFrame) -> DataFrame:
-    """Return the same frame, whose actions read only what they need.
-
-    A frame of Spark Connect is returned as it is: its plan is not known to the client.
-    """
-    if not hasattr(frame, "_jdf"):
-        return frame
+    """Return the same frame, not of Spark Connect, whose actions read only what they need."""
     adopted: DataFrame = _adopted(DataFrame(frame._jdf, frame.sparkSession))
     return adopted
 
@@ -132,13 +126,9 @@ def _read(spark: SparkSession, read: Read, need: Need) -> DataFrame:
         counts = _known_counts(options, need)
         if counts is not None:
             return spark.createDataFrame(counts, schema)
-    columns = list(need.columns)
+    columns = list(need.columns) or [read.cheapest]
     if options.mode != FAILFAST and "body" in read.attributes and "body" not in columns:
         columns.append("body")  # whether it can be decompressed decides about the row
-    if not columns:
-        columns = [
-            next(name for name in (*_CHEAP_COLUMNS, *read.attributes) if name in read.attributes)
-        ]
     log.info("rocketmq reads the columns %s", ", ".join(columns))
     scan = scan_of(options, columns, need.constraint)
     return _frame(spark, _Tasks(scan, list(scan.tasks()), need.columns, keys), schema)

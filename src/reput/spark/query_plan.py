@@ -16,7 +16,15 @@ from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
-from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StructType,
+    TimestampType,
+)
 
 from reput.spark import predicates
 from reput.spark.filters import Constraint
@@ -44,6 +52,9 @@ _INTEGERS = ("IntegerType", "LongType", "ShortType", "ByteType")
 ROW_COUNT = "row_count"
 """Name of the column with the number of rows of counted ones."""
 
+_COST: dict[DataType, int] = {IntegerType(): 0, LongType(): 1, TimestampType(): 2}
+"""Types of columns that are cheap to read, in order of their cost."""
+
 Ids = tuple[int, ...]
 """Ids of the columns of a read, which are unique in a session."""
 
@@ -66,6 +77,11 @@ class Read:
     def schema(self) -> StructType:
         """The columns."""
         return StructType.fromJson(json.loads(self.node.schema().json()))
+
+    @property
+    def cheapest(self) -> str:
+        """Name of a column for reads that need rows, but no columns: a number if there is one."""
+        return min(self.attributes, key=lambda name: _COST.get(self.schema[name].dataType, 9))
 
     def names(self, ids: "frozenset[int] | None") -> list[str]:
         """Return the names of some columns; None for all."""
@@ -166,8 +182,9 @@ class _Needs:
         """Return the needs of a read; None if they are not known."""
         if not self._is_known or self._counts[read.ids] != self.query.counts[read.ids]:
             return None
-        columns = tuple(read.names(self._columns[read.ids]))
-        return Need(columns, self.filter_of(read).constraint)
+        # Without columns, PySpark 4.0 and 4.1 lose the rows.
+        columns = read.names(self._columns[read.ids]) or [read.cheapest]
+        return Need(tuple(columns), self.filter_of(read).constraint)
 
     def filter_of(self, read: Read) -> _Filter:
         """Return the conditions on a read; none if it occurs several times."""
