@@ -241,6 +241,9 @@ def test_errors_name_place_and_remedy(spark_with_jar: SparkSession, tmp_path: Pa
         frame.count()
     for part in (f"physical offset {place}", str(file), "mode=PERMISSIVE", "BODYCRC"):
         assert part in str(caught.value)
+    file.unlink()
+    with pytest.raises(Py4JJavaError, match="is gone since the read was planned"):
+        frame.count()
 
 
 def test_what_is_not_plain_is_read_by_python(spark_with_jar: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.MappedByteBuffer;
 import java.nio.channels.FileChannel;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.EnumSet;
@@ -99,14 +100,21 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
     long length = next.stop() - next.start();
     try (FileChannel channel = FileChannel.open(Path.of(next.path()))) {
       if (channel.size() < next.stop() - next.fileStart()) {
-        throw new IOException(
-            "file " + next.path() + " is shorter than when the read was planned; plan it again");
+        throw changed("is shorter");
       }
       map = channel.map(
           FileChannel.MapMode.READ_ONLY, next.start() - next.fileStart(), length);
+    } catch (NoSuchFileException error) {
+      throw changed("is gone");
     }
     maps.add(map);
     mapAddress = ((DirectBuffer) map).address();
+  }
+
+  private IOException changed(String how) {
+    return new IOException(
+        "file " + segment.path() + " " + how
+            + " since the read was planned: call reput.spark.read again");
   }
 
   private void readRecord() throws IOException {
