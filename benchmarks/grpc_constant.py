@@ -7,21 +7,24 @@ It prints its port, and ends with its standard input.
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
+
+Stop = Callable[[], Awaitable[object]]
 
 REPLY = bytes(range(100))
 PATH = "/apache.rocketmq.v2.MessagingService/SendMessage"
 
 
-async def _own() -> int:
+async def _own() -> tuple[int, Stop]:
     from reput.remoting.http2.grpc import Service, unary
     from reput.remoting.http2.server import GrpcServer
 
     server = GrpcServer(Service({PATH: unary(lambda call, message: REPLY)}), host="127.0.0.1")
     await server.start()
-    return server.port
+    return server.port, server.stop
 
 
-async def _grpcio() -> int:
+async def _grpcio() -> tuple[int, Stop]:
     import grpc
 
     async def answer(request: bytes, context: object) -> bytes:
@@ -35,16 +38,14 @@ async def _grpcio() -> int:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    _servers.append(server)
-    return port
-
-
-_servers: list[object] = []  # a server ends with its last reference
+    return port, lambda: server.stop(None)
 
 
 async def _serve(kind: str) -> None:
-    print(await (_own() if kind == "own" else _grpcio()), flush=True)
+    port, stop = await (_own() if kind == "own" else _grpcio())
+    print(port, flush=True)
     await asyncio.to_thread(sys.stdin.read)
+    await stop()
 
 
 def main() -> None:
