@@ -330,7 +330,7 @@ class GrpcChannel(asyncio.BufferedProtocol):
             or self._is_unread_counted
         ):
             self._count_unread(size)
-        if connection.waiting and self.is_writable:
+        if connection.waiting and connection.is_writable:
             self._loop.call_soon(self._resumed)
         if self._owner.is_stopping and not connection.streams:
             self._owner.on_idle(self)

@@ -166,8 +166,9 @@ class GrpcConnection(Http2Connection):
         self.report = report
         self.timed: dict[Call, None] = {}
         """Unanswered calls with a deadline."""
-        self.waiting: dict[Call, Callable[[], object]] = {}
-        """Calls that want to send when that is possible, and what they call."""
+        self.waiting: dict[Call, None] = {}
+        """Calls that wait until the connection is writable, in turn; not those whose own window is
+        used up."""
         self._looked_at = 0.0
 
     def end_read(self) -> None:
@@ -190,9 +191,20 @@ class GrpcConnection(Http2Connection):
                     call.fail(Status.DEADLINE_EXCEEDED, str(limit.exceeded()))
         super().expire(now)
 
+    @property
+    def is_writable(self) -> bool:
+        """True if the peer reads, as far as all calls together are concerned."""
+        return (
+            self.output_bytes < _OUTPUT_BYTES_MAX
+            and self.peer.is_writable
+            and self.unsent_bytes <= limits.HTTP2_UNSENT_BYTES.maximum
+        )
+
     def resumed(self) -> None:
-        """Handle that the peer reads again."""
-        for call in list(self.waiting):
+        """Handle that output was written, or the peer reads again."""
+        while self.waiting and self.is_writable:
+            call = next(iter(self.waiting))
+            del self.waiting[call]
             call.on_sent()
 
     def end_calls(self) -> None:
@@ -212,6 +224,7 @@ class Call(Stream):
         "_is_refused",
         "_kept_bytes",
         "_message_count",
+        "_on_writable",
         "_running",
         "_second",
         "deadline",
@@ -248,6 +261,7 @@ class Call(Stream):
         self._has_sent = False
         self._is_refused = False  # with 415, when the request ends
         self._running: Future | None = None
+        self._on_writable: Callable[[], object] | None = None
 
     def __repr__(self) -> str:
         """Return path and peer."""
@@ -529,12 +543,7 @@ class Call(Stream):
     @property
     def is_writable(self) -> bool:
         """True if the client reads, so that messages are not kept for long."""
-        return (
-            not self.unsent_bytes
-            and self.connection.output_bytes < _OUTPUT_BYTES_MAX
-            and self.peer.is_writable
-            and self.connection.unsent_bytes <= limits.HTTP2_UNSENT_BYTES.maximum
-        )
+        return not self.unsent_bytes and self.connection.is_writable
 
     def when_writable(self, callback: Callable[[], object]) -> None:
         """Call a function once, when ``is_writable`` is true; not if the call ends before."""
@@ -542,18 +551,24 @@ class Call(Stream):
             return
         if self.is_writable:
             callback()
-        else:
-            self.connection.waiting[self] = callback
+            return
+        self._on_writable = callback
+        if not self.unsent_bytes:
+            self.connection.waiting[self] = None
 
     def on_sent(self) -> None:
         """Handle that the client reads again; called by the connection."""
-        if self.is_writable:
-            callback = self.connection.waiting.pop(self, None)
-            if callback is not None:
-                try:
-                    callback()
-                except Exception as error:  # noqa: BLE001 - the outermost edge of a call
-                    self._failed(error)
+        callback = self._on_writable
+        if callback is None or self.has_ended:
+            return
+        if not self.is_writable:
+            self.connection.waiting[self] = None
+            return
+        self._on_writable = None
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - the outermost edge of a call
+            self._failed(error)
 
     # Ends -------------------------------------------------------------------------------------
 
@@ -567,6 +582,7 @@ class Call(Stream):
         if self._kept_bytes:
             self._keep(-self._kept_bytes)
         self._data = None
+        self._on_writable = None
 
     def on_reset(self) -> None:
         """Handle the cancellation by the client; called by the connection."""

@@ -427,6 +427,44 @@ def test_a_stream_waits_while_the_client_does_not_read() -> None:
     assert events == ["at once", "later"]
 
 
+def test_streams_take_turns_at_a_connection_that_writes_much() -> None:
+    calls: list[Call] = []
+    sent: list[int] = []
+    peer = grpc_peer(Service({"/test.Service/Echo": wire.bidirectional(calls.append)}))
+    peer.send(
+        frames.settings(((Setting.INITIAL_WINDOW_SIZE, 1 << 30),)),
+        frames.window_update(0, 1 << 30),
+        *map(peer.headers, (1, 3, 5)),
+    )
+
+    def send_one(call: Call) -> None:
+        sent.append(call.stream_id)
+        if not call.send(bytes(300_000)):
+            call.when_writable(lambda: send_one(call))
+
+    for call in calls:
+        call.when_writable(lambda call=call: send_one(call))
+    connection = peer.connection
+    assert isinstance(connection, GrpcConnection)
+    for _ in range(6):
+        peer.received()
+        connection.resumed()
+    # The first one fills the first write, and is the first one to wait; then each write is filled
+    # by one of them, in turn.
+    assert sent == [1, 1, 3, 5, 1, 3, 5]
+
+
+def test_stalled_streams_are_not_asked_again() -> None:
+    calls: list[Call] = []
+    peer = grpc_peer(Service({"/test.Service/Echo": wire.bidirectional(calls.append)}))
+    peer.send(frames.settings(((Setting.INITIAL_WINDOW_SIZE, 10),)), *map(peer.headers, (1, 3)))
+    for call in calls:
+        call.send(bytes(20))
+        call.when_writable(lambda: None)
+    assert isinstance(peer.connection, GrpcConnection)
+    assert not peer.connection.waiting
+
+
 def test_unsent_replies_refuse_further_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP2_UNSENT_BYTES", limits.HTTP2_UNSENT_BYTES.at(1_000))
     peer = grpc_peer(echo_service())
