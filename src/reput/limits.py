@@ -108,6 +108,7 @@ LENIENT_REPLY_BYTES = Limit(
 )
 HEADER_FIELDS = Limit("header_fields", "fields in a header", 1_000)
 HEADER_BYTES = Limit("header_bytes", "header of a request", 256 * KIB, "bytes")
+PROTOBUF_FIELDS = Limit("protobuf_fields", "fields in a message of a gRPC call", 30_000)
 
 # --- connections -------------------------------------------------------------------------------
 

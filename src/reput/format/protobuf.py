@@ -20,6 +20,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from reput import limits
 from reput.errors import InvalidProtobuf
 
 GROUP_DEPTH_MAX = 100
@@ -93,11 +94,12 @@ class MessageTable:
         fields: Its fields, by number.
     """
 
-    __slots__ = ("fields", "name", "read", "write")
+    __slots__ = ("fields", "name", "nested", "read", "write")
 
     def __init__(self, name: str, *fields: MessageField) -> None:
         self.name = name
         self.fields = fields
+        self.nested = _nested(fields)
         self.read = _reader(name, fields)
         self.write = _writer(name, fields)
 
@@ -112,6 +114,8 @@ def decode(table: MessageTable, data: bytes) -> dict[str, Any]:
         InvalidProtobuf: The bytes are damaged; the text names message, field, and the byte at
             which reading stopped.
     """
+    if len(data) > _UNCOUNTED_BYTES:
+        _check_field_count(table, data)
     return table.read(data, 0, len(data), {})
 
 
@@ -251,6 +255,70 @@ def _reader(message: str, fields: tuple[MessageField, ...]) -> Reader:
 
 _HALF_32 = 1 << 31
 _HALF_64 = 1 << 63
+
+
+Nested = dict[int, "Nested | None"]
+"""Tags whose bytes contain fields, with those of these; None for packed numbers."""
+
+
+def _nested(fields: tuple[MessageField, ...]) -> Nested:
+    """Return the tags of a message whose bytes contain fields or numbers."""
+    nested: Nested = {}
+    for field in fields:
+        if field.message:
+            nested[field.number << 3 | _DELIMITED] = field.message.nested
+        elif field.label == "map":
+            nested[field.number << 3 | _DELIMITED] = {}
+        elif field.label == "repeated" and field.kind != "string":
+            nested[field.number << 3 | _DELIMITED] = None
+    return nested
+
+
+_UNCOUNTED_BYTES = 2 * limits.PROTOBUF_FIELDS.maximum
+"""Size of a message that cannot have too many fields: each takes two bytes."""
+
+
+def _check_field_count(table: MessageTable, data: bytes) -> None:
+    """Check the number of fields before dicts are made of them; damage is left to the reader."""
+    count_max = limits.PROTOBUF_FIELDS.maximum
+    count = position = group_depth = 0
+    nested, end = table.nested, len(data)
+    outer: list[tuple[Nested, int]] = []
+    try:
+        while position < end or outer:
+            if position >= end:
+                nested, end = outer.pop()
+                continue
+            count += 1
+            if count > count_max:
+                refusal = limits.PROTOBUF_FIELDS.exceeded()
+                raise InvalidProtobuf(f"{table.name}: {refusal}, at byte {position}")
+            tag, position = _tag(data, position)
+            wire_type = tag & 7
+            if wire_type == _DELIMITED:
+                size, position = _varint(data, position)
+                if position + size > end:
+                    return
+                inner = _NO_FIELDS if group_depth else nested.get(tag, _NO_FIELDS)
+                if inner is _NO_FIELDS or not size:
+                    position += size
+                elif inner is None:
+                    count += size
+                    position += size
+                else:
+                    outer.append((nested, end))
+                    nested, end = inner, position + size
+            elif wire_type == _GROUP_START:
+                group_depth += 1
+            elif wire_type == _GROUP_END:
+                group_depth -= 1
+            else:
+                position = _skip(data, position, end, tag)
+    except (IndexError, ValueError):
+        return
+
+
+_NO_FIELDS: Nested = {}
 
 
 def _no_reader(data: bytes, position: int, end: int, values: dict[str, Any]) -> dict[str, Any]:

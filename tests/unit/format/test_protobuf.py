@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
+from reput import limits
 from reput.errors import InvalidProtobuf
 from reput.format import grpc_messages, protobuf
 from reput.format.protobuf import MessageField, MessageTable
@@ -213,7 +214,6 @@ def _plain(message: Any) -> dict[str, Any]:
 
 
 @given(MESSAGES)
-@settings(deadline=None)
 def test_messages_are_those_of_google(
     classes: dict[str, Any], drawn: tuple[MessageTable, dict[str, Any], dict[str, Any]]
 ) -> None:
@@ -227,7 +227,6 @@ def test_messages_are_those_of_google(
 
 
 @given(MESSAGES)
-@settings(deadline=None)
 def test_messages_are_merged_as_by_google(
     classes: dict[str, Any], drawn: tuple[MessageTable, dict[str, Any], dict[str, Any]]
 ) -> None:
@@ -254,7 +253,6 @@ def damaged(draw: st.DrawFn) -> tuple[MessageTable, bytes]:
 
 
 @given(damaged())
-@settings(deadline=None, max_examples=300)
 def test_damaged_bytes_have_the_verdict_of_google(
     classes: dict[str, Any], drawn: tuple[MessageTable, bytes]
 ) -> None:
@@ -350,6 +348,54 @@ def test_groups_are_skipped_to_a_depth() -> None:
     assert protobuf.decode(grpc_messages.STATUS, b"\x1b" * depth + b"\x1c" * depth) == {}
     with pytest.raises(InvalidProtobuf, match="has groups deeper than 100"):
         protobuf.decode(grpc_messages.STATUS, b"\x1b" * (depth + 1) + b"\x1c" * (depth + 1))
+
+
+MANY = limits.PROTOBUF_FIELDS.maximum
+
+
+@pytest.mark.parametrize(
+    ("table", "field", "field_count"),
+    [
+        (grpc_messages.STATUS, b"\x12\x01a", 1),  # the same text again and again
+        (grpc_messages.STATUS, b"\x98\x06\x01", 1),  # unknown
+        (grpc_messages.STATUS, b"\x9b\x06\x9c\x06", 2),  # an unknown group
+        (grpc_messages.SEND_MESSAGE_REQUEST, b"\x0a\x02\x22\x00", 2),
+        (grpc_messages.SETTINGS, b"\x4a\x03\x0a\x01a", 2),  # entries of a map
+    ],
+)
+def test_number_of_fields_is_limited(table: MessageTable, field: bytes, field_count: int) -> None:
+    protobuf.decode(table, field * (MANY // field_count))
+    with pytest.raises(InvalidProtobuf, match=r"limit protobuf_fields, at byte \d+$"):
+        protobuf.decode(table, field * (MANY // field_count + 1))
+
+
+def test_large_bodies_are_not_counted_as_fields() -> None:
+    body = b"\x12\x00" * 1_000_000
+    message = {"messages": [{"body": body, "system_properties": {"tag": "a" * 100_000}}]}
+    encoded = protobuf.encode(grpc_messages.SEND_MESSAGE_REQUEST, message)
+    assert protobuf.decode(grpc_messages.SEND_MESSAGE_REQUEST, encoded) == message
+
+
+def test_contents_of_an_unknown_group_do_not_end_the_count() -> None:
+    # Outside of a group, this field would be a damaged Status.
+    group = b"\x1b" + b"\x0a\x01\xff" + b"\x1c"
+    with pytest.raises(InvalidProtobuf, match="limit protobuf_fields"):
+        protobuf.decode(grpc_messages.HEARTBEAT_RESPONSE, group + b"\x12\x00" * (MANY + 1))
+
+
+def test_packed_numbers_count_as_fields() -> None:
+    numbers = b"\x2a\x90\x4e" + b"\x01" * 10_000
+    decoded = protobuf.decode(grpc_messages.MESSAGE_QUEUE, numbers * 3)
+    assert len(decoded["accept_message_types"]) == 30_000
+    with pytest.raises(InvalidProtobuf, match="limit protobuf_fields"):
+        protobuf.decode(grpc_messages.MESSAGE_QUEUE, numbers * 6)
+
+
+def test_damage_in_a_large_message_is_named_by_the_reader() -> None:
+    good = b"\x0a\x93\x4e" + b"\x22\x90\x4e" + bytes(10_000)
+    bad = b"\x0a\x93\x4e" + b"\x22\x91\x4e" + bytes(10_000)
+    with pytest.raises(InvalidProtobuf, match="Message: body has 10001 bytes, 10000 remain"):
+        protobuf.decode(grpc_messages.SEND_MESSAGE_REQUEST, good * 6 + bad)
 
 
 @pytest.mark.parametrize(
