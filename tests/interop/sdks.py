@@ -1,0 +1,415 @@
+"""The 5.x SDKs of RocketMQ, which use gRPC: unmodified, from their registries.
+
+    sdk = PythonSdk()
+    receipts = sdk.send(endpoint, "T", [Outgoing(b"one", tag="a")])
+    with sdk.push(endpoint, "T", "billing") as consumer:
+        assert consumer.take(1)[0].body == b"one"
+
+Each folder of ``sdk/`` has a program of this project around one SDK. All have the same protocol:
+
+* stdin: first a request, a line of JSON with ``do`` (``send``, ``simple``, ``push``) and the fields
+  that the methods below fill in; then the steps of a simple consumer, each a line
+  (``["receive", count, invisible_ms]``, ``["ack", index]``, ``["change", index, invisible_ms]``,
+  ``["copy", index]``: the message at the index with its present handle becomes a further one).
+  The end of the input ends the program.
+* stdout: lines of JSON: a receipt, a message, ``{"started": true}``, ``{"done": step}``,
+  ``{"checked": resolution, ...}``, ``{"recalled": message_id}``, an error
+  ``{"error": class, "code": number, "text": ...}``; at last ``{"end": true}``.
+"""
+
+import base64
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from interop import java_oracle
+from interop.java_oracle import HERE, cached
+
+TIMEOUT_S = 120.0
+PROGRAMS = HERE / "sdk"
+
+
+class SdkUnavailable(Exception):
+    """The SDK cannot be installed; the text states the reason."""
+
+
+class SdkFailed(Exception):
+    """The program ended early, or said nothing for a long time; the text has its last lines."""
+
+
+class Refused(Exception):
+    """The SDK raised an exception.
+
+    Args:
+        line: The line of the program.
+    """
+
+    def __init__(self, line: Mapping[str, Any]) -> None:
+        super().__init__(line["text"])
+        self.kind: str = line["error"]
+        """Class of the SDK's exception."""
+        self.code: int | None = line["code"]
+        """Status code; None if the SDK does not tell it."""
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to send."""
+
+    body: bytes
+    tag: str = ""
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    group: str = ""
+    """Message group of a FIFO message."""
+    delay_ms: int = 0
+    """Time until the delivery, in milliseconds; SDKs may round it to seconds."""
+    priority: int | None = None
+    resolution: str = "commit"
+    """End of its transaction: ``commit``, ``rollback``, or ``leave`` for the check."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What an SDK returns for a sent message."""
+
+    message_id: str
+    queue_offset: int | None
+    """Position in the queue; None if the SDK does not tell it."""
+    recall_handle: str
+    """Handle to recall a delayed message; empty if there is none."""
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A message, as an SDK gives it to the application."""
+
+    message_id: str
+    body: bytes
+    tag: str
+    keys: Sequence[str]
+    properties: Mapping[str, str]
+    group: str
+    attempt: int
+    """Number of the delivery, from 1."""
+    at_ms: int
+    """Time of the delivery, in milliseconds since 1970."""
+
+
+def _incoming(line: Mapping[str, Any]) -> Incoming:
+    return Incoming(
+        line["message_id"],
+        base64.b64decode(line["body"]),
+        line["tag"],
+        line["keys"],
+        line["properties"],
+        line["group"],
+        line["attempt"],
+        line["at_ms"],
+    )
+
+
+class Running:
+    """A running program, as a context manager: it ends with its input.
+
+    Args:
+        command: The program.
+        environment: Environment variables.
+        request: First line of its input.
+        home: Home folder, for logs.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str],
+        request: Mapping[str, Any],
+        home: Path,
+    ) -> None:
+        self._home = home
+        self._errors = (home / "stderr").open("wb")
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=home,
+            env={"PATH": os.environ["PATH"], "HOME": str(home), **environment},
+        )
+        self._lines: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.write(request)
+
+    def write(self, value: Any) -> None:
+        """Write a line of input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(value).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def close_input(self) -> None:
+        """Let the program end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def line(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+        """Return the next line.
+
+        Raises:
+            SdkFailed: It did not come.
+        """
+        try:
+            return self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise SdkFailed(f"no line in {timeout_s} s\n{self.log()}") from None
+
+    def answer(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+        """Return the next line.
+
+        Raises:
+            Refused: It is an error.
+            SdkFailed: It did not come, or the program has ended.
+        """
+        line = self.line(timeout_s)
+        if "error" in line:
+            raise Refused(line)
+        if "end" in line:
+            raise SdkFailed(f"the program ended\n{self.log()}")
+        return line
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the further lines, until the end."""
+        found = []
+        while "end" not in (line := self.line()):
+            found.append(line)
+        return found
+
+    def log(self) -> str:
+        """Return the end of its stderr."""
+        return (self._home / "stderr").read_text(errors="replace")[-3000:]
+
+    def kill(self) -> None:
+        """Kill the program."""
+        self._process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._process:
+            if kind is not None:
+                self._process.kill()
+            elif not self._process.stdin.closed:  # type: ignore[union-attr]
+                self.close_input()
+            try:
+                self._process.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                raise SdkFailed(f"it does not end\n{self.log()}") from None
+            finally:
+                self._reader.join()
+                self._errors.close()
+                shutil.rmtree(self._home, ignore_errors=True)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{"):
+                self._lines.put(json.loads(line))
+        # A program that dies says no end.
+        self._lines.put({"end": True})
+
+
+AnyRunning = TypeVar("AnyRunning", bound=Running)
+
+
+class Consumer(Running):
+    """A push consumer, or a simple consumer that has started."""
+
+    def take(self, count: int, timeout_s: float = TIMEOUT_S) -> list[Incoming]:
+        """Return the next deliveries of a push consumer. Raises ``SdkFailed``, ``Refused``."""
+        return [_incoming(self.answer(timeout_s)) for _ in range(count)]
+
+    def receive(self, count: int = 32, invisible_ms: int = 30_000) -> list[Incoming]:
+        """Let a simple consumer receive once. Raises ``Refused``, ``SdkFailed``."""
+        self.write(["receive", count, invisible_ms])
+        found = []
+        while "done" not in (line := self.answer()):
+            found.append(_incoming(line))
+        return found
+
+    def ack(self, index: int) -> None:
+        """Let a simple consumer acknowledge a message. Raises ``Refused``, ``SdkFailed``."""
+        self.write(["ack", index])
+        self.answer()
+
+    def change(self, index: int, invisible_ms: int) -> None:
+        """Let a simple consumer change an invisible time. Raises ``Refused``, ``SdkFailed``."""
+        self.write(["change", index, invisible_ms])
+        self.answer()
+
+    def copy(self, index: int) -> None:
+        """Keep a message with its present handle, as a further message."""
+        self.write(["copy", index])
+        self.answer()
+
+
+class Sdk:
+    """An SDK, as a program. Raises ``SdkUnavailable``."""
+
+    name: str
+    tells_offset = False
+    """Whether its receipts have the position in the queue."""
+    tells_code = True
+    """Whether its exceptions have the status code."""
+    limits_body = False
+    """Whether it refuses large bodies itself."""
+
+    command: Sequence[str | Path]
+    environment: Mapping[str, str] = {}
+
+    def start_send(self, endpoint: str, topic: str, messages: Sequence[Outgoing], **more: Any) -> Running:
+        """Start a producer; see ``send`` for the arguments."""
+        return self._start(
+            Running,
+            {
+                "do": "send",
+                "endpoint": endpoint,
+                "topic": topic,
+                "how": "sync",
+                "recall": False,
+                "checks": [],
+                "hold_ms": 0,
+                "pause_ms": 0,
+                "until_sent": False,
+                "messages": [
+                    asdict(message) | {"body": base64.b64encode(message.body).decode()}
+                    for message in messages
+                ],
+                **more,
+            },
+        )
+
+    def send(
+        self, endpoint: str, topic: str, messages: Sequence[Outgoing], **more: Any
+    ) -> list[dict[str, Any]]:
+        """Send messages; return the lines of the program.
+
+        Args:
+            endpoint: Address of the gRPC port.
+            topic: The topic.
+            messages: The messages.
+            more: ``how``: ``sync``, ``async`` or ``transaction``; ``recall``: recall each;
+                ``checks``: answers to the checks of each transaction in turn, and the producer
+                stays until its input ends; ``hold_ms``: time before a transaction ends;
+                ``pause_ms``: time between messages; ``until_sent``: try each until it is sent.
+        """
+        with self.start_send(endpoint, topic, messages, **more) as running:
+            running.close_input()
+            return running.lines()
+
+    def sent(
+        self, endpoint: str, topic: str, messages: Sequence[Outgoing], **more: Any
+    ) -> list[Receipt]:
+        """Send messages; return their receipts. Raises ``Refused``: one was not sent."""
+        lines = self.send(endpoint, topic, messages, **more)
+        for line in lines:
+            if "error" in line:
+                raise Refused(line)
+        return [Receipt(**line) for line in lines if "message_id" in line]
+
+    def push(self, endpoint: str, topic: str, group: str, **more: Any) -> Consumer:
+        """Start a push consumer.
+
+        Args:
+            endpoint: Address of the gRPC port.
+            topic: The topic.
+            group: The consumer group.
+            more: ``filter`` and ``is_sql``; ``fail``: number of attempts that fail;
+                ``work_ms``: time that each message takes.
+
+        Raises:
+            Refused: It did not start.
+        """
+        return self._consumer("push", endpoint, topic, group, more)
+
+    def simple(self, endpoint: str, topic: str, group: str, **more: Any) -> Consumer:
+        """Start a simple consumer.
+
+        Args:
+            endpoint: Address of the gRPC port.
+            topic: The topic.
+            group: The consumer group.
+            more: ``filter`` and ``is_sql``; ``await_ms``: time that a receive waits.
+
+        Raises:
+            Refused: It did not start.
+        """
+        return self._consumer("simple", endpoint, topic, group, more)
+
+    def _consumer(
+        self, kind: str, endpoint: str, topic: str, group: str, more: Mapping[str, Any]
+    ) -> Consumer:
+        request = {
+            "do": kind,
+            "endpoint": endpoint,
+            "topic": topic,
+            "group": group,
+            "filter": "*",
+            "is_sql": False,
+            "await_ms": 5_000,
+            "fail": 0,
+            "work_ms": 0,
+            **more,
+        }
+        consumer = self._start(Consumer, request)
+        try:
+            consumer.answer()
+        except BaseException:
+            consumer.__exit__(*sys.exc_info())
+            raise
+        return consumer
+
+    def _start(self, kind: type[AnyRunning], request: Mapping[str, Any]) -> AnyRunning:
+        home = Path(tempfile.mkdtemp(prefix=f"sdk-{self.name}-"))
+        return kind(self.command, self.environment, request, home)
+
+
+class PythonSdk(Sdk):
+    """rocketmq-python-client, in a folder of its own: it registers protobuf's names."""
+
+    name = "python"
+    tells_offset = True
+
+    def __init__(self) -> None:
+        sources = sorted((PROGRAMS / "python").iterdir())
+        folder = cached("sdk-python", sources, self._install)
+        # Without site-packages: another package of the tests is called rocketmq, too.
+        self.command = [sys.executable, "-S", PROGRAMS / "python" / "program.py"]
+        self.environment = {"PYTHONPATH": str(folder)}
+
+    def _install(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        requirements = PROGRAMS / "python" / "requirements.txt"
+        _make([*command, "--target", folder, "-r", requirements], folder)
+
+
+def _make(command: Sequence[str | Path], folder: Path) -> None:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SdkUnavailable(f"{command[0]} failed: {(result.stdout + result.stderr)[-800:]}")
