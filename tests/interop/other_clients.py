@@ -158,8 +158,8 @@ class GoClient(OtherClient):
         self.command = [cached(f"{self.name}-client", sources, self._build) / "go-client"]
 
     def _build(self, folder: Path) -> None:
-        go = _tool("go", "install Go 1.21 or later (https://go.dev/dl/)")
-        _make([go, "build", *self.options, "-o", folder / "go-client", "."], HERE / "go")
+        go = tool("go", "install Go 1.21 or later (https://go.dev/dl/)")
+        make([go, "build", *self.options, "-o", folder / "go-client", "."], HERE / "go")
 
 
 class GoTlsClient(GoClient):
@@ -192,25 +192,27 @@ class NodeClient(OtherClient):
     can_order = False
 
     def __init__(self) -> None:
-        node = _tool("node", "install Node.js 18 or later (https://nodejs.org)")
+        node = tool("node", "install Node.js 18 or later (https://nodejs.org)")
         sources = sorted((HERE / "node").iterdir())
         self.command = [node, cached("node-client", sources, self._install) / "client.js"]
 
     def _install(self, folder: Path) -> None:
-        npm = _tool("npm", "install it with Node.js")
+        npm = tool("npm", "install it with Node.js")
         for path in (HERE / "node").iterdir():
             shutil.copy(path, folder)
-        _make([npm, "install", "--no-audit", "--no-fund"], folder)
+        make([npm, "install", "--no-audit", "--no-fund"], folder)
 
 
-def _tool(name: str, advice: str) -> str:
+def tool(name: str, advice: str) -> str:
+    """Return the path of a program. Raises ``ClientUnavailable``, with advice."""
     path = shutil.which(name)
     if path is None:
         raise ClientUnavailable(f"{name} is missing: {advice}")
     return path
 
 
-def _make(command: Sequence[str | Path], folder: Path) -> None:
+def make(command: Sequence[str | Path], folder: Path) -> None:
+    """Run a build in a folder. Raises ``ClientUnavailable``: it failed."""
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise ClientUnavailable(f"{command[0]} failed: {result.stderr[-800:]}")
+        raise ClientUnavailable(f"{command[0]} failed: {(result.stdout + result.stderr)[-800:]}")

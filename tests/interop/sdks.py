@@ -34,13 +34,10 @@ from typing import Any, Self, TypeVar
 
 from interop import java_oracle
 from interop.java_oracle import HERE, cached
+from interop.other_clients import make, tool
 
 TIMEOUT_S = 120.0
 PROGRAMS = HERE / "sdk"
-
-
-class SdkUnavailable(Exception):
-    """The SDK cannot be installed; the text states the reason."""
 
 
 class SdkFailed(Exception):
@@ -270,7 +267,7 @@ class Consumer(Running):
 
 
 class Sdk:
-    """An SDK, as a program. Raises ``SdkUnavailable``."""
+    """An SDK, as a program. Raises ``ClientUnavailable``."""
 
     name: str
     tells_offset = False
@@ -406,10 +403,57 @@ class PythonSdk(Sdk):
     def _install(self, folder: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
         requirements = PROGRAMS / "python" / "requirements.txt"
-        _make([*command, "--target", folder, "-r", requirements], folder)
+        make([*command, "--target", folder, "-r", requirements], folder)
 
 
-def _make(command: Sequence[str | Path], folder: Path) -> None:
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise SdkUnavailable(f"{command[0]} failed: {(result.stdout + result.stderr)[-800:]}")
+class GoSdk(Sdk):
+    """golang/v5 of rocketmq-clients, over TLS, as it is by default."""
+
+    name = "go"
+    tells_offset = True
+
+    def __init__(self) -> None:
+        sources = sorted((PROGRAMS / "go").iterdir())
+        self.command = [cached("sdk-go", sources, self._build) / "program"]
+
+    def _build(self, folder: Path) -> None:
+        go = tool("go", "install Go 1.25 or later (https://go.dev/dl/)")
+        make([go, "build", "-o", folder / "program", "."], PROGRAMS / "go")
+
+
+class NodeSdk(Sdk):
+    """rocketmq-client-nodejs."""
+
+    name = "node"
+    tells_offset = True
+
+    def __init__(self) -> None:
+        node = tool("node", "install Node.js 18 or later (https://nodejs.org)")
+        sources = sorted((PROGRAMS / "node").iterdir())
+        self.command = [node, cached("sdk-node", sources, self._install) / "program.js"]
+
+    def _install(self, folder: Path) -> None:
+        npm = tool("npm", "install it with Node.js")
+        for path in (PROGRAMS / "node").iterdir():
+            shutil.copy(path, folder)
+        make([npm, "install", "--no-audit", "--no-fund"], folder)
+
+
+class JavaSdk(Sdk):
+    """rocketmq-client-java, over TLS, as it is by default."""
+
+    name = "java"
+
+    def __init__(self) -> None:
+        sources = sorted((PROGRAMS / "java").iterdir())
+        folder = cached("sdk-java", sources, self._compile)
+        path = java_oracle.class_path(folder / "jars", folder / "classes")
+        self.command = [java_oracle.tool("java"), *java_oracle.JVM_OPTIONS, "-cp", path, "Program"]
+
+    def _compile(self, folder: Path) -> None:
+        pom = PROGRAMS / "java" / "pom.xml"
+        copying = ["-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DincludeScope=runtime"]
+        make([java_oracle.tool("mvn"), *copying, f"-DoutputDirectory={folder / 'jars'}"], folder)
+        compiling = ["-proc:none", "-encoding", "UTF-8", "-cp", java_oracle.class_path(folder / "jars")]
+        source = PROGRAMS / "java" / "Program.java"
+        make([java_oracle.tool("javac"), *compiling, "-d", folder / "classes", source], folder)
