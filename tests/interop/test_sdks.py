@@ -1,0 +1,496 @@
+"""The 5.x SDKs on the gRPC port of a broker: unmodified, from their registries.
+
+By default only Python's, and the cheap tests; with ``REPUT_INTEROP=all`` all of them. Expectations,
+classes of exceptions and codes are those of rocketmq-proxy 5.5.0 with the same programs.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from interop import java_oracle
+from interop.clusters import until
+from interop.java_cluster import free_port
+from interop.other_clients import ClientUnavailable
+from interop.sdks import (
+    Consumer,
+    GoSdk,
+    Incoming,
+    JavaSdk,
+    NodeSdk,
+    Outgoing,
+    PythonSdk,
+    Receipt,
+    Refused,
+    RustSdk,
+    Sdk,
+)
+from reput.client import Message, MessageQueue, ProducerConfig
+from reput.client.blocking import Admin, Producer, PullConsumer
+from reput.format.bodies import SubscriptionGroupConfig
+from reput_cluster import ReputCluster
+
+pytestmark = pytest.mark.interop
+
+SETTINGS = {
+    "autoCreateSubscriptionGroup": False,
+    "enablePropertyFilter": True,
+    "recallMessageEnable": True,
+    "transactionCheckInterval": 1_000,
+    "transactionTimeOut": 1_000,
+}
+DAY_MS = 24 * 60 * 60 * 1000
+MIB = 1024 * 1024
+ONE_SECOND_EACH = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000]}}
+needs_all = pytest.mark.skipif(
+    not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: it takes seconds"
+)
+
+
+@dataclass
+class Front:
+    """A broker with a gRPC port, and the topics and groups of one SDK's tests."""
+
+    cluster: ReputCluster
+    endpoint: str
+    prefix: str
+
+    def topic(self, name: str, kind: str = "NORMAL", queue_count: int = 4) -> str:
+        """Create a topic of a type of messages; return its name."""
+        topic = f"{self.prefix}-{name}"
+        with Admin(self.cluster.namesrv) as admin:
+            admin.create_topic(
+                topic, queue_count=queue_count, attributes={"+message.type": kind}
+            )
+        return topic
+
+    def group(self, name: str, **settings: object) -> str:
+        """Create a group; return its name."""
+        group = f"{self.prefix}-{name}"
+        with Admin(self.cluster.namesrv) as admin:
+            admin.create_group(SubscriptionGroupConfig(group_name=group, **settings))
+        return group
+
+    def stored(self, topic: str) -> list[tuple[int, bytes]]:
+        """Return queue id and body of the messages of a topic."""
+        found = []
+        with PullConsumer("looker", namesrv=self.cluster.namesrv) as consumer:
+            for queue in consumer.queues(topic):
+                end = consumer.max_offset(queue)
+                place = consumer.min_offset(queue)
+                while place < end:
+                    pulled = consumer.pull(queue, place, wait=False)
+                    found += [(queue.queue_id, message.body) for message in pulled.messages]
+                    place = pulled.next_offset
+        return found
+
+
+@pytest.fixture(scope="module", params=[PythonSdk, GoSdk, JavaSdk, NodeSdk, RustSdk])
+def sdk(request: pytest.FixtureRequest) -> Sdk:
+    if request.param is not PythonSdk and not java_oracle.wants_all_versions():
+        pytest.skip(f"REPUT_INTEROP is not all: no {request.param.name} SDK")
+    try:
+        made: Sdk = request.param()
+    except ClientUnavailable as reason:
+        if java_oracle.wants_all_versions():
+            raise
+        pytest.skip(str(reason))
+    return made
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory, sdk: Sdk) -> Iterator[Front]:
+    port = free_port(set())
+    folder = tmp_path_factory.mktemp("front")
+    with ReputCluster(folder, {**SETTINGS, "grpcServerPort": port}) as cluster:
+        yield Front(cluster, f"127.0.0.1:{port}", sdk.name)
+
+
+def receive_all(consumer: Consumer, count: int, invisible_ms: int = 30_000) -> list[Incoming]:
+    """Receive until there are ``count`` messages; some SDKs ask one queue at a time."""
+    found: list[Incoming] = []
+
+    def has_all() -> bool:
+        found.extend(received(consumer, invisible_ms))
+        return len(found) >= count
+
+    until(has_all, 60)
+    return found
+
+
+def received(consumer: Consumer, invisible_ms: int = 30_000) -> list[Incoming]:
+    """Receive once: Go's SDK raises an error if there is nothing."""
+    try:
+        return consumer.receive(32, invisible_ms)
+    except Refused as refused:
+        if refused.code != 40401:
+            raise
+        return []
+
+
+def test_sent_messages_are_received_and_acknowledged(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("sent", queue_count=1), front.group("sent")
+    wanted = Outgoing(b"one", "a", ["k"], {"u": "1"})
+    receipts = sdk.sent(front.endpoint, topic, [wanted] * 4)
+    if sdk.tells_offset:
+        assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2, 3]
+    receipts += sdk.sent(front.endpoint, topic, [Outgoing(b"two")] * 4, how="async")
+    ids = {receipt.message_id for receipt in receipts}
+    assert len(ids) == 8
+    with sdk.simple(front.endpoint, topic, group) as consumer:
+        messages = receive_all(consumer, 8)
+        assert {message.message_id for message in messages} == ids
+        assert [message.body for message in messages] == [b"one"] * 4 + [b"two"] * 4
+        assert {(m.tag, *m.keys, m.properties.get("u")) for m in messages[:4]} == {("a", "k", "1")}
+        assert {m.attempt for m in messages} == {1}
+        for index in range(8):
+            consumer.ack(index)
+    with Admin(front.cluster.namesrv) as admin:
+        progress = admin.consume_progress(group)
+    assert sum(queue.lag for queue in progress.queues if queue.queue.topic == topic) == 0
+
+
+def test_a_push_consumer_is_shown_as_a_member(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("push"), front.group("push")
+    with sdk.push(front.endpoint, topic, group) as consumer:
+        receipts = sdk.sent(front.endpoint, topic, [Outgoing(b"%d" % i) for i in range(8)])
+        messages = consumer.take(8)
+        shown = json.loads(reput(front, "group", "show", group, "--json"))
+    ids = {message.message_id: message.body for message in messages}
+    assert ids == {r.message_id: b"%d" % i for i, r in enumerate(receipts)}
+    assert shown["member_count"] == 1
+
+
+def reput(front: Front, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "reput", *arguments, "--namesrv", front.cluster.namesrv],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_all
+def test_a_thousand_messages_in_flight(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("many"), front.group("many")
+    messages = [Outgoing(b"%d" % number) for number in range(1000)]
+    with sdk.push(front.endpoint, topic, group) as consumer:
+        receipts = sdk.sent(front.endpoint, topic, messages, how="async")
+        arrived = consumer.take(1000)
+    assert len({receipt.message_id for receipt in receipts}) == 1000
+    assert sorted(int(message.body) for message in arrived) == list(range(1000))
+
+
+@needs_all
+def test_a_message_that_fails_three_times_is_delivered_four_times(sdk: Sdk, front: Front) -> None:
+    topic = front.topic("again")
+    group = front.group("again", group_retry_policy=ONE_SECOND_EACH)
+    with sdk.push(front.endpoint, topic, group, fail=3) as consumer:
+        sdk.sent(front.endpoint, topic, [Outgoing(b"again", "a", ["k"], {"u": "1"})])
+        messages = consumer.take(4)
+    assert [message.attempt for message in messages] == [1, 2, 3, 4]
+    assert len({message.message_id for message in messages}) == 1
+    assert {(m.tag, *m.keys, m.properties.get("u")) for m in messages} == {("a", "k", "1")}
+    times = [message.at_ms for message in messages]
+    assert min(b - a for a, b in zip(times, times[1:], strict=False)) >= 900
+
+
+@needs_all
+@pytest.mark.parametrize("is_ordered", [False, True], ids=["standard", "fifo"])
+def test_a_message_that_always_fails_is_a_dead_letter(
+    sdk: Sdk, front: Front, is_ordered: bool
+) -> None:
+    name = f"dead-{is_ordered}"
+    topic = front.topic(name, "FIFO" if is_ordered else "NORMAL")
+    group = front.group(
+        name,
+        retry_max_times=1,
+        consume_message_orderly=is_ordered,
+        group_retry_policy=ONE_SECOND_EACH,
+    )
+    message = Outgoing(b"dead", group="g" if is_ordered else "")
+    with sdk.push(front.endpoint, topic, group, fail=99) as consumer:
+        sdk.sent(front.endpoint, topic, [message])
+        assert [message.attempt for message in consumer.take(2)] == [1, 2]
+        dead = f"%DLQ%{group}"
+        with Admin(front.cluster.namesrv) as admin:
+            until(lambda: dead in [topic.topic for topic in admin.topics(internal=True)], 60)
+        until(lambda: front.stored(dead), 60)
+    assert [body for _, body in front.stored(dead)] == [b"dead"]
+
+
+@needs_all
+def test_message_groups_stay_in_order_across_consumers(sdk: Sdk, front: Front) -> None:
+    topic = front.topic("fifo", "FIFO")
+    group = front.group("fifo", consume_message_orderly=True)
+    messages = [
+        Outgoing(b"%d/%d" % (name, number), group=f"group-{name}")
+        for number in range(10)
+        for name in range(8)
+    ]
+    with (
+        sdk.push(front.endpoint, topic, group) as first,
+        sdk.push(front.endpoint, topic, group) as second,
+    ):
+        sdk.sent(front.endpoint, topic, messages)
+        arrived: list[Incoming] = []
+
+        def has_all() -> bool:
+            for consumer in (first, second):
+                arrived.extend(consumer.arrived())
+            return len(arrived) >= len(messages)
+
+        until(has_all, 60)
+    arrived.sort(key=lambda message: message.at_ms)
+    assert sorted(message.body for message in arrived) == sorted(m.body for m in messages)
+    for name in range(8):
+        mine = [message.body for message in arrived if message.group == f"group-{name}"]
+        assert mine == [b"%d/%d" % (name, number) for number in range(10)]
+
+
+@needs_all
+def test_a_delayed_message_is_delivered_in_time_or_recalled(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("delay", "DELAY"), front.group("delay")
+    with sdk.push(front.endpoint, topic, group) as consumer:
+        if sdk.can_recall:
+            (sent, recalled) = sdk.send(
+                front.endpoint, topic, [Outgoing(b"recalled", delay_ms=6_000)], recall=True
+            )
+            assert recalled == {"recalled": sent["message_id"]}
+        sent_ms = time.time_ns() // 1_000_000
+        sdk.sent(front.endpoint, topic, [Outgoing(b"later", delay_ms=8_000)])
+        (message,) = consumer.take(1)
+    assert message.body == b"later"
+    # SDKs cut the time to seconds.
+    assert 6_900 <= message.at_ms - sent_ms <= 14_000
+
+
+@needs_all
+def test_transactions_are_committed_rolled_back_and_checked(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("half", "TRANSACTION"), front.group("half")
+    messages = [
+        Outgoing(b"commit"),
+        Outgoing(b"rollback", resolution="rollback"),
+        Outgoing(b"leave", resolution="leave"),
+    ]
+    checks = ["unknown", "commit"]
+    with (
+        sdk.push(front.endpoint, topic, group) as consumer,
+        sdk.start_send(
+            front.endpoint, topic, messages, how="transaction", checks=checks
+        ) as producer,
+    ):
+        receipts = [Receipt(**producer.answer()) for _ in messages]
+        assert [producer.answer()["checked"] for _ in checks] == checks
+        arrived = consumer.take(2)
+        assert sorted(message.body for message in arrived) == [b"commit", b"leave"]
+        ids = {receipts[0].message_id, receipts[2].message_id}
+        assert {message.message_id for message in arrived} == ids
+        assert consumer.arrived() == []
+
+
+@needs_all
+def test_a_transaction_is_committed_after_a_restart(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("kept", "TRANSACTION"), front.group("kept")
+    checks = ["unknown"] * 99
+    with (
+        sdk.push(front.endpoint, topic, group) as consumer,
+        sdk.start_send(
+            front.endpoint, topic, [Outgoing(b"kept")], how="transaction", checks=checks,
+            hold_ms=15_000,
+        ) as producer,
+    ):  # fmt: skip
+        producer.answer()
+        front.cluster.stop_broker()
+        front.cluster.start()
+        (message,) = consumer.take(1)
+        assert message.body == b"kept"
+
+
+@needs_all
+def test_a_priority_chooses_the_queue(sdk: Sdk, front: Front) -> None:
+    if not sdk.can_prioritize:
+        pytest.skip(f"the {sdk.name} SDK has no priorities")
+    topic = front.topic("priority", "PRIORITY")
+    sdk.sent(front.endpoint, topic, [Outgoing(b"%d" % n, priority=n) for n in range(4)])
+    assert sorted(front.stored(topic)) == [(n, b"%d" % n) for n in range(4)]
+
+
+@needs_all
+def test_invisible_times_and_handles(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("handles", queue_count=1), front.group("handles")
+    sdk.sent(front.endpoint, topic, [Outgoing(b"message")])
+    with sdk.simple(front.endpoint, topic, group) as consumer:
+        # 0: received at once. 1: its expired handle. 2: acknowledged by the first handle.
+        (first,) = receive_all(consumer, 1)
+        assert first.attempt == 1
+        consumer.copy(0)
+        if sdk.can_change:
+            consumer.change(0, 2_000)
+            (second,) = receive_all(consumer, 1)
+            assert second.attempt == 2
+            assert second.at_ms - first.at_ms >= 1_900
+        else:
+            (second,) = receive_all(consumer, 1, 10_000)
+        with pytest.raises(Refused) as refused:
+            consumer.ack(0)
+        assert refused.value.code == (40013 if sdk.tells_code else None)
+        if sdk.can_change:
+            consumer.change(2, 20_000)
+        consumer.copy(2)
+        consumer.ack(2)
+        consumer.ack(3)
+        assert received(consumer) == []
+
+
+@needs_all
+@pytest.mark.parametrize(
+    ("expression", "is_sql"),
+    [("a || b", False), ("u > 3 AND TAGS <> 'c'", True)],
+    ids=["tags", "sql"],
+)
+def test_a_filter_chooses_messages(
+    sdk: Sdk, front: Front, expression: str, is_sql: bool
+) -> None:
+    name = f"filter-{is_sql}"
+    topic, group = front.topic(name), front.group(name)
+    sdk.sent(
+        front.endpoint,
+        topic,
+        [Outgoing(b"1", "a", properties={"u": "5"}), Outgoing(b"2", "c", properties={"u": "5"}),
+         Outgoing(b"3", "b", properties={"u": "4"}), Outgoing(b"4")],
+    )  # fmt: skip
+    with sdk.simple(front.endpoint, topic, group, filter=expression, is_sql=is_sql) as consumer:
+        messages = receive_all(consumer, 2)
+        assert sorted(message.body for message in messages) == [b"1", b"3"]
+        assert received(consumer) == []
+
+
+@needs_all
+def test_large_bodies_and_many_properties(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("large", queue_count=1), front.group("large")
+    body = bytes(range(256)) * (4 * MIB // 256)
+    if sdk.reads_large:
+        sdk.sent(front.endpoint, topic, [Outgoing(body[:-1])])
+    many = {f"p{number}": "v" for number in range(128)}
+    sdk.sent(front.endpoint, topic, [Outgoing(b"many", properties=many)])
+    with sdk.simple(front.endpoint, topic, group) as consumer:
+        messages = receive_all(consumer, 1 + sdk.reads_large)
+    assert [m.body for m in messages] == [body[:-1], b"many"][1 - sdk.reads_large :]
+    assert messages[-1].properties == many
+    for message, error in (
+        (Outgoing(body + b"1"), "large body"),
+        (Outgoing(b"1", properties={**many, "p": "v"}), "properties"),
+    ):
+        assert refusal(sdk, front, topic, message) == sdk.errors[error]
+
+
+def refusal(sdk: Sdk, front: Front, topic: str, message: Outgoing) -> tuple[str, int | None]:
+    with pytest.raises(Refused) as refused:
+        sdk.sent(front.endpoint, topic, [message])
+    return refused.value.kind, refused.value.code
+
+
+@needs_all
+def test_refused_sends(sdk: Sdk, front: Front) -> None:
+    fifo, delay = front.topic("typed", "FIFO"), front.topic("far", "DELAY")
+    message = Outgoing(b"one")
+    assert refusal(sdk, front, fifo, message) == sdk.errors["wrong type"]
+    late = Outgoing(b"one", delay_ms=DAY_MS + 2_000)
+    assert refusal(sdk, front, delay, late) == sdk.errors["late"]
+    assert refusal(sdk, front, "no-such-topic", message) == sdk.errors["unknown topic"]
+    assert refusal(sdk, front, "TBW102", message) == sdk.errors["system topic"]
+
+
+@needs_all
+def test_an_unknown_group_is_refused(sdk: Sdk, front: Front) -> None:
+    if "unknown group" not in sdk.errors:
+        pytest.skip(f"the {sdk.name} SDK tries for ever")
+    topic = front.topic("unknown")
+    with (
+        pytest.raises(Refused) as refused,
+        sdk.simple(front.endpoint, topic, "no-such-group") as consumer,
+    ):
+        consumer.receive()
+    assert (refused.value.kind, refused.value.code) == sdk.errors["unknown group"]
+
+
+@needs_all
+@pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
+def test_bodies_of_remoting_producers_are_decompressed(
+    sdk: Sdk, front: Front, codec: str
+) -> None:
+    if codec not in sdk.codecs:
+        pytest.skip(f"the {sdk.name} SDK does not read {codec}")
+    topic, group = front.topic(f"in-{codec}"), front.group(f"in-{codec}")
+    body = b"compressible" * 1000
+    config = ProducerConfig(compress_over=1000, compress_type=codec)
+    with Producer("remoting", namesrv=front.cluster.namesrv, config=config) as producer:
+        sent = producer.send(Message(topic, body, tags="a", keys=["k"], properties={"u": "1"}))
+    with sdk.simple(front.endpoint, topic, group) as consumer:
+        (message,) = receive_all(consumer, 1)
+    assert message.body == body
+    assert (message.tag, *message.keys, message.properties["u"]) == ("a", "k", "1")
+    assert message.message_id == sent.message_id
+
+
+@needs_all
+def test_remoting_consumers_read_what_an_sdk_sent(sdk: Sdk, front: Front) -> None:
+    topic = front.topic("out", queue_count=1)
+    wanted = Outgoing(b"compressible" * 1000, "a", ["k"], {"u": "1"})
+    (receipt,) = sdk.sent(front.endpoint, topic, [wanted])
+    with PullConsumer("remoting", namesrv=front.cluster.namesrv) as consumer:
+        queue = MessageQueue(topic, "broker-a", 0)
+        (message,) = consumer.pull(queue, 0, wait=False).messages
+    assert message.body == wanted.body
+    assert (message.tags, message.keys, message.properties["u"]) == ("a", ["k"], "1")
+    assert message.message_id == receipt.message_id
+
+
+@needs_all
+@pytest.mark.parametrize("is_kill", [False, True], ids=["stop", "kill"])
+def test_a_restart_under_load_loses_nothing(sdk: Sdk, front: Front, is_kill: bool) -> None:
+    topic, group = front.topic(f"load-{is_kill}"), front.group(f"load-{is_kill}")
+    messages = [Outgoing(b"%d" % number) for number in range(300)]
+    with (
+        sdk.push(front.endpoint, topic, group) as consumer,
+        sdk.start_send(
+            front.endpoint, topic, messages, pause_ms=20, until_sent=True
+        ) as producer,
+    ):
+        arrived = consumer.take(50)
+        front.cluster.kill_broker() if is_kill else front.cluster.stop_broker()
+        arrived += consumer.arrived()
+        front.cluster.start()
+        up_ms = time.time_ns() // 1_000_000
+        (next_one,) = consumer.take(1)
+        arrived.append(next_one)
+        producer.close_input()
+        assert len(producer.lines()) == 300
+        wanted = {message.body for message in messages}
+
+        def has_all() -> bool:
+            arrived.extend(consumer.arrived())
+            return {message.body for message in arrived} == wanted
+
+        until(has_all, 90)
+    assert next_one.at_ms - up_ms <= 10_000
+
+
+@needs_all
+def test_messages_of_a_killed_consumer_go_to_another(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("killed"), front.group("killed")
+    with sdk.push(front.endpoint, topic, group, work_ms=600_000) as busy:
+        sdk.sent(front.endpoint, topic, [Outgoing(b"one")])
+        busy.take(1)
+        busy.kill()
+    with sdk.push(front.endpoint, topic, group) as other:
+        (message,) = other.take(1, 30)
+    assert message.body == b"one"
