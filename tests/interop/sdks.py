@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from interop import java_oracle
 from interop.java_oracle import HERE, cached
@@ -242,6 +242,13 @@ class Consumer(Running):
         """Return the next deliveries of a push consumer. Raises ``SdkFailed``, ``Refused``."""
         return [_incoming(self.answer(timeout_s)) for _ in range(count)]
 
+    def arrived(self) -> list[Incoming]:
+        """Return the deliveries of a push consumer that have come by now. Raises ``Refused``."""
+        found = []
+        while not self._lines.empty():
+            found.append(_incoming(self.answer()))
+        return found
+
     def receive(self, count: int = 32, invisible_ms: int = 30_000) -> list[Incoming]:
         """Let a simple consumer receive once. Raises ``Refused``, ``SdkFailed``."""
         self.write(["receive", count, invisible_ms])
@@ -272,15 +279,17 @@ class Sdk:
     name: str
     tells_offset = False
     """Whether its receipts have the position in the queue."""
-    tells_code = True
-    """Whether its exceptions have the status code."""
-    limits_body = False
-    """Whether it refuses large bodies itself."""
+    errors: Mapping[str, tuple[str, int | None]]
+    """Class and code of its exceptions. Code None: the SDK refuses it itself, or tells no code."""
+    reads_large = True
+    """Whether it receives a message of 4 MiB."""
 
     command: Sequence[str | Path]
     environment: Mapping[str, str] = {}
 
-    def start_send(self, endpoint: str, topic: str, messages: Sequence[Outgoing], **more: Any) -> Running:
+    def start_send(
+        self, endpoint: str, topic: str, messages: Sequence[Outgoing], **more: Any
+    ) -> Running:
         """Start a producer; see ``send`` for the arguments."""
         return self._start(
             Running,
@@ -392,6 +401,15 @@ class PythonSdk(Sdk):
 
     name = "python"
     tells_offset = True
+    errors: ClassVar = {
+        "wrong type": ("IllegalArgumentException", None),
+        "large body": ("IllegalArgumentException", None),
+        "unknown topic": ("Exception", None),
+        "system topic": ("Exception", None),
+        "properties": ("RequestHeaderFieldsTooLargeException", 43101),
+        "late": ("BadRequestException", 40012),
+        "unknown group": ("BadRequestException", 40015),
+    }
 
     def __init__(self) -> None:
         sources = sorted((PROGRAMS / "python").iterdir())
@@ -411,6 +429,15 @@ class GoSdk(Sdk):
 
     name = "go"
     tells_offset = True
+    errors: ClassVar = {
+        "wrong type": ("errors.errorString", None),
+        "large body": ("errors.errorString", None),
+        "unknown topic": ("fmt.wrapError", None),
+        "system topic": ("fmt.wrapError", None),
+        "properties": ("ErrRpcStatus", 43101),
+        "late": ("ErrRpcStatus", 40012),
+        "unknown group": ("fmt.wrapError", None),
+    }
 
     def __init__(self) -> None:
         sources = sorted((PROGRAMS / "go").iterdir())
@@ -426,6 +453,15 @@ class NodeSdk(Sdk):
 
     name = "node"
     tells_offset = True
+    reads_large = False
+    errors: ClassVar = {
+        "wrong type": ("TypeError", None),
+        "large body": ("TypeError", None),
+        "unknown topic": ("Error", None),
+        "system topic": ("Error", None),
+        "properties": ("RequestHeaderFieldsTooLargeException", 43101),
+        "late": ("BadRequestException", 40012),
+    }
 
     def __init__(self) -> None:
         node = tool("node", "install Node.js 18 or later (https://nodejs.org)")
@@ -443,6 +479,15 @@ class JavaSdk(Sdk):
     """rocketmq-client-java, over TLS, as it is by default."""
 
     name = "java"
+    errors: ClassVar = {
+        "wrong type": ("IllegalArgumentException", None),
+        "large body": ("ClientException", None),
+        "unknown topic": ("IllegalStateException", None),
+        "system topic": ("IllegalStateException", None),
+        "properties": ("RequestHeaderFieldsTooLargeException", 43101),
+        "late": ("BadRequestException", 40012),
+        "unknown group": ("IllegalStateException", None),
+    }
 
     def __init__(self) -> None:
         sources = sorted((PROGRAMS / "java").iterdir())
@@ -454,6 +499,12 @@ class JavaSdk(Sdk):
         pom = PROGRAMS / "java" / "pom.xml"
         copying = ["-q", "-B", "-f", pom, "dependency:copy-dependencies", "-DincludeScope=runtime"]
         make([java_oracle.tool("mvn"), *copying, f"-DoutputDirectory={folder / 'jars'}"], folder)
-        compiling = ["-proc:none", "-encoding", "UTF-8", "-cp", java_oracle.class_path(folder / "jars")]
+        compiling = [
+            "-proc:none",
+            "-encoding",
+            "UTF-8",
+            "-cp",
+            java_oracle.class_path(folder / "jars"),
+        ]
         source = PROGRAMS / "java" / "Program.java"
         make([java_oracle.tool("javac"), *compiling, "-d", folder / "classes", source], folder)

@@ -27,10 +27,9 @@ from interop.sdks import (
     PythonSdk,
     Receipt,
     Refused,
-    RustSdk,
     Sdk,
 )
-from reput.client import Message, MessageQueue, ProducerConfig
+from reput.client import Message
 from reput.client.blocking import Admin, Producer, PullConsumer
 from reput.format.bodies import SubscriptionGroupConfig
 from reput_cluster import ReputCluster
@@ -64,9 +63,7 @@ class Front:
         """Create a topic of a type of messages; return its name."""
         topic = f"{self.prefix}-{name}"
         with Admin(self.cluster.namesrv) as admin:
-            admin.create_topic(
-                topic, queue_count=queue_count, attributes={"+message.type": kind}
-            )
+            admin.create_topic(topic, queue_count=queue_count, attributes={"message.type": kind})
         return topic
 
     def group(self, name: str, **settings: object) -> str:
@@ -78,19 +75,23 @@ class Front:
 
     def stored(self, topic: str) -> list[tuple[int, bytes]]:
         """Return queue id and body of the messages of a topic."""
-        found = []
-        with PullConsumer("looker", namesrv=self.cluster.namesrv) as consumer:
-            for queue in consumer.queues(topic):
-                end = consumer.max_offset(queue)
-                place = consumer.min_offset(queue)
-                while place < end:
-                    pulled = consumer.pull(queue, place, wait=False)
-                    found += [(queue.queue_id, message.body) for message in pulled.messages]
-                    place = pulled.next_offset
+        with PullConsumer(self.group("looker"), namesrv=self.cluster.namesrv) as consumer:
+            queues = consumer.queues(topic)
+            consumer.assign(queues)
+            count = sum(consumer.end_offset(queue) for queue in queues)
+            found: list[tuple[int, bytes]] = []
+            for queue in queues:
+                consumer.seek_to_begin(queue)
+
+            def has_all() -> bool:
+                found.extend((message.queue_id, message.body) for message in consumer.poll())
+                return len(found) >= count
+
+            until(has_all, 30)
         return found
 
 
-@pytest.fixture(scope="module", params=[PythonSdk, GoSdk, JavaSdk, NodeSdk, RustSdk])
+@pytest.fixture(scope="module", params=[PythonSdk, GoSdk, JavaSdk, NodeSdk])
 def sdk(request: pytest.FixtureRequest) -> Sdk:
     if request.param is not PythonSdk and not java_oracle.wants_all_versions():
         pytest.skip(f"REPUT_INTEROP is not all: no {request.param.name} SDK")
@@ -151,8 +152,8 @@ def test_sent_messages_are_received_and_acknowledged(sdk: Sdk, front: Front) -> 
         for index in range(8):
             consumer.ack(index)
     with Admin(front.cluster.namesrv) as admin:
-        progress = admin.consume_progress(group)
-    assert sum(queue.lag for queue in progress.queues if queue.queue.topic == topic) == 0
+        stats = admin.consume_stats(group)
+    assert [queue.lag for queue in stats.queues if queue.queue.topic == topic] == [0]
 
 
 def test_a_push_consumer_is_shown_as_a_member(sdk: Sdk, front: Front) -> None:
@@ -221,7 +222,7 @@ def test_a_message_that_always_fails_is_a_dead_letter(
         assert [message.attempt for message in consumer.take(2)] == [1, 2]
         dead = f"%DLQ%{group}"
         with Admin(front.cluster.namesrv) as admin:
-            until(lambda: dead in [topic.topic for topic in admin.topics(internal=True)], 60)
+            until(lambda: dead in admin.topics(), 60)
         until(lambda: front.stored(dead), 60)
     assert [body for _, body in front.stored(dead)] == [b"dead"]
 
@@ -259,11 +260,9 @@ def test_message_groups_stay_in_order_across_consumers(sdk: Sdk, front: Front) -
 def test_a_delayed_message_is_delivered_in_time_or_recalled(sdk: Sdk, front: Front) -> None:
     topic, group = front.topic("delay", "DELAY"), front.group("delay")
     with sdk.push(front.endpoint, topic, group) as consumer:
-        if sdk.can_recall:
-            (sent, recalled) = sdk.send(
-                front.endpoint, topic, [Outgoing(b"recalled", delay_ms=6_000)], recall=True
-            )
-            assert recalled == {"recalled": sent["message_id"]}
+        sooner = [Outgoing(b"recalled", delay_ms=6_000)]
+        sent, recalled = sdk.send(front.endpoint, topic, sooner, recall=True)
+        assert recalled == {"recalled": sent["message_id"]}
         sent_ms = time.time_ns() // 1_000_000
         sdk.sent(front.endpoint, topic, [Outgoing(b"later", delay_ms=8_000)])
         (message,) = consumer.take(1)
@@ -316,8 +315,6 @@ def test_a_transaction_is_committed_after_a_restart(sdk: Sdk, front: Front) -> N
 
 @needs_all
 def test_a_priority_chooses_the_queue(sdk: Sdk, front: Front) -> None:
-    if not sdk.can_prioritize:
-        pytest.skip(f"the {sdk.name} SDK has no priorities")
     topic = front.topic("priority", "PRIORITY")
     sdk.sent(front.endpoint, topic, [Outgoing(b"%d" % n, priority=n) for n in range(4)])
     assert sorted(front.stored(topic)) == [(n, b"%d" % n) for n in range(4)]
@@ -332,18 +329,14 @@ def test_invisible_times_and_handles(sdk: Sdk, front: Front) -> None:
         (first,) = receive_all(consumer, 1)
         assert first.attempt == 1
         consumer.copy(0)
-        if sdk.can_change:
-            consumer.change(0, 2_000)
-            (second,) = receive_all(consumer, 1)
-            assert second.attempt == 2
-            assert second.at_ms - first.at_ms >= 1_900
-        else:
-            (second,) = receive_all(consumer, 1, 10_000)
+        consumer.change(0, 2_000)
+        (second,) = receive_all(consumer, 1)
+        assert second.attempt == 2
+        assert second.at_ms - first.at_ms >= 1_900
         with pytest.raises(Refused) as refused:
             consumer.ack(0)
-        assert refused.value.code == (40013 if sdk.tells_code else None)
-        if sdk.can_change:
-            consumer.change(2, 20_000)
+        assert refused.value.code == 40013
+        consumer.change(2, 20_000)
         consumer.copy(2)
         consumer.ack(2)
         consumer.ack(3)
@@ -356,9 +349,7 @@ def test_invisible_times_and_handles(sdk: Sdk, front: Front) -> None:
     [("a || b", False), ("u > 3 AND TAGS <> 'c'", True)],
     ids=["tags", "sql"],
 )
-def test_a_filter_chooses_messages(
-    sdk: Sdk, front: Front, expression: str, is_sql: bool
-) -> None:
+def test_a_filter_chooses_messages(sdk: Sdk, front: Front, expression: str, is_sql: bool) -> None:
     name = f"filter-{is_sql}"
     topic, group = front.topic(name), front.group(name)
     sdk.sent(
@@ -423,22 +414,16 @@ def test_an_unknown_group_is_refused(sdk: Sdk, front: Front) -> None:
 
 
 @needs_all
-@pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
-def test_bodies_of_remoting_producers_are_decompressed(
-    sdk: Sdk, front: Front, codec: str
-) -> None:
-    if codec not in sdk.codecs:
-        pytest.skip(f"the {sdk.name} SDK does not read {codec}")
-    topic, group = front.topic(f"in-{codec}"), front.group(f"in-{codec}")
+def test_bodies_of_remoting_producers_are_decompressed(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("in"), front.group("in")
     body = b"compressible" * 1000
-    config = ProducerConfig(compress_over=1000, compress_type=codec)
-    with Producer("remoting", namesrv=front.cluster.namesrv, config=config) as producer:
+    with Producer("remoting", namesrv=front.cluster.namesrv) as producer:
         sent = producer.send(Message(topic, body, tags="a", keys=["k"], properties={"u": "1"}))
     with sdk.simple(front.endpoint, topic, group) as consumer:
         (message,) = receive_all(consumer, 1)
     assert message.body == body
     assert (message.tag, *message.keys, message.properties["u"]) == ("a", "k", "1")
-    assert message.message_id == sent.message_id
+    assert message.message_id == sent.msg_id
 
 
 @needs_all
@@ -446,12 +431,14 @@ def test_remoting_consumers_read_what_an_sdk_sent(sdk: Sdk, front: Front) -> Non
     topic = front.topic("out", queue_count=1)
     wanted = Outgoing(b"compressible" * 1000, "a", ["k"], {"u": "1"})
     (receipt,) = sdk.sent(front.endpoint, topic, [wanted])
-    with PullConsumer("remoting", namesrv=front.cluster.namesrv) as consumer:
-        queue = MessageQueue(topic, "broker-a", 0)
-        (message,) = consumer.pull(queue, 0, wait=False).messages
+    with PullConsumer(front.group("out"), namesrv=front.cluster.namesrv) as consumer:
+        queues = consumer.queues(topic)
+        consumer.assign(queues)
+        consumer.seek_to_begin(queues[0])
+        (message,) = consumer.poll()
     assert message.body == wanted.body
-    assert (message.tags, message.keys, message.properties["u"]) == ("a", ["k"], "1")
-    assert message.message_id == receipt.message_id
+    assert (message.tags, [*message.keys], message.properties["u"]) == ("a", ["k"], "1")
+    assert message.msg_id == receipt.message_id
 
 
 @needs_all
@@ -461,9 +448,7 @@ def test_a_restart_under_load_loses_nothing(sdk: Sdk, front: Front, is_kill: boo
     messages = [Outgoing(b"%d" % number) for number in range(300)]
     with (
         sdk.push(front.endpoint, topic, group) as consumer,
-        sdk.start_send(
-            front.endpoint, topic, messages, pause_ms=20, until_sent=True
-        ) as producer,
+        sdk.start_send(front.endpoint, topic, messages, pause_ms=20, until_sent=True) as producer,
     ):
         arrived = consumer.take(50)
         front.cluster.kill_broker() if is_kill else front.cluster.stop_broker()
