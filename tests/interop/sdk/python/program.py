@@ -117,8 +117,7 @@ def send(request: dict[str, Any], commands: Iterator[str]) -> None:
             receipt = send_it(producer, message, request["until_sent"])
             tell_sent(receipt)
             if request["recall"]:
-                recalled = producer.recall_message(topic, receipt.recall_handle)
-                tell(recalled=recalled.message_id)
+                tell(recalled=producer.recall_message(topic, receipt.recall_handle))
         except Exception as error:
             tell_error(error)
         time.sleep(request["pause_ms"] / 1000)
