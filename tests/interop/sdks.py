@@ -408,7 +408,7 @@ class PythonSdk(Sdk):
         "system topic": ("Exception", None),
         "properties": ("RequestHeaderFieldsTooLargeException", 43101),
         "late": ("BadRequestException", 40012),
-        "unknown group": ("BadRequestException", 40015),
+        "unknown group": ("BadRequestException", 40003),
     }
 
     def __init__(self) -> None:
