@@ -286,6 +286,12 @@ class Sdk:
 
     command: Sequence[str | Path]
     environment: Mapping[str, str] = {}
+    page: tuple[str, str]
+    """Language of its example in the documentation, and name of a file with it."""
+
+    def example(self, folder: Path) -> Sequence[str | Path]:
+        """Return the command that runs the file ``page[1]`` of a folder."""
+        return [*self.command[:-1], self.page[1]]
 
     def start_send(
         self, endpoint: str, topic: str, messages: Sequence[Outgoing], **more: Any
@@ -400,6 +406,7 @@ class PythonSdk(Sdk):
     """rocketmq-python-client, in a folder of its own: it registers protobuf's names."""
 
     name = "python"
+    page = ("python", "page.py")
     tells_offset = True
     errors: ClassVar = {
         "wrong type": ("IllegalArgumentException", None),
@@ -428,6 +435,7 @@ class GoSdk(Sdk):
     """golang/v5 of rocketmq-clients, over TLS, as it is by default."""
 
     name = "go"
+    page = ("go", "main.go")
     tells_offset = True
     errors: ClassVar = {
         "wrong type": ("errors.errorString", None),
@@ -443,6 +451,12 @@ class GoSdk(Sdk):
         sources = sorted((PROGRAMS / "go").iterdir())
         self.command = [cached("sdk-go", sources, self._build) / "program"]
 
+    def example(self, folder: Path) -> Sequence[str | Path]:
+        """Return the command that runs the file ``page[1]`` of a folder."""
+        for name in ("go.mod", "go.sum"):
+            shutil.copy(PROGRAMS / "go" / name, folder)
+        return ["go", "run", "."]
+
     def _build(self, folder: Path) -> None:
         go = tool("go", "install Go 1.25 or later (https://go.dev/dl/)")
         make([go, "build", "-o", folder / "program", "."], PROGRAMS / "go")
@@ -452,6 +466,7 @@ class NodeSdk(Sdk):
     """rocketmq-client-nodejs."""
 
     name = "node"
+    page = ("js", "page.js")
     tells_offset = True
     reads_large = False
     errors: ClassVar = {
@@ -466,7 +481,9 @@ class NodeSdk(Sdk):
     def __init__(self) -> None:
         node = tool("node", "install Node.js 18 or later (https://nodejs.org)")
         sources = sorted((PROGRAMS / "node").iterdir())
-        self.command = [node, cached("sdk-node", sources, self._install) / "program.js"]
+        folder = cached("sdk-node", sources, self._install)
+        self.command = [node, folder / "program.js"]
+        self.environment = {"NODE_PATH": str(folder / "node_modules")}
 
     def _install(self, folder: Path) -> None:
         npm = tool("npm", "install it with Node.js")
@@ -479,6 +496,7 @@ class JavaSdk(Sdk):
     """rocketmq-client-java, over TLS, as it is by default."""
 
     name = "java"
+    page = ("java", "Send.java")
     errors: ClassVar = {
         "wrong type": ("IllegalArgumentException", None),
         "large body": ("ClientException", None),

@@ -6,11 +6,14 @@ classes of exceptions and codes are those of rocketmq-proxy 5.5.0 with the same 
 
 import itertools
 import json
+import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +47,7 @@ SETTINGS = {
     "transactionCheckInterval": 1_000,
     "transactionTimeOut": 1_000,
 }
+ROOT = Path(__file__).parents[2]
 DAY_MS = 24 * 60 * 60 * 1000
 MIB = 1024 * 1024
 ONE_SECOND_EACH = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000]}}
@@ -181,6 +185,29 @@ def reput(front: Front, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_example_of_the_documentation(sdk: Sdk, front: Front, tmp_path: Path) -> None:
+    language, name = sdk.page
+    page = (ROOT / "docs/quickstart/sdk-5x.md").read_text(encoding="utf-8")
+    (source,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    topic, group = front.topic("Orders"), front.group("billing")
+    source = source.replace("127.0.0.1:8081", front.endpoint)
+    source = source.replace('"Orders"', f'"{topic}"').replace("'Orders'", f"'{topic}'")
+    (tmp_path / name).write_text(source.replace('"billing"', f'"{group}"'), encoding="utf-8")
+    done = subprocess.run(
+        sdk.example(tmp_path),
+        cwd=tmp_path,
+        env={**os.environ, **sdk.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    message_id, *more = done.stdout.split("\n")
+    assert len(message_id) == 34, done.stderr
+    assert more == (["b'two coffees'", ""] if sdk.name == "python" else [""])
+    ((_, body),) = front.stored(topic)
+    assert body == b"two coffees"
 
 
 @needs_all

@@ -80,11 +80,11 @@ def received(message: Message) -> dict[str, Any]:
 
 class Checker(TransactionChecker):
     def __init__(self, answers: list[str]) -> None:
-        self._answers = {}
         self._first = answers
+        self._left: dict[str, list[str]] = {}
 
     def check(self, message: Message) -> TransactionResolution:
-        left = self._answers.setdefault(message.message_id, list(self._first))
+        left = self._left.setdefault(message.message_id, list(self._first))
         answer = left.pop(0) if left else "commit"
         tell(checked=answer, **received(message))
         return {
