@@ -17,7 +17,7 @@ import pytest
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 ADDRESS = "127.0.0.1:9876"
 LIMIT_S = 60
-SKIPPED = ("make run", "pip install", "from pyspark", "reput pipeline")
+SKIPPED = ("make run", "pip install", "import reput.spark", "reput pipeline")
 
 
 class Folder:
