@@ -116,7 +116,7 @@ def test_damage_decides_about_rows_as_in_a_read_of_everything(
         want = len(load(spark, store, mode=mode).collect())
         frame = reput.spark.read(spark, str(store), mode=mode)
         assert frame.count() == want
-        assert reads() == ["body"]
+        assert reads() == ["queue_id, body"]
     with pytest.raises(PySparkException, match="lengths do not add up"):
         reput.spark.read(spark, str(store)).select("tags").collect()
 

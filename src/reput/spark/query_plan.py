@@ -81,7 +81,8 @@ class Read:
     @property
     def cheapest(self) -> str:
         """Name of a column for reads that need rows, but no columns: a number if there is one."""
-        return min(self.attributes, key=lambda name: _COST.get(self.schema[name].dataType, 9))
+        cost = {name: _COST.get(self.schema[name].dataType, len(_COST)) for name in self.attributes}
+        return min(cost, key=cost.__getitem__)
 
     def names(self, ids: "frozenset[int] | None") -> list[str]:
         """Return the names of some columns; None for all."""
