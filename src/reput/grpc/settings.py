@@ -94,10 +94,10 @@ def topics_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def of_receive(known: Mapping[str, Any] | None, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a ReceiveMessage shows, if they are not those that are known.
+    """Return the settings that a ReceiveMessage shows, if they are not the known ones.
 
-    Python's SDK begins to receive before its settings have come, and after a restart of the server
-    it sends them again only after minutes.
+    The SDK for Python begins to receive before its settings have come, and sends them only minutes
+    after a restart of the server.
 
     Args:
         known: Settings of the client; None before there are any.
