@@ -56,7 +56,7 @@ class Refused(Exception):
         self.kind: str = line["error"]
         """Class of the SDK's exception."""
         self.code: int | None = line["code"]
-        """Status code; None if the SDK does not tell it."""
+        """Status code; None if the SDK does not show it."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Receipt:
 
     message_id: str
     queue_offset: int | None
-    """Position in the queue; None if the SDK does not tell it."""
+    """Position in the queue; None if the SDK does not show it."""
     recall_handle: str
     """Handle to recall a delayed message; empty if there is none."""
 
@@ -186,10 +186,10 @@ class Running:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the further lines, until the end."""
-        found = []
+        lines = []
         while "end" not in (line := self.line()):
-            found.append(line)
-        return found
+            lines.append(line)
+        return lines
 
     def log(self) -> str:
         """Return the end of its stderr."""
@@ -244,18 +244,18 @@ class Consumer(Running):
 
     def arrived(self) -> list[Incoming]:
         """Return the deliveries of a push consumer that have come by now. Raises ``Refused``."""
-        found = []
+        deliveries = []
         while not self._lines.empty():
-            found.append(_incoming(self.answer()))
-        return found
+            deliveries.append(_incoming(self.answer()))
+        return deliveries
 
     def receive(self, count: int = 32, invisible_ms: int = 30_000) -> list[Incoming]:
         """Let a simple consumer receive once. Raises ``Refused``, ``SdkFailed``."""
         self.write(["receive", count, invisible_ms])
-        found = []
+        deliveries = []
         while "done" not in (line := self.answer()):
-            found.append(_incoming(line))
-        return found
+            deliveries.append(_incoming(line))
+        return deliveries
 
     def ack(self, index: int) -> None:
         """Let a simple consumer acknowledge a message. Raises ``Refused``, ``SdkFailed``."""
@@ -280,7 +280,7 @@ class Sdk:
     tells_offset = False
     """Whether its receipts have the position in the queue."""
     errors: Mapping[str, tuple[str, int | None]]
-    """Class and code of its exceptions. Code None: the SDK refuses it itself, or tells no code."""
+    """Class and code of its exceptions. Code None: the SDK refuses it itself, or shows no code."""
     reads_large = True
     """Whether it receives a message of 4 MiB."""
 
@@ -403,7 +403,7 @@ class Sdk:
 
 
 class PythonSdk(Sdk):
-    """rocketmq-python-client, in a folder of its own: it registers protobuf's names."""
+    """rocketmq-python-client, in a separate folder: it registers protobuf's names."""
 
     name = "python"
     page = ("python", "page.py")

@@ -1,6 +1,6 @@
 """The 5.x SDKs on the gRPC port of a broker: unmodified, from their registries.
 
-By default only Python's, and the cheap tests; with ``REPUT_INTEROP=all`` all of them. Expectations,
+By default only the one for Python, and the cheap tests; with ``REPUT_INTEROP=all`` all of them. Expectations,
 classes of exceptions and codes are those of rocketmq-proxy 5.5.0 with the same programs.
 """
 
@@ -90,16 +90,16 @@ class Front:
             queues = consumer.queues(topic)
             consumer.assign(queues)
             count = sum(consumer.end_offset(queue) for queue in queues)
-            found: list[tuple[int, bytes]] = []
+            messages: list[tuple[int, bytes]] = []
             for queue in queues:
                 consumer.seek_to_begin(queue)
 
             def has_all() -> bool:
-                found.extend((message.queue_id, message.body) for message in consumer.poll())
-                return len(found) >= count
+                messages.extend((message.queue_id, message.body) for message in consumer.poll())
+                return len(messages) >= count
 
             until(has_all, 30)
-        return found
+        return messages
 
 
 @pytest.fixture(scope="module", params=[PythonSdk, GoSdk, JavaSdk, NodeSdk])
@@ -125,14 +125,14 @@ def front(tmp_path_factory: pytest.TempPathFactory, sdk: Sdk) -> Iterator[Front]
 
 def receive_all(consumer: Consumer, count: int, invisible_ms: int = 30_000) -> list[Incoming]:
     """Receive until there are ``count`` messages; some SDKs ask one queue at a time."""
-    found: list[Incoming] = []
+    messages: list[Incoming] = []
 
     def has_all() -> bool:
-        found.extend(received(consumer, invisible_ms))
-        return len(found) >= count
+        messages.extend(received(consumer, invisible_ms))
+        return len(messages) >= count
 
     until(has_all, 60)
-    return found
+    return messages
 
 
 def received(consumer: Consumer, invisible_ms: int = 30_000) -> list[Incoming]:
@@ -252,7 +252,7 @@ def test_a_message_that_always_fails_is_a_dead_letter(
     with sdk.push(front.endpoint, topic, group, fail=99) as consumer:
         sdk.sent(front.endpoint, topic, [message])
         attempts = [message.attempt for message in consumer.take(2)]
-        # Retries in order are those of the SDK; Python's does not count them.
+        # The SDK itself retries in order; the one for Python does not count.
         assert attempts == [1, 2] or (is_ordered and sdk.name == "python")
         dead = f"%DLQ%{group}"
         with Admin(front.cluster.namesrv) as admin:

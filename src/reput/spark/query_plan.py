@@ -82,7 +82,8 @@ class Read:
     def cheapest(self) -> str:
         """Name of a column for reads that need rows, but no columns: a number if there is one."""
         cost = {name: _COST.get(self.schema[name].dataType, len(_COST)) for name in self.attributes}
-        return min(cost, key=cost.__getitem__)
+        name: str = min(cost, key=cost.__getitem__)
+        return name
 
     def names(self, ids: "frozenset[int] | None") -> list[str]:
         """Return the names of some columns; None for all."""
