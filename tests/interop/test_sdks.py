@@ -1,7 +1,8 @@
 """The 5.x SDKs on the gRPC port of a broker: unmodified, from their registries.
 
-By default only the one for Python, and the cheap tests; with ``REPUT_INTEROP=all`` all of them. Expectations,
-classes of exceptions and codes are those of rocketmq-proxy 5.5.0 with the same programs.
+By default only the one for Python, and the cheap tests; with ``REPUT_INTEROP=all`` all of them.
+Expectations, classes of exceptions and codes are those of rocketmq-proxy 5.5.0 with the same
+programs.
 """
 
 import itertools
