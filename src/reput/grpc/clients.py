@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from reput import limits
 from reput.clock import Clock
-from reput.errors import ConnectionLost, ReputError, RequestTimedOut
+from reput.errors import ConnectionLost
 from reput.format import bodies
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
 from reput.format.codes import RequestCode
@@ -225,8 +225,8 @@ class Clients:
     async def _end(self, client: Client) -> None:
         try:
             await self._leave(client)
-        except ReputError as error:
-            _log.warning("%r: its messages stay invisible for their time: %s", client, error)
+        except Exception:  # noqa: BLE001 - a failure with one client is not one with others
+            _log.exception("%r: its messages stay invisible for their time", client)
         finally:
             client.close()
 
@@ -249,5 +249,5 @@ class Clients:
                     await self._leave(client)
                 elif client.renewals.is_due(self._clock.now_ms()):
                     await self._renew(client)
-            except (ReputError, RequestTimedOut) as error:
-                _log.warning("%r: its messages were not renewed: %s", client, error)
+            except Exception:  # noqa: BLE001 - a failure with one client is not one with others
+                _log.exception("%r: its messages were not renewed", client)

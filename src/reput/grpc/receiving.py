@@ -3,6 +3,7 @@
 Source: rocketmq-proxy 5.5.0 ``ReceiveMessageActivity``, ``ConsumerProcessor``.
 """
 
+import logging
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,6 @@ from reput.grpc.backend import GroupFacts
 from reput.grpc.caller import Caller
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
-from reput.grpc.renewal import Held
 from reput.grpc.statuses import Code, StatusError
 
 AUTO_RENEW_MS = 60_000
@@ -43,6 +43,8 @@ GIVEN_BACK_MS = 1_000
 _FROM_END = 1
 _EMPTY = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 _RECORD_BYTES = struct.Struct(">i")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,8 @@ async def renew(client: Client, clock: Clock) -> None:
 
 async def leave(client: Client) -> None:
     """Make the messages of a client that is gone visible soon."""
-    held: Held
     for held in client.renewals.take_all():
-        await give_back(client, held.group, held.topic, [Receipt.parse(held.receipt)])
+        try:
+            await give_back(client, held.group, held.topic, [Receipt.parse(held.receipt)])
+        except (ReputError, StatusError) as error:
+            _log.warning("a message of %r stays invisible for its time: %s", client, error)
