@@ -82,8 +82,7 @@ class Read:
     def cheapest(self) -> str:
         """Name of a column for reads that need rows, but no columns: a number if there is one."""
         cost = {name: _COST.get(self.schema[name].dataType, len(_COST)) for name in self.attributes}
-        name: str = min(cost, key=cost.__getitem__)
-        return name
+        return str(min(cost, key=cost.__getitem__))
 
     def names(self, ids: "frozenset[int] | None") -> list[str]:
         """Return the names of some columns; None for all."""
