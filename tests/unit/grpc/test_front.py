@@ -426,3 +426,41 @@ def test_a_client_that_ends_gives_its_messages_back(
     client.consume("leaving-group", topic)
     broker.advance(2_000)
     assert len(client.messages("leaving-group", topic)) == 1
+
+
+def test_a_handle_whose_time_is_over_is_refused(
+    broker: LocalBroker, client: GrpcClient, request: pytest.FixtureRequest
+) -> None:
+    topic = new_topic(broker, request)
+    group = {"name": "late-group"}
+    client.consume("late-group", topic)
+    client.call("SendMessage", messages=[message(topic)])
+    (item,) = client.messages("late-group", topic)
+    handle = item["system_properties"]["receipt_handle"]
+    broker.advance(31_000)
+    place = {"group": group, "topic": {"name": topic}}
+    acked = client.call(
+        "AckMessage", **place, entries=[{"message_id": "01", "receipt_handle": handle}]
+    )
+    assert acked["entries"][0]["status"]["code"] == 40_013
+    changed = client.call(
+        "ChangeInvisibleDuration",
+        **place,
+        receipt_handle=handle,
+        invisible_duration={"seconds": 60},
+        message_id="01",
+    )
+    assert changed["status"]["code"] == 40_013
+    assert changed["receipt_handle"] == handle  # SDKs keep what the reply has
+
+
+def test_a_consumer_receives_before_its_settings_have_come(
+    broker: LocalBroker, client: GrpcClient, request: pytest.FixtureRequest
+) -> None:
+    topic = new_topic(broker, request)
+    client.call("SendMessage", messages=[message(topic, b"early")])
+    assert [item["body"] for item in client.messages("early-group", topic)] == [b"early"]
+    with Admin(broker.namesrv_addr) as admin:
+        members = admin.consumer_connection("early-group")
+    assert members is not None
+    assert list(members.subscription_table) == [topic]
