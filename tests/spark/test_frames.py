@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 import golden
 import reput.spark
 from reput.errors import ReputError
+from reput.spark import accelerator
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -27,6 +28,12 @@ PLAIN = ("topic", "queue_id", "tags", "flag", "msg_id", "store_timestamp", "brok
 
 def load(spark: SparkSession, store: Path, **options: object) -> DataFrame:
     return spark.read.format("rocketmq").options(**options).load(str(store))
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read with Python, whatever else the session has on its class path."""
+    monkeypatch.setattr(accelerator, "is_available", lambda _: False)
 
 
 def drop(frame: DataFrame) -> None:

@@ -74,7 +74,7 @@ def test_a_broker_tells_its_engine_in_log_banner_and_metrics() -> None:
         "with LocalBroker() as mq:\n"
         "    async def show(controls):\n"
         "        broker = controls._brokers[0]\n"
-        "        print(serving._banner(broker, 'host:9876'))\n"
+        "        print(serving._banner(broker, None, 'host:9876'))\n"
         "        meter = BrokerMeter(broker.parts, broker.loops, dict)\n"
         "        (family,) = [f for f in await meter.measure() if f.name == 'reput_kernels']\n"
         "        print(family.values)\n"

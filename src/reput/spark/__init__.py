@@ -4,9 +4,11 @@ Spark passes a Python source no needed columns. ``read``, ``sql``, ``table`` and
 frames that find them, so that a query reads only those.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from reput.errors import ReputError
 from reput.extras import extra_missing
 
 if TYPE_CHECKING:
@@ -38,11 +40,13 @@ def read(spark: "SparkSession", path: str | None = None, **options: object) -> "
 
     texts = option_texts.texts_of_values(options)
     if accelerator.is_available(spark):
-        parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
-        option_texts.check_batch(parsed)
-        frame = accelerator.accelerated(spark, parsed)
-        if frame is not None:
-            return frame
+        # The Python source reports errors, in the same way with and without the jar.
+        with contextlib.suppress(ReputError):
+            parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
+            option_texts.check_batch(parsed)
+            frame = accelerator.accelerated(spark, parsed)
+            if frame is not None:
+                return frame
     return pruned(spark.read.format("rocketmq").options(**texts).load(path))
 
 
@@ -156,6 +160,6 @@ def register(spark: "SparkSession") -> None:
 
     See docs/how-to/use-sql.md. Topics need no function: ``CREATE TEMPORARY VIEW t USING rocketmq``.
     """
-    from reput.spark import sql
+    from reput.spark import table_functions
 
-    sql.register(spark)
+    table_functions.register(spark)
