@@ -19,6 +19,7 @@ MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
 SLAVE = "SLAVE"
 CHANGE_TIMEOUT_S = 120.0
 """Time in which a broker reopens its store; the recovery of a large log takes long."""
+_LISTED_S = 10.0
 _POLL_S = 0.2
 _BROKEN_STATES = frozenset({"diverged", "too old", "refused", "failed"})
 """States of a slave whose log is not the beginning of its master's."""
@@ -213,7 +214,20 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
     if is_forced:
         changes["haForceMaster"] = "true"
     after = await _change(admin, address, changes)
+    await _until_listed(admin, name, address)
     return _view(name, address, status, after, lost)
+
+
+async def _until_listed(admin: "Admin", name: str, address: str) -> None:
+    """Wait until the name server lists the new master, so that clients find it at once."""
+    import asyncio
+
+    deadline = time.monotonic() + _LISTED_S
+    while name and time.monotonic() < deadline:
+        listed = (await admin.clusters()).broker_addr_table.get(name)
+        if listed is not None and listed.broker_addrs.get(MASTER_ID) == address:
+            return
+        await asyncio.sleep(_POLL_S)
 
 
 def _slave(broker: str, table: dict[str, dict[int, str]]) -> tuple[str, str]:
