@@ -24,7 +24,8 @@ from reput.remoting.connection import FrameBuffer, PendingRequests, find_frame
 from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import Cuttable, ServerState
 
-_NOWHERE = Host(b"\0\0\0\0", 0)
+NOWHERE = Host(b"\0\0\0\0", 0)
+"""Address of a peer that has none."""
 
 _OUT_BYTES_MAX = 1 << 20
 """Replies buffered during a read, in bytes; above it they are written, to detect a slow reader."""
@@ -87,9 +88,9 @@ class Channel(asyncio.BufferedProtocol):
         """Address of the peer, ``ip:port``."""
         self.address = ""
         """The peer's ip."""
-        self.host = _NOWHERE
+        self.host = NOWHERE
         """Address of the peer in the form of records."""
-        self.local_host = _NOWHERE
+        self.local_host = NOWHERE
         self.is_proxied = False
         """True if a proxy has opened the connection: for another client, or for itself."""
         self.is_closed = False
@@ -136,12 +137,12 @@ class Channel(asyncio.BufferedProtocol):
         # Not checked: uvloop's transports are no subclass.
         self._transport = cast(asyncio.Transport, transport)
         self._set_peer(transport.get_extra_info("peername"))
-        _, self.local_host = _address(transport.get_extra_info("sockname"))
+        _, self.local_host = address_of(transport.get_extra_info("sockname"))
         self.active_at = self._loop.time()
         self._owner.on_open(self)
 
     def _set_peer(self, name: tuple[str, int] | tuple[str, int, int, int] | None) -> None:
-        self.peer, self.host = _address(name)
+        self.peer, self.host = address_of(name)
         self.address = self.peer.rpartition(":")[0]
 
     def use_source(self, source: ProxySource) -> None:
@@ -567,10 +568,10 @@ class Channel(asyncio.BufferedProtocol):
             self._set_timer(max(deadline, self._loop.time() + _EXPIRE_S))
 
 
-def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:
+def address_of(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:
     """Return an address as text, and in the form of records."""
     if not name:
-        return "", _NOWHERE
+        return "", NOWHERE
     text, port = name[0], name[1]
     address = parse_address(text)  # IPv4 on a dual-stack socket is IPv4
     shown = f"[{text}]" if address.version == 6 else str(address)

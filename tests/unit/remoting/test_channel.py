@@ -10,7 +10,7 @@ from reput.errors import ConnectionLost, RequestTimedOut
 from reput.format import command as commands
 from reput.format.command import Command
 from reput.format.message import Host
-from reput.remoting.channel import Channel, _address
+from reput.remoting.channel import Channel, address_of
 from reput.remoting.connection import READ_BYTES, find_frame
 from reput.remoting.server_state import ServerState
 
@@ -26,12 +26,12 @@ from reput.remoting.server_state import ServerState
     ],
 )
 def test_addresses(name: Any, text: str, address: bytes) -> None:
-    assert _address(name) == (text, Host(address, name[1]))
+    assert address_of(name) == (text, Host(address, name[1]))
 
 
 @pytest.mark.parametrize("name", [None, ()])
 def test_a_closed_connection_has_no_address(name: Any) -> None:
-    assert _address(name) == ("", Host(bytes(4), 0))
+    assert address_of(name) == ("", Host(bytes(4), 0))
 
 
 NO_TURNS_S = 3600

@@ -13,15 +13,13 @@ from typing import Any, Protocol, cast
 
 from reput import limits
 from reput.errors import Http2Error
-from reput.format.ip_address import parse_address
-from reput.format.message import Host
 from reput.limits import Limit
+from reput.remoting.channel import NOWHERE, address_of
 from reput.remoting.http2.frames import ErrorCode
 from reput.remoting.http2.grpc import Future, GrpcConnection, Service
 from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import Cuttable, ServerState
 
-_NOWHERE = Host(b"\0\0\0\0", 0)
 _JOINED_BYTES_MAX = 64 * 1024
 """Larger writes are made in parts of about this size, in bytes."""
 _KEPT_BYTES_COUNTED = 64 * 1024
@@ -64,9 +62,9 @@ class GrpcChannel(asyncio.BufferedProtocol):
         """Address of the peer, ``ip:port``."""
         self.address = ""
         """The peer's ip."""
-        self.host = _NOWHERE
+        self.host = NOWHERE
         """Address of the peer in the form of records."""
-        self.local_host = _NOWHERE
+        self.local_host = NOWHERE
         self.is_proxied = False
         """True if a proxy has opened the connection."""
         self.is_closed = False
@@ -117,12 +115,12 @@ class GrpcChannel(asyncio.BufferedProtocol):
         """Start the connection; called by the loop."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
         self._set_peer(transport.get_extra_info("peername"))
-        _, self.local_host = _address(transport.get_extra_info("sockname"))
+        _, self.local_host = address_of(transport.get_extra_info("sockname"))
         self.active_at = self._loop.time()
         self._owner.on_open(self)
 
     def _set_peer(self, name: tuple[str, int] | tuple[str, int, int, int] | None) -> None:
-        self.peer, self.host = _address(name)
+        self.peer, self.host = address_of(name)
         self.address = self.peer.rpartition(":")[0]
 
     def use_source(self, source: ProxySource) -> None:
@@ -384,13 +382,3 @@ class GrpcChannel(asyncio.BufferedProtocol):
             self._wait_for_turn()
         else:
             self._resume()
-
-
-def _address(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:
-    """Return an address as text, and in the form of records."""
-    if not name:
-        return "", _NOWHERE
-    text, port = name[0], name[1]
-    address = parse_address(text)  # IPv4 on a dual-stack socket is IPv4
-    shown = f"[{text}]" if address.version == 6 else str(address)
-    return f"{shown}:{port}", Host(address.packed, port)
