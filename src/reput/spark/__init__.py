@@ -39,14 +39,13 @@ def read(spark: "SparkSession", path: str | None = None, **options: object) -> "
     from reput.spark import accelerator, options as option_texts
 
     texts = option_texts.texts_of_values(options)
-    if accelerator.is_available(spark):
-        # The Python source reports errors, in the same way with and without the jar.
-        with contextlib.suppress(ReputError):
-            parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
-            option_texts.check_batch(parsed)
-            frame = accelerator.accelerated(spark, parsed)
-            if frame is not None:
-                return frame
+    # The Python source reports errors, in the same way with and without the jar.
+    with contextlib.suppress(ReputError):
+        parsed = option_texts.parse(texts if path is None else {**texts, "path": path})
+        option_texts.check_batch(parsed)
+        frame = accelerator.accelerated(spark, parsed)
+        if frame is not None:
+            return frame
     return pruned(spark.read.format("rocketmq").options(**texts).load(path))
 
 
