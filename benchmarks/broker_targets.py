@@ -300,8 +300,8 @@ def _connects(address: str) -> bool:
 
 def free_port(count: int) -> int:
     """Return a free port; with 4, a port such that the two below and the one above are free."""
-    cluster_ports = java.ports()
-    port: int = cluster_ports.free_triple() if count == 4 else cluster_ports.free_port()
+    ports = java.ports()
+    port: int = ports.free_port_of_broker() if count == 4 else ports.free_port()
     return port
 
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from interop.java_cluster import SMALL_FILES, free_port, free_triple
+from interop.java_cluster import SMALL_FILES
+from ports import free_port, free_port_of_broker
 
 START_S = 180.0
 STOP_S = 60.0
@@ -56,10 +57,10 @@ class ReputCluster:
         self.store.mkdir(parents=True, exist_ok=True)
         more = dict(settings or {})
         # The ports stay the same over restarts, so they are none that the system gives to others.
-        self.port = int(more.pop("listenPort", 0)) or free_triple()
+        self.port = int(more.pop("listenPort", 0)) or free_port_of_broker()
         self.address = f"127.0.0.1:{self.port}"
         self._own_namesrv = namesrv is None
-        port = free_port({self.port - 2, self.port, self.port + 1}) if namesrv is None else 0
+        port = free_port() if namesrv is None else 0
         self.namesrv = namesrv or f"127.0.0.1:{port}"
         self._settings: Settings = {
             "brokerClusterName": "DefaultCluster",

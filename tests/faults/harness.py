@@ -21,8 +21,9 @@ from typing import Any, Self
 
 from faults.history import Guarantee, LogCopy
 from faults.proxy import Link
-from interop.java_cluster import JavaCluster, free_triple
+from interop.java_cluster import JavaCluster
 from interop.java_oracle import JavaError
+from ports import free_port_of_broker
 from reput.errors import ReputError
 from reput.format import bodies, headers
 from reput.format.codes import RequestCode, ResponseCode
@@ -145,7 +146,7 @@ class Node:
         self.name = name
         self.kind = kind
         self.folder = folder
-        self.port = free_triple()
+        self.port = free_port_of_broker()
         self.is_master = False
         self.is_frozen = False
         self.settings = settings
@@ -343,7 +344,7 @@ class Pair:
 
     async def _add_links(self, node: Node, other: Node) -> None:
         ha_link = Link(other.ha_address, self._chance)
-        port = free_triple()
+        port = free_port_of_broker()
         request_links = (
             Link(other.address, self._chance, port),
             Link(f"127.0.0.1:{other.port - VIP_DISTANCE}", self._chance, port - VIP_DISTANCE),

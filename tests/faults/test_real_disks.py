@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 import store_fixture
-from interop.java_cluster import free_port
+from ports import free_port
 from reput.client.config import ProducerConfig
 from reput.client.message import Message, SendStatus
 from reput.client.producer import Producer
@@ -137,7 +137,7 @@ async def read_numbers(cluster: ReputCluster, topic: str = "Topic") -> set[int]:
 
 
 async def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
-    port = free_port(set())
+    port = free_port()
     settings = {**SETTINGS, "metricsPort": port}
     with ReputCluster(tmp_path / "cluster", settings) as cluster:
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:
@@ -179,7 +179,7 @@ async def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
 
 async def test_a_disk_that_becomes_read_only(tmp_path: Path, small_disk: Path) -> None:
     """Files that are open for writing stay writable; new ones are refused, by name."""
-    port = free_port(set())
+    port = free_port()
     with ReputCluster(tmp_path / "cluster", {**SETTINGS, "metricsPort": port}) as cluster:
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:
             sender = Sender(producer)
@@ -196,7 +196,7 @@ async def test_a_disk_that_becomes_read_only(tmp_path: Path, small_disk: Path) -
 
 
 async def test_a_store_that_is_deleted_while_a_broker_runs(tmp_path: Path) -> None:
-    port = free_port(set())
+    port = free_port()
     with ReputCluster(tmp_path / "cluster", {**SETTINGS, "metricsPort": port}) as cluster:
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:
             sender = Sender(producer)
@@ -241,7 +241,7 @@ async def test_a_log_file_that_is_cut_while_a_broker_runs(tmp_path: Path) -> Non
 
 async def test_a_broker_continues_after_a_long_pause(tmp_path: Path) -> None:
     """Examples: a disk that does not answer, or a machine that is suspended."""
-    port = free_port(set())
+    port = free_port()
     with ReputCluster(tmp_path / "cluster", {**SETTINGS, "metricsPort": port}) as cluster:
         async with Producer("producers", namesrv=cluster.namesrv, config=ONCE) as producer:
             sender = Sender(producer)

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from interop.java_cluster import free_port
+from ports import free_port
 from reput.format import command as commands
 from reput.format.codes import RequestCode
 from reput.format.command import Command
@@ -200,7 +200,7 @@ class Scene(ReputCluster):
     def __init__(
         self, folder: Path, settings: Settings | None = None, *, traffic: bool = True
     ) -> None:
-        self.metrics_port = free_port(set())
+        self.metrics_port = free_port()
         folder.mkdir(parents=True, exist_ok=True)
         self._probes: dict[str, ProbeProcess] = {}
         self._echo: subprocess.Popen[bytes] | None = None

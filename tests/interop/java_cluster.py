@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import json
 import os
-import random
 import re
 import socket
 import struct
@@ -35,6 +34,7 @@ from typing import Any, Self
 from interop import java_oracle
 from interop.java_oracle import HERE, JavaError
 from interop.java_store import OPEN_TO_ALL
+from ports import free_port, free_port_of_broker
 
 DEFAULT_BROKERS = ("4.9.7",)
 START_S = 180.0
@@ -131,8 +131,8 @@ class JavaCluster:
         _write_logback(configuration)
         for name, text in (files or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
-        self.port = int(self._settings.pop("listenPort", 0)) or free_triple()
-        namesrv_port = 0 if namesrv else free_port({self.port - 2, self.port, self.port + 1})
+        self.port = int(self._settings.pop("listenPort", 0)) or free_port_of_broker()
+        namesrv_port = 0 if namesrv else free_port()
         self.namesrv = namesrv or f"127.0.0.1:{namesrv_port}"
         self.address = f"127.0.0.1:{self.port}"
         self.start()
@@ -297,36 +297,6 @@ def cluster_text(namesrv: str) -> str:
                 return answer.read(length).decode(errors="replace")
     except (OSError, struct.error):
         return ""
-
-
-def free_triple() -> int:
-    """Return a free port P for a broker, which also needs P-2, P-1 and P+1.
-
-    The ports are below the ephemeral range, so that no connection takes them meanwhile.
-    """
-    for _ in range(1000):
-        port = random.randrange(12_000, 30_000, 4)
-        if all(map(_is_free, range(port - 2, port + 2))):
-            return port
-    raise JavaError("no four free ports in a row below 30000")
-
-
-def free_port(taken: set[int] = frozenset()) -> int:  # type: ignore[assignment]
-    """Return a free port below the ephemeral range."""
-    for _ in range(1000):
-        port = random.randrange(10_000, 32_000)
-        if port not in taken and _is_free(port):
-            return port
-    raise JavaError("no free port below 32000")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-    return True
 
 
 # --- clients --------------------------------------------------------------------

@@ -16,7 +16,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from interop.java_cluster import JavaCluster, free_port
+from interop.java_cluster import JavaCluster
+from ports import free_port
 from reput.client import (
     Admin,
     ClientConfig,

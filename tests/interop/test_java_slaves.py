@@ -19,12 +19,13 @@ from typing import Any, Protocol
 
 import pytest
 
-from interop import java_cluster, java_oracle, wire
+from interop import java_oracle, wire
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, Settings
 from interop.java_oracle import wants_all_versions
 from interop.pairs import assert_same_logs, stopped
 from interop.wire import Remote
+from ports import free_port
 from reput.format import bodies
 from reput.format.bodies import HaRuntimeInfo
 from reput.format.codes import RequestCode, ResponseCode
@@ -430,7 +431,7 @@ async def test_a_slave_that_is_ahead_is_refused(
 async def test_a_slave_whose_next_bytes_expired_is_refused(
     version: str, start_pair: StartPair
 ) -> None:
-    metrics_port = java_cluster.free_port()
+    metrics_port = free_port()
     pair = start_pair(version, master={"metricsPort": metrics_port})
     await send_many(pair.master.address, 50)
     await pair.caught_up()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from interop.clusters import start_cluster
-from interop.java_cluster import free_port
 from interop.java_oracle import JavaUnavailable
 from interop.record_metrics import VERSION, scrape, settings, shape, traffic
+from ports import free_port
 from reput.broker.monitoring.rocketmq_metrics import LEFT_OUT
 
 pytestmark = pytest.mark.interop

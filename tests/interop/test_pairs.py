@@ -14,6 +14,7 @@ from interop import java_cluster, java_oracle, pairs, wire
 from interop.java_cluster import Settings
 from interop.pairs import REPUT, Pair
 from interop.wire import Remote
+from ports import free_port_of_broker
 from reput.format import batch
 from reput.format.batch import InnerMessage
 from reput.format.codes import RequestCode, ResponseCode
@@ -54,7 +55,7 @@ async def slow_pair(master: str, slave: str, folder: Path) -> AsyncIterator[tupl
     """
     settings = dict(TINY_FILES)
     slave_settings = dict(TINY_FILES)
-    port = java_cluster.free_triple()
+    port = free_port_of_broker()
     async with Link(f"127.0.0.1:{port + 1}", random.Random(1)) as link:
         if master == REPUT:
             settings |= {"haFlowControlEnable": True, "maxHaTransferByteInSecond": BYTES_PER_S}

@@ -20,7 +20,6 @@ import pytest
 
 from interop import java_oracle
 from interop.clusters import until
-from interop.java_cluster import free_port
 from interop.other_clients import ClientUnavailable
 from interop.sdks import (
     Consumer,
@@ -34,6 +33,7 @@ from interop.sdks import (
     Refused,
     Sdk,
 )
+from ports import free_port
 from reput.client import Message
 from reput.client.blocking import Admin, Producer, PullConsumer
 from reput.format.bodies import SubscriptionGroupConfig
@@ -118,7 +118,7 @@ def sdk(request: pytest.FixtureRequest) -> Sdk:
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory, sdk: Sdk) -> Iterator[Front]:
-    port = free_port(set())
+    port = free_port()
     folder = tmp_path_factory.mktemp("front")
     with ReputCluster(folder, {**SETTINGS, "grpcServerPort": port}) as cluster:
         yield Front(cluster, f"127.0.0.1:{port}", sdk.name)

@@ -14,6 +14,7 @@ from pathlib import Path
 import broker_subject
 from interop import java_cluster, java_oracle, secured_cluster as secured
 from interop.java_cluster import JavaClient, JavaSent, PushConsumer
+from ports import free_port_of_broker
 from reput.broker.server import Broker
 from reput.broker.settings.config import load
 from reput.namesrv.config import NamesrvConfig
@@ -235,7 +236,7 @@ def our_cluster(
                 "brokerName": "broker-a",
                 "brokerIP1": "127.0.0.1",
                 "bindAddress": "127.0.0.1",
-                "listenPort": java_cluster.free_triple(),
+                "listenPort": free_port_of_broker(),
                 "namesrvAddr": namesrv,
                 "storePathRootDir": folder / "store",
                 **TRACES,

@@ -11,7 +11,7 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject, messages_in
-from interop.java_cluster import free_port
+from ports import free_port
 from remoting_subject import closed, read_frame
 from reput.broker.settings.access import AccessSettings
 from reput.errors import InvalidOption
@@ -285,7 +285,7 @@ async def test_behind_haproxy(ruled: Subject, tmp_path: Path) -> None:
     assert (await ruled.client.invoke(ruled.address, changed)).code == 0
     ports: dict[str, int] = {}
     for name in ("text", "binary", "plain", "checked"):
-        ports[name] = free_port(set(ports.values()))
+        ports[name] = free_port()
     serving = ruled.broker.serving
     assert serving.proxies is not None
     path = tmp_path / "haproxy.cfg"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from interop.clusters import until
-from interop.java_cluster import free_port, free_triple
+from ports import free_port, free_ports
 from reput.cli import main as cli
 from reput.cli.replicated_up import _keep_one_master, _Member, _own_ports
 from reput.client import Message, blocking
@@ -33,9 +33,9 @@ class Pair:
     """
 
     def __init__(self, folder: Path) -> None:
-        first = free_triple()
+        first = free_ports(14) + 2
         self.ports = [first, first + 10]
-        self.namesrv = f"127.0.0.1:{free_port({*range(first - 2, first + 12)})}"
+        self.namesrv = f"127.0.0.1:{free_port()}"
         self.folder = folder
         self.output = ""
         self.start()
