@@ -20,6 +20,7 @@ MESSAGE_ILLEGAL = 13
 QUERY_NOT_FOUND = 22
 SUBSCRIPTION_PARSE_FAILED = 23
 INVALID_PARAMETER = 29
+LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -722,6 +723,24 @@ POP_INVISIBLE_MS = Limit(
     3 * 24 * 3_600_000,
     "ms",
     response_code=INVALID_PARAMETER,
+)
+LITE_SUBSCRIPTIONS = Limit(
+    "lite_subscriptions",
+    "subscriptions of clients to lite topics",
+    100_000,
+    option="maxLiteSubscriptionCount",
+    scope="server",
+    response_code=LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+)
+LITE_CLIENTS = Limit(
+    "lite_clients", "clients with subscriptions to lite topics", 20_000, scope="server"
+)
+LITE_TOPIC_LETTERS = Limit(
+    "lite_topic_letters",
+    "name of a lite topic",
+    64,
+    "letters",
+    response_code=MESSAGE_ILLEGAL,
 )
 POP_RETRY_TOPIC_LETTERS = Limit(
     "pop_retry_topic_letters",

@@ -23,6 +23,8 @@ DATA = Path(__file__).resolve().parents[1] / "data/remoting"
 
 TOPIC = "HostileTopic"
 GROUP = "hostile_group"
+LITE_TOPIC = "HostileLite"
+LITE_GROUP = "hostile_lite"
 CLIENT = "hostile@1"
 BROKER_NAME = "broker-a"
 NOBODY = "broker-x"
@@ -321,6 +323,59 @@ BROKER: Mapping[int, list[Draft]] = {
         Draft(200053, _ack_fields(invisibleTime="5000", suspend="false"))
     ],
     Code.POP_ROLLBACK: [Draft(200056)],
+    Code.POP_LITE_MESSAGE: [
+        Draft(
+            200070,
+            {
+                "clientId": CLIENT,
+                "consumerGroup": LITE_GROUP,
+                "topic": LITE_TOPIC,
+                "maxMsgNum": "8",
+                "invisibleTime": "10000",
+                "pollTime": "0",
+                "bornTime": "0",
+                "attemptId": "1",
+            },
+        )
+    ],
+    Code.LITE_SUBSCRIPTION_CTL: [
+        Draft(
+            200071,
+            document={
+                "subscriptionSet": [
+                    {
+                        "action": action,
+                        "clientId": CLIENT,
+                        "group": LITE_GROUP,
+                        "topic": LITE_TOPIC,
+                        "liteTopicSet": ["a", "b"],
+                        "offsetOption": {"type": "OFFSET", "value": 1},
+                        "version": 1,
+                    }
+                ]
+            },
+        )
+        for action in ("PARTIAL_ADD", "COMPLETE_ADD", "PARTIAL_REMOVE", "COMPLETE_REMOVE")
+    ],
+    Code.GET_BROKER_LITE_INFO: [Draft(200074)],
+    Code.GET_PARENT_TOPIC_INFO: [Draft(200075, {"topic": LITE_TOPIC})],
+    Code.GET_LITE_TOPIC_INFO: [Draft(200076, {"parentTopic": LITE_TOPIC, "liteTopic": "a"})],
+    Code.GET_LITE_CLIENT_INFO: [
+        Draft(
+            200077,
+            {
+                "parentTopic": LITE_TOPIC,
+                "group": LITE_GROUP,
+                "clientId": CLIENT,
+                "maxCount": "1000",
+            },
+        )
+    ],
+    Code.GET_LITE_GROUP_INFO: [
+        Draft(200078, {"group": LITE_GROUP, "liteTopic": "", "topK": "20"}),
+        Draft(200078, {"group": LITE_GROUP, "liteTopic": "a", "topK": "20"}),
+    ],
+    Code.TRIGGER_LITE_DISPATCH: [Draft(200079, {"group": LITE_GROUP, "clientId": CLIENT})],
     Code.QUERY_ASSIGNMENT: [
         Draft(
             400,
@@ -380,7 +435,10 @@ BROKER: Mapping[int, list[Draft]] = {
             {"srcGroup": GROUP, "destGroup": "hostile_clone", "topic": TOPIC, "offline": "true"},
         )
     ],
-    Code.UPDATE_AND_CREATE_TOPIC: [Draft(17, create_topic_fields())],
+    Code.UPDATE_AND_CREATE_TOPIC: [
+        Draft(17, create_topic_fields()),
+        Draft(17, {**create_topic_fields(LITE_TOPIC), "attributes": "+message.type=LITE"}),
+    ],
     Code.UPDATE_AND_CREATE_TOPIC_LIST: [
         Draft(18, document={"topicConfigList": [topic_document(), topic_document("HostileOther")]})
     ],
@@ -394,7 +452,16 @@ BROKER: Mapping[int, list[Draft]] = {
     Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: [Draft(305)],
     Code.CLEAN_UNUSED_TOPIC: [Draft(316)],
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: [Draft(306)],
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: [Draft(200, document=group_document())],
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: [
+        Draft(200, document=group_document()),
+        Draft(
+            200,
+            document={
+                **group_document(LITE_GROUP),
+                "attributes": {"+lite.bind.topic": LITE_TOPIC},
+            },
+        ),
+    ],
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: [
         Draft(225, document={"groupConfigList": [group_document(), group_document("hostile_2")]})
     ],

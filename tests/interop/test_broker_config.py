@@ -58,6 +58,9 @@ SINCE_5 = {
     "metricsLabel",
     "metricsPromExporterHost",
     "metricsPromExporterPort",
+    "maxLiteSubscriptionCount",
+    "liteSubscriptionCheckTimeoutMills",
+    "liteTtlCheckInterval",
     "validateSystemTopicWhenUpdateTopic",
 }
 OF_THE_MACHINE = {"brokerName", "brokerIP1"}

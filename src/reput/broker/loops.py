@@ -10,6 +10,7 @@ import functools
 import logging
 from collections.abc import Callable
 
+from reput.broker import lite_expiry
 from reput.broker.access.plain_control import PlainControl
 from reput.broker.parts import Parts
 from reput.broker.registration import PERIOD_MS_MAX, PERIOD_MS_MIN
@@ -65,6 +66,7 @@ class Loops:
             "pops": self._run_pops,
             "tables": self._run_tables,
             "clients": self._run_clients,
+            "lite": self._run_lite,
             "registration": self._run_registration,
         }
         if self._parts.plain_control is not None:
@@ -214,7 +216,8 @@ class Loops:
                 parts.store.notify()
                 parts.replication.slave_port.pump()
             self._turn("pops")
-            due_ms = parts.pops.next_due_ms()
+            times = (parts.pops.next_due_ms(), parts.lite.next_due_ms())
+            due_ms = min((ms for ms in times if ms is not None), default=None)
             left_ms = POPS_MS if due_ms is None else due_ms - now_ms
             await self._wait(0 if is_busy else max(1, min(left_ms, POPS_MS)))
 
@@ -224,6 +227,7 @@ class Loops:
         did = parts.pops.revive.step(now_ms)
         if parts.topics.table.is_saved:  # a crash that loses a retry topic loses its messages
             parts.pops.publish_progress()
+        did = parts.lite.freed(now_ms) or did
         return parts.pops.freed(now_ms) or did
 
     # After a jump of the clock ------------------------------------------------------------------
@@ -253,6 +257,7 @@ class Loops:
             parts.delayed.next_due_ms(now_ms),
             parts.timers.next_due_ms(now_ms),
             parts.pops.next_due_ms(),
+            parts.lite.next_due_ms(),
         )
         return min(
             (due_ms for due_ms in times if due_ms is not None and due_ms > now_ms), default=None
@@ -280,15 +285,19 @@ class Loops:
             self._turn("holds")
             monotonic_ms = parts.clock.monotonic_ms()
             left_ms = parts.held_pulls.left_ms(monotonic_ms, IDLE_MS)
+            left_ms = parts.lite.held.left_ms(monotonic_ms, left_ms)
             await self._wait(parts.pops.held.left_ms(monotonic_ms, left_ms))
 
     def expire_held(self) -> Steps[None]:
         """Answer the requests whose deadline is over."""
-        pulls, pops = self._parts.held_pulls, self._parts.pops.held
+        parts = self._parts
+        pulls, pops, lite = parts.held_pulls, parts.pops.held, parts.lite.held
         yield from pulls.retry_unread()
         yield from pops.retry_unread()
-        yield from pulls.expire(self._parts.clock.monotonic_ms())
-        yield from pops.expire(self._parts.clock.monotonic_ms())
+        yield from lite.retry_unread()
+        yield from pulls.expire(parts.clock.monotonic_ms())
+        yield from pops.expire(parts.clock.monotonic_ms())
+        yield from lite.expire(parts.clock.monotonic_ms())
 
     async def _run_tables(self) -> None:
         parts = self._parts
@@ -302,9 +311,20 @@ class Loops:
 
     async def _run_clients(self) -> None:
         while True:
-            self._parts.members.expire()
+            parts, config = self._parts, self._parts.settings.broker
+            parts.members.expire()
+            now_ms = parts.clock.monotonic_ms()
+            parts.lite.expire(now_ms - config.lite_subscription_check_timeout_mills)
             self._turn("clients")
             await self._wait(CLIENTS_MS)
+
+    async def _run_lite(self) -> None:
+        parts = self._parts
+        await self._idle_on_slave("lite", IDLE_MS)
+        while True:
+            await lite_expiry.expire(parts)
+            self._turn("lite")
+            await self._wait(parts.settings.broker.lite_ttl_check_interval)
 
     async def _run_access(self, control: PlainControl) -> None:
         while True:

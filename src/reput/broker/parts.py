@@ -22,6 +22,7 @@ from reput.broker.group.queue_locks import QueueLocks
 from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.held_requests import HeldPull, HeldRequests
 from reput.broker.identity import Identity
+from reput.broker.lite.lite_pops import LitePops
 from reput.broker.offset.commits import OffsetCommits
 from reput.broker.offset.resets import ResetOffsets
 from reput.broker.pending_replies import PendingReplies
@@ -99,6 +100,8 @@ class Parts:
     held_pulls: HeldRequests[HeldPull]
     """Pulls that wait for messages."""
     pops: Pops
+    lite: LitePops
+    """Lite topics."""
     retries: Retries
     delayed: DelaySchedule
     """Messages with a delay level."""

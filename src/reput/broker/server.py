@@ -40,6 +40,8 @@ from reput.broker.group.queue_locks import QueueLocks
 from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.held_requests import HeldPull, HeldRequests
 from reput.broker.identity import Identity
+from reput.broker.lite.lite_pops import HeldLitePop, LitePops
+from reput.broker.lite.subscriptions import LiteSubscriptions
 from reput.broker.loops import Loops
 from reput.broker.master_guard import AnotherMaster
 from reput.broker.offset.commits import OffsetCommits
@@ -48,11 +50,11 @@ from reput.broker.offset.resets import ResetOffsets
 from reput.broker.parts import Parts
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.pop.offsets import PopOffsets
-from reput.broker.pop.orders import PopOrders
+from reput.broker.pop.orders import Blocks, MemoryBlocks, PopOrders
 from reput.broker.pop.pops import HeldPop, Pops
 from reput.broker.pop.retry_topics import PopRetries
 from reput.broker.pop.revive import Revive
-from reput.broker.processors import pop, pull, transactions as transaction_ends
+from reput.broker.processors import lite, pop, pull, transactions as transaction_ends
 from reput.broker.processors.table import PROCESSORS
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
@@ -81,7 +83,7 @@ from reput.broker.transaction.transactions import Transactions
 from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption, RequestRefused, WriteFailed
-from reput.format import command as commands
+from reput.format import command as commands, names
 from reput.format.bloom import BloomFilter
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -332,6 +334,7 @@ class Broker:
         await parts.table_writes.stop()
         parts.held_pulls.answer_all()
         parts.pops.held.answer_all()
+        parts.lite.held.answer_all()
         await self._await_slaves(lambda: not len(parts.pending_replies))
         await self.loops.stop()
         self._settle()
@@ -606,7 +609,12 @@ class Broker:
         )
         transactions.load(now_ms)
         access = self._make_access(disk, transactions)
-        pops = self._make_pops(topics, subscription_groups, deliveries, quarantine)
+        orders = ConsumerOrderTable.load(
+            self._root, disk, interval_ms=config.flush_consumer_offset_interval
+        )
+        pops, lite_pops = self._make_pops(
+            topics, subscription_groups, deliveries, quarantine, orders
+        )
         pops.revive.load()
         request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
         topics.on_make = topic_writes.write_soon
@@ -680,6 +688,7 @@ class Broker:
             pending_replies=pending_replies,
             held_pulls=self._make_held_pulls(),
             pops=pops,
+            lite=lite_pops,
             retries=Retries(topics, subscription_groups, clock),
             delayed=delayed,
             timers=timers,
@@ -694,7 +703,7 @@ class Broker:
                     by_group.table,
                     delay_table,
                     timers.table,
-                    pops.orders.table,
+                    orders,
                     request_modes.table,
                     *([] if access is None else access.tables),
                 ),
@@ -758,6 +767,7 @@ class Broker:
         """End the held requests that the rules do not allow any more."""
         self.serving.slices.run(self.parts.held_pulls.retry_all())
         self.serving.slices.run(self.parts.pops.held.retry_all())
+        self.serving.slices.run(self.parts.lite.held.retry_all())
 
     def _make_held_pulls(self) -> HeldRequests[HeldPull]:
         config = self.settings.broker
@@ -775,7 +785,8 @@ class Broker:
         subscription_groups: SubscriptionGroups,
         deliveries: Deliveries,
         quarantine: Quarantine,
-    ) -> Pops:
+        orders: ConsumerOrderTable,
+    ) -> tuple[Pops, LitePops]:
         config, store = self.settings.broker, self.store
         retries = PopRetries(
             config.enable_retry_topic_v2, config.retrieve_message_from_pop_retry_topic_v1
@@ -799,23 +810,42 @@ class Broker:
             per_connection_max=config.reput_held_per_connection_max,
             per_address_max=config.reput_held_per_address_max,
         )
-        orders = ConsumerOrderTable.load(
-            self._root, Disk(), interval_ms=config.flush_consumer_offset_interval
+        offsets = PopOffsets(lambda: deliveries.consumer_offsets)
+
+        def make(blocks: Blocks) -> Pops:
+            return Pops(
+                store,
+                topics,
+                revive,
+                offsets,
+                PopOrders(blocks),
+                held,
+                retry_percent=config.pop_from_retry_probability,
+                priority_retry_percent=config.pop_from_retry_probability_for_priority,
+                highest_first=config.priority_order_asc,
+                broker_name=config.broker_name,
+                is_old=store.is_on_disk,
+                retries=retries,
+            )
+
+        held_lite: HeldRequests[HeldLitePop] = HeldRequests(
+            config.max_pop_polling_size,
+            lambda held, is_last: lite.retry_held(self.parts, held, is_last=is_last),
+            self.serving.slices.run,
+            per_connection_max=config.reput_held_per_connection_max,
+            per_address_max=config.reput_held_per_address_max,
         )
-        return Pops(
+        blocks = MemoryBlocks()
+        lite_pops = LitePops(
             store,
-            topics,
-            revive,
-            PopOffsets(lambda: deliveries.consumer_offsets),
-            PopOrders(orders),
-            held,
-            retry_percent=config.pop_from_retry_probability,
-            priority_retry_percent=config.pop_from_retry_probability_for_priority,
-            highest_first=config.priority_order_asc,
-            broker_name=config.broker_name,
-            is_old=store.is_on_disk,
-            retries=retries,
+            make(blocks),
+            blocks,
+            offsets,
+            LiteSubscriptions(lite.notify_evicted),
+            held_lite,
+            lambda: self.settings.broker.max_lite_subscription_count,
         )
+        return make(orders), lite_pops
 
     def _subscribe(self) -> None:
         """Connect parts to changes of topics, settings and messages."""
@@ -859,6 +889,8 @@ class Broker:
     def _messages_arrived(self, topic: str, queue_id: int, first: int, end: int) -> None:
         self.parts.held_pulls.wake(topic, queue_id)
         self.parts.pops.arrived(topic, queue_id)
+        if topic.startswith(names.LITE_PREFIX):
+            self.parts.lite.arrived(topic)
 
     # Ports --------------------------------------------------------------------------------------
 
@@ -929,7 +961,7 @@ class _Port:
             self._slave_port.pump()
             if parts.pending_replies.has_put:
                 parts.pending_replies.has_put = False
-                if len(parts.held_pulls) or len(parts.pops.held):
+                if len(parts.held_pulls) or len(parts.pops.held) or len(parts.lite.held):
                     parts.store.notify()  # before the store's next step
 
     def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
@@ -965,6 +997,7 @@ class _Port:
         """Remove all state of a connection."""
         self._parts.held_pulls.forget(channel)
         self._parts.pops.held.forget(channel)
+        self._parts.lite.held.forget(channel)
         self._parts.members.forget(channel)
 
 

@@ -16,6 +16,7 @@ from reput.cli.options import (
     Session,
     command,
     option,
+    parse_pairs,
 )
 from reput.cli.printing import Document, Fields, Table, View
 from reput.format import names
@@ -144,6 +145,9 @@ _SETTINGS: Options = {
     "read_from": option(
         int | None, min=0, metavar="BROKER_ID", help="Broker to read from; 0: master."
     ),
+    "attribute": option(
+        list[str] | None, metavar="NAME=VALUE", help="Attribute of RocketMQ 5 brokers; repeatable."
+    ),
 }
 _FIELDS = {
     "consume": "consume_enable",
@@ -152,6 +156,7 @@ _FIELDS = {
     "retries": "retry_max_times",
     "retry_queues": "retry_queue_nums",
     "read_from": "broker_id",
+    "attribute": "attributes",
 }
 """Fields of ``SubscriptionGroupConfig`` by option."""
 
@@ -205,7 +210,11 @@ def _no_broker_has(group: str) -> CommandFailed:
 
 def _changes(settings: Document) -> Document:
     """Return the given settings, under their names in ``SubscriptionGroupConfig``."""
-    return {_FIELDS[name]: value for name, value in settings.items() if value is not None}
+    changes = {_FIELDS[name]: value for name, value in settings.items() if value is not None}
+    if settings["attribute"]:
+        pairs = parse_pairs("--attribute", settings["attribute"])
+        changes["attributes"] = {f"+{name}": value for name, value in pairs.items()}
+    return changes
 
 
 async def _put(
@@ -213,7 +222,8 @@ async def _put(
 ) -> Document:
     import msgspec
 
-    changed = msgspec.structs.replace(config, **changes)
+    # A request has changes of attributes, not all of them.
+    changed = msgspec.structs.replace(config, **{"attributes": None, **changes})
     await admin.create_group(changed, broker=broker)
     return {"broker_name": broker, **_settings(changed)}
 

@@ -164,6 +164,8 @@ def _common(host: str, address: str, namesrv: str, path: str | None) -> dict[str
         "brokerName": NAME,
         "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
         "enablePropertyFilter": "true",
+        "enableLmq": "true",
+        "enableMultiDispatch": "true",
         "slaveReadEnable": "true",
         **keys_of(path),
         "bindAddress": host,

@@ -881,6 +881,35 @@ class ResetOffsetList(Body, kw_only=True):
 # --- who pops, and from where -----------------------------------------------------
 
 
+class LiteOffset(msgspec.Struct, rename="camel", kw_only=True):
+    """Where a group begins to read a lite topic (5.5)."""
+
+    type: str
+    """POLICY, OFFSET, TAIL_N or TIMESTAMP."""
+    value: Long
+    """Number; for POLICY 0 keeps the position, 1 is the first message, 2 the end."""
+
+
+class LiteSubscription(RequestBody, kw_only=True):
+    """A change of a client's subscriptions to lite topics (5.5)."""
+
+    action: str
+    """PARTIAL_ADD, PARTIAL_REMOVE, COMPLETE_ADD or COMPLETE_REMOVE."""
+    client_id: str = ""
+    group: str = ""
+    topic: str = ""
+    """Parent of the lite topics."""
+    lite_topic_set: list[str] | None = None
+    offset_option: LiteOffset | None = None
+    version: Long = 0
+
+
+class LiteSubscriptionsBody(RequestBody, kw_only=True):
+    """Body of 200071 (5.5)."""
+
+    subscription_set: list[LiteSubscription] | None = None
+
+
 class QueryAssignmentBody(RequestBody, kw_only=True, omit_defaults=False):
     """Body of 400. Java's broker requires all fields."""
 

@@ -693,6 +693,8 @@ class AckMessageHeader(Header, kw_only=True):
     """Handle of the message."""
     offset: Long
     """Queue offset of the message."""
+    lite_topic: str | None = None
+    """Lite topic of the message (5.5)."""
 
 
 class ChangeInvisibleTimeHeader(Header, kw_only=True):
@@ -708,6 +710,8 @@ class ChangeInvisibleTimeHeader(Header, kw_only=True):
     """New invisible time, counted from now, in ms."""
     suspend: bool | None = None
     """The next delivery does not count as an attempt (5.5)."""
+    lite_topic: str | None = None
+    """Lite topic of the message (5.5)."""
 
 
 class ChangeInvisibleTimeReplyHeader(Header, kw_only=True):
@@ -760,6 +764,81 @@ class PollingInfoReplyHeader(Header, kw_only=True):
     """Reply to 200055."""
 
     polling_num: Int
+
+
+class PopLiteMessageHeader(Header, kw_only=True):
+    """Request 200070 (5.5): messages of the lite topics that a client has subscribed to."""
+
+    client_id: str
+    consumer_group: str
+    topic: str
+    """Parent of the lite topics."""
+    max_msg_num: Int
+    invisible_time: Long
+    """Time for which the messages are hidden from other consumers, in ms."""
+    poll_time: Long
+    """Time to wait for messages, in ms."""
+    born_time: Long = 0
+    attempt_id: str | None = None
+
+
+class PopLiteMessageReplyHeader(Header, kw_only=True):
+    """Reply to 200070; the body is concatenated records."""
+
+    pop_time: Long
+    invisible_time: Long
+    revive_qid: Int
+    order_count_info: str | None = None
+    """Number of earlier deliveries of each message, separated by ``;``."""
+
+
+class NotifyUnsubscribeLiteHeader(Header, kw_only=True):
+    """200073 to a client (5.5): another one has its subscription of a lite topic now."""
+
+    lite_topic: str
+    consumer_group: str
+    client_id: str
+
+
+class ParentTopicHeader(Header, kw_only=True):
+    """Request 200075."""
+
+    topic: str
+
+
+class LiteTopicHeader(Header, kw_only=True):
+    """Request 200076."""
+
+    parent_topic: str
+    lite_topic: str
+
+
+class LiteClientHeader(Header, kw_only=True):
+    """Request 200077."""
+
+    parent_topic: str
+    group: str
+    client_id: str
+    max_count: Int = 1000
+    """Lite topics to return at most."""
+
+
+class LiteGroupHeader(Header, kw_only=True):
+    """Request 200078."""
+
+    group: str
+    lite_topic: str | None = None
+    """The lite topic; all if empty."""
+    top_k: Int = 20
+    """Lite topics to return at most."""
+
+
+class LiteDispatchHeader(Header, kw_only=True):
+    """Request 200079."""
+
+    group: str
+    client_id: str | None = None
+    """The client; all of the group if empty."""
 
 
 class ResetMasterFlushOffsetHeader(Header, kw_only=True):

@@ -42,6 +42,9 @@ REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LMQ_PREFIX = "%LMQ%"
+LITE_PREFIX = "%LMQ%$"
+"""Beginning of the light queue of a lite topic."""
+_LITE_SEPARATOR = "$"
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 """Namespace of the name servers' key-value table: number of queues per broker of ordered topics."""
@@ -143,6 +146,21 @@ def kind_of(topic: str) -> str:
 def is_light(name: str) -> bool:
     """Return whether a name is that of a light queue, or of a group that reads light queues."""
     return name.startswith(LMQ_PREFIX)
+
+
+def lite_queue(topic: str, lite_topic: str) -> str:
+    """Return the light queue of a lite topic (5.5), a child of ``topic``."""
+    return f"{LITE_PREFIX}{topic}{_LITE_SEPARATOR}{lite_topic}"
+
+
+def lite_topic_of(name: str) -> tuple[str, str] | None:
+    """Return the parent and the lite topic of a light queue; None if it belongs to none."""
+    if not name.startswith(LITE_PREFIX):
+        return None
+    topic, _, lite_topic = name.removeprefix(LITE_PREFIX).partition(_LITE_SEPARATOR)
+    if not topic or not lite_topic or _LITE_SEPARATOR in lite_topic:
+        return None
+    return topic, lite_topic
 
 
 def may_have_light_queues(topic: str) -> bool:

@@ -38,6 +38,7 @@ CLUSTER = "CLUSTER"
 INSTANCE_ID = "INSTANCE_ID"
 """Namespace of the producer."""
 PRIORITY = "_SYS_MSG_PRIORITY_"  # 5.4
+LITE_TOPIC = "__LITE_TOPIC"  # 5.5
 CORRELATION_ID = "CORRELATION_ID"
 """Id that a request and its reply share."""
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 from reput.remoting.channel import Channel, Owner
 
+LITE_QUOTA = 2000
+"""Lite topics to which a client subscribes at most, unless its group has a quota."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerQueues:
@@ -52,12 +55,16 @@ class GroupFacts:
         is_ordered: Whether its members consume in order.
         retry_max: Number of further attempts after the first one.
         retry_policy: Its policy as in subscriptionGroup.json: ``type`` and parameters; or None.
+        lite_parent: Parent of the lite topics that its members read; empty if they read none.
+        lite_quota: Lite topics to which a member subscribes at most.
     """
 
     name: str
     is_ordered: bool
     retry_max: int
     retry_policy: Any
+    lite_parent: str = ""
+    lite_quota: int = LITE_QUOTA
 
 
 class Backend(Protocol):

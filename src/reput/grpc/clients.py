@@ -187,6 +187,10 @@ class Clients:
         """Return the number of clients."""
         return len(self._by_id)
 
+    def __contains__(self, client: Client) -> bool:
+        """Return whether a client has not ended."""
+        return self._by_id.get(client.client_id) is client
+
     def start(self) -> None:
         """Begin to look for clients that are gone."""
         self._task = asyncio.ensure_future(self._look())
@@ -216,7 +220,7 @@ class Clients:
 
     def end(self, client: Client) -> None:
         """Forget a client: its messages become visible soon, and its connections are closed."""
-        if self._by_id.get(client.client_id) is client:
+        if client in self:
             del self._by_id[client.client_id]
             task = asyncio.ensure_future(self._end(client))
             self._leaving.add(task)

@@ -21,7 +21,6 @@ from reput.grpc.statuses import StatusError
 from reput.grpc.validation import RESERVED_PROPERTIES
 
 BORN_HOST = "__BORNHOST"
-LITE_TOPIC = "__LITE_TOPIC"
 TRACE_CONTEXT = "TRACE_CONTEXT"
 RECONSUME_TIME = "RECONSUME_TIME"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
@@ -83,7 +82,7 @@ def outgoing(message: Mapping[str, Any], address: tuple[str, int], now_ms: int) 
     if group:
         properties[props.SHARDING_KEY] = group
     if lite_topic:
-        properties[LITE_TOPIC] = lite_topic
+        properties[props.LITE_TOPIC] = lite_topic
     if system.get("trace_context"):
         properties[TRACE_CONTEXT] = system["trace_context"]
     properties[BORN_HOST] = system.get("born_host", "").strip() or _peer(*address)
@@ -112,7 +111,7 @@ def type_of(properties: Mapping[str, str]) -> MessageType:
         return MessageType.FIFO
     if props.PRIORITY in properties:
         return MessageType.PRIORITY
-    return MessageType.LITE if LITE_TOPIC in properties else MessageType.NORMAL
+    return MessageType.LITE if props.LITE_TOPIC in properties else MessageType.NORMAL
 
 
 _DELAYS = frozenset(
@@ -196,7 +195,7 @@ def incoming(
 _TEXTS = (
     ("tag", props.TAGS),
     ("message_group", props.SHARDING_KEY),
-    ("lite_topic", LITE_TOPIC),
+    ("lite_topic", props.LITE_TOPIC),
     ("trace_context", TRACE_CONTEXT),
 )
 
@@ -216,9 +215,12 @@ class Receipt:
     handle: Handle
     physical_offset: int
     """Physical offset of the message; -1 if the client's text has none."""
+    lite_topic: str = ""
+    """Lite topic of the message; empty if it has none."""
 
     def __str__(self) -> str:
-        return f"{self.handle} {self.physical_offset}"
+        text = f"{self.handle} {self.physical_offset}"
+        return f"{text} ${self.lite_topic}" if self.lite_topic else text
 
     @property
     def visible_ms(self) -> int:
@@ -250,7 +252,7 @@ class Receipt:
                 "queue id, queue offset, physical offset",
             )
         start, pop_ms, invisible_ms, revive_queue_id, kind, broker_name = match.groups()[:6]
-        queue_id, queue_offset, physical_offset, moved_offset = match.groups()[6:]
+        queue_id, queue_offset, physical_offset, moved_offset, lite_topic = match.groups()[6:]
         handle = Handle(
             int(queue_offset if moved_offset else start),
             int(pop_ms),
@@ -261,14 +263,15 @@ class Receipt:
             int(queue_id),
             int(queue_offset),
         )
-        return cls(handle, int(moved_offset or physical_offset or -1))
+        return cls(handle, int(moved_offset or physical_offset or -1), lite_topic or "")
 
 
 _NUMBER = r"([0-9]{1,18})"
 _RECEIPT = re.compile(
     rf"{_NUMBER} {_NUMBER} {_NUMBER} ([0-9]{{1,9}}) "
     rf"([{pop_codec.NORMAL}{pop_codec.RETRY}{pop_codec.RETRY_V2}]) (\S{{1,255}}) "
-    rf"([0-9]{{1,9}}) {_NUMBER}(?: (-1|[0-9]{{1,18}})(?: {_NUMBER})?)?\Z"
+    rf"([0-9]{{1,9}}) {_NUMBER}(?: (-1|[0-9]{{1,18}})(?: {_NUMBER})?"
+    r"(?: \$([A-Za-z0-9_-]{1,64}))?)?\Z"
 )
 
 

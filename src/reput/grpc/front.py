@@ -13,6 +13,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from reput.clock import Clock
@@ -20,7 +21,7 @@ from reput.errors import InvalidOption, ReputError
 from reput.format import protobuf
 from reput.format.grpc_messages import METHODS, SERVICE, ClientType
 from reput.format.message import Host
-from reput.grpc import conversion, receiving, routes, settings, statuses, validation
+from reput.grpc import conversion, lite, receiving, routes, settings, statuses, validation
 from reput.grpc.backend import Backend, GroupFacts, TopicFacts
 from reput.grpc.caller import Caller
 from reput.grpc.clients import Client, Clients
@@ -54,7 +55,7 @@ class Front:
             backend,
             clock,
             asked=self._answers.ask,
-            leave=receiving.leave,
+            leave=self._leave,
             renew=lambda client: receiving.renew(client, clock),
         )
         handlers: dict[str, Handler] = {
@@ -155,7 +156,8 @@ class Front:
         topic = await self._topic(request.get("topic", {}))
         group = await self._group(request.get("group", {}), caller)
         endpoints = routes.endpoints_for(caller, request.get("endpoints", {}))
-        assignments = routes.assignments(topic, endpoints, is_ordered=group.is_ordered)
+        is_ordered = group.is_ordered and not group.lite_parent
+        assignments = routes.assignments(topic, endpoints, is_ordered=is_ordered)
         if not assignments:
             raise StatusError(Code.FORBIDDEN, "no readable queue")
         return {"assignments": assignments}
@@ -163,7 +165,25 @@ class Front:
     # Clients ----------------------------------------------------------------------------------
 
     def _telemetry(self, call: Call) -> None:
-        Stream(call, self._caller(call), self._set_settings, self._answers)
+        Stream(call, self._caller(call), self._set_settings, self._answers, self._stream_ended)
+
+    def _stream_ended(self, client: Client) -> None:
+        if lite.is_lite(client) and client in self.clients:
+            self._keep(self._unsubscribe_lite(client))
+
+    async def _leave(self, client: Client) -> None:
+        """Give others the messages and the lite topics of a client that is gone."""
+        await receiving.leave(client)
+        if lite.is_lite(client):
+            await self._unsubscribe_lite(client)
+
+    async def _unsubscribe_lite(self, client: Client) -> None:
+        """Remove the subscriptions of a client to lite topics."""
+        change = lite.farewell(client)
+        try:
+            await lite.change(client, await self._brokers_of([change.topic]), change)
+        except (StatusError, ReputError) as error:
+            _log.warning("%r keeps its lite topics for minutes: %s", client, error)
 
     async def _set_settings(
         self, caller: Caller, sent: dict[str, Any], stream: Stream
@@ -281,7 +301,8 @@ class Front:
                 client.settings = shown
                 await self._register(client)
         wanted = receiving.wanted(caller, request, group, self._clock)
-        popping = asyncio.ensure_future(receiving.pop(client, wanted, self._clock))
+        pop = lite.pop if lite.is_lite(client) else receiving.pop
+        popping = asyncio.ensure_future(pop(client, wanted, self._clock))
         try:
             received = await asyncio.shield(popping)
         except asyncio.CancelledError:
@@ -336,9 +357,11 @@ class Front:
         except (StatusError, ReputError) as error:
             _log.warning("messages of %r stay invisible for their time: %s", client, error)
 
-    def _receipt(self, client: Client, group: str, text: str) -> Receipt:
+    def _receipt(self, client: Client, group: str, text: str, lite_topic: str) -> Receipt:
         """Return the present handle of a message. Raises ``StatusError``: it has expired."""
         receipt = Receipt.parse(client.renewals.current(group, text))
+        if lite_topic and not receipt.lite_topic:  # of Java's proxy
+            receipt = replace(receipt, lite_topic=lite_topic)
         receipt.check(self._clock.now_ms())
         return receipt
 
@@ -348,7 +371,7 @@ class Front:
         for entry in request.get("entries", ()):
             text = entry.get("receipt_handle", "")
             try:
-                receipt = self._receipt(client, group, text)
+                receipt = self._receipt(client, group, text, entry.get("lite_topic", ""))
                 await receiving.ack(client, group, topic, receipt)
                 client.renewals.drop(group, text)
                 status: dict[str, Any] = statuses.OK
@@ -384,7 +407,7 @@ class Front:
                     f"the invisibleTime is {invisible_ms} ms; allowed: 0 to "
                     f"{receiving.INVISIBLE_MS[1]}",
                 )
-            receipt = self._receipt(client, group, text)
+            receipt = self._receipt(client, group, text, request.get("lite_topic", ""))
             changed = await receiving.change(
                 client,
                 group,
@@ -402,7 +425,7 @@ class Front:
     async def _forward(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
         client, group, topic = self._place(caller, request)
         text = request.get("receipt_handle", "")
-        receipt = self._receipt(client, group, text)
+        receipt = self._receipt(client, group, text, request.get("lite_topic", ""))
         await receiving.forward(client, group, topic, receipt, request.get("message_id", ""))
         client.renewals.drop(group, text)
         return {}
@@ -410,7 +433,10 @@ class Front:
     async def _sync_lite_subscription(
         self, caller: Caller, request: dict[str, Any]
     ) -> dict[str, Any]:
-        raise StatusError(Code.NOT_IMPLEMENTED, "lite topics are not implemented")
+        client, _, topic = self._place(caller, request)
+        change = lite.change_of(client, request)
+        await lite.change(client, await self._brokers_of([topic]), change)
+        return {}
 
 
 def _path(name: str) -> str:

@@ -1,10 +1,11 @@
 """The front of a broker in the same process."""
 
+from reput.broker.lite.subscriptions import BIND_TOPIC, CLIENT_QUOTA
 from reput.broker.server import Broker
 from reput.broker.topic.attributes import MESSAGE_TYPE
 from reput.errors import RequestRefused
 from reput.format.codes import ResponseCode
-from reput.grpc.backend import BrokerQueues, GroupFacts, TopicFacts
+from reput.grpc.backend import LITE_QUOTA, BrokerQueues, GroupFacts, TopicFacts
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
 
@@ -46,7 +47,15 @@ class LocalBackend:
         group = parts.subscription_groups.obtain(name, parts.clock.now_ms(), address)
         if group is None:
             return None
-        return GroupFacts(name, group.consume_orderly, group.retry_max, group.retry_policy)
+        attributes = dict(group.attributes)
+        return GroupFacts(
+            name,
+            group.consume_orderly,
+            group.retry_max,
+            group.retry_policy,
+            attributes.get(BIND_TOPIC, ""),
+            int(attributes.get(CLIENT_QUOTA, LITE_QUOTA)),
+        )
 
     async def connect(self, broker_name: str, owner: Owner, address: tuple[str, int]) -> Channel:
         """Return a connection inside of the process. Raises ``RequestRefused``: another broker."""

@@ -6,7 +6,7 @@ Source: rocketmq-proxy 5.5.0 ``ReceiveMessageActivity``, ``ConsumerProcessor``.
 import logging
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reput.client.core import pop_handles, requests
@@ -41,7 +41,8 @@ EARLY_MS = 500
 GIVEN_BACK_MS = 1_000
 """Invisible time of messages whose consumer is gone, in ms."""
 _FROM_END = 1
-_EMPTY = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+EMPTY = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+"""Codes of pops without messages."""
 _RECORD_BYTES = struct.Struct(">i")
 
 _log = logging.getLogger(__name__)
@@ -149,15 +150,16 @@ async def pop(client: Client, wanted: Wanted, clock: Clock) -> list[Received]:
     )
     request = requests.make(RequestCode.POP_MESSAGE, header)
     reply = await client.ask(wanted.broker_name, request, wanted.poll_ms + ASK_MS)
-    if reply.code in _EMPTY:
+    if reply.code in EMPTY:
         return []
     statuses.check(reply)
     answer = headers.decode(PopMessageReplyHeader, reply.ext_fields)
     handles = ReplyHandles(answer, wanted.broker_name)
-    return [_received(message, handles, answer) for message in _messages(reply.body)]
+    return [_received(message, handles, answer) for message in messages_of(reply.body)]
 
 
-def _messages(data: bytes) -> Iterator[StoredMessage]:
+def messages_of(data: bytes) -> Iterator[StoredMessage]:
+    """Yield the messages of concatenated records."""
     position = 0
     while position < len(data):
         yield records.decode(data, position, check_crc=False)
@@ -209,6 +211,7 @@ async def ack(client: Client, group: str, topic: str, receipt: Receipt) -> None:
         queue_id=handle.queue_id,
         extra_info=str(handle),
         offset=handle.queue_offset,
+        lite_topic=receipt.lite_topic or None,
     )
     reply = await client.ask(handle.broker_name, requests.make(RequestCode.ACK_MESSAGE, header))
     statuses.check(reply, of_receipt=True)
@@ -246,12 +249,13 @@ async def change(
         offset=handle.queue_offset,
         invisible_time=invisible_ms,
         suspend=suspends or None,
+        lite_topic=receipt.lite_topic or None,
     )
     request = requests.make(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
     reply = await client.ask(handle.broker_name, request)
     statuses.check(reply, of_receipt=True)
     answer = headers.decode(ChangeInvisibleTimeReplyHeader, reply.ext_fields)
-    return Receipt(pop_handles.changed(handle, answer), receipt.physical_offset)
+    return replace(receipt, handle=pop_handles.changed(handle, answer))
 
 
 async def forward(

@@ -19,7 +19,6 @@ _BACK_OFF_MS = (10, 1000)
 _BACK_OFF_FACTOR = 2.0
 BATCH_MAX = 32
 POLLING_MS = 20_000
-LITE_QUOTA = 2000
 LITE_LETTERS = 64
 RETRY_DELAYS_S = (
     1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
@@ -58,7 +57,7 @@ def of_consumer(sent: Mapping[str, Any], group: GroupFacts) -> dict[str, Any]:
         "fifo": group.is_ordered,
         "receive_batch_size": BATCH_MAX,
         "long_polling_timeout": from_ms(POLLING_MS),
-        "lite_subscription_quota": LITE_QUOTA,
+        "lite_subscription_quota": group.lite_quota,
         "max_lite_topic_size": LITE_LETTERS,
     }
     policy = {"max_attempts": group.retry_max + 1, **_pauses(group.retry_policy)}
@@ -134,11 +133,12 @@ def consumer_data(settings: Mapping[str, Any], now_ms: int) -> ConsumerData:
         InvalidOption: A filter expression cannot be used.
     """
     entries = settings.get("subscription", {}).get("subscriptions", ())
+    kind = ClientType(settings["client_type"])
     return ConsumerData(
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
-        consume_type=CONSUMERS[ClientType(settings["client_type"])],
+        consume_type=CONSUMERS[kind],
         group_name=group_of(settings),
-        message_model="CLUSTERING",
+        message_model="LITE_SELECTIVE" if kind is ClientType.LITE_PUSH_CONSUMER else "CLUSTERING",
         subscription_data_set=[
             filter_of(entry["topic"]["name"], entry.get("expression", {}), now_ms).data()
             for entry in entries

@@ -22,7 +22,11 @@ from reput.format.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, Proc
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.grpc_messages import Code
-from reput.format.headers import CheckTransactionStateHeader, ConsumerRunningInfoHeader
+from reput.format.headers import (
+    CheckTransactionStateHeader,
+    ConsumerRunningInfoHeader,
+    NotifyUnsubscribeLiteHeader,
+)
 from reput.grpc import conversion, settings, statuses
 from reput.grpc.caller import Caller
 from reput.grpc.clients import Client
@@ -51,6 +55,7 @@ class Stream:
         caller: Its client.
         set_settings: Takes settings.
         answers: Takes the answers of the client to requests of brokers.
+        ended: Called with the client when its stream has ended, unless it has another one.
     """
 
     def __init__(
@@ -59,11 +64,13 @@ class Stream:
         caller: Caller,
         set_settings: SetSettings,
         answers: "Answers",
+        ended: Callable[[Client], None],
     ) -> None:
         self._call = call
         self._caller = caller
         self._set_settings = set_settings
         self._answers = answers
+        self._ended = ended
         self.client: Client | None = None
         """The client, once it has sent settings."""
         self._work: asyncio.Task[None] | None = None
@@ -115,6 +122,7 @@ class Stream:
     def _end(self) -> None:
         if self.client is not None and self.client.telemetry is self:
             self.client.telemetry = None
+            self._ended(self.client)
 
     def _on_half_close(self) -> None:
         self._call.finish()
@@ -154,6 +162,12 @@ class Answers:
                     self._send(client, channel, request, "print_thread_stack_trace_command", {})
                 else:
                     channel.answer(request, _running_info(client, request, None))
+            elif request.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
+                notice = headers.decode(NotifyUnsubscribeLiteHeader, request.ext_fields)
+                if client.telemetry is not None:
+                    client.telemetry.send(
+                        {"notify_unsubscribe_lite_command": {"lite_topic": notice.lite_topic}}
+                    )
             elif not request.is_oneway:
                 text = f"a client of gRPC cannot answer request {request.code}"
                 code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED

@@ -38,6 +38,8 @@ DEFAULTS: Mapping[str, str] = {
     **SMALL,
     "brokerName": "broker-a",
     "enablePropertyFilter": "true",
+    "enableLmq": "true",
+    "enableMultiDispatch": "true",
     "listenPort": "0",
 }
 BROKERS_MAX = 8

@@ -300,7 +300,6 @@ def test_a_feature_that_reput_lacks_stops(
     ("attribute", "value", "subject"),
     [
         ("cleanup.policy", "COMPACTION", "compaction topics"),
-        ("message.type", "LITE", "lite topics"),
     ],
 )
 def test_a_topic_of_a_kind_that_reput_lacks_stops(

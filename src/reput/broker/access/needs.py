@@ -245,6 +245,11 @@ def _send_back(facts: Facts, request: Command) -> Iterable[Need]:
     ]
 
 
+def _lite_subscriptions(facts: Facts, request: Command) -> Iterable[Need]:
+    for change in bodies.decode(bodies.LiteSubscriptionsBody, request.body).subscription_set or ():
+        yield from _read_by(change.group, change.topic, SUB)
+
+
 def _end_transaction(facts: Facts, request: Command) -> Iterable[Need]:
     header = headers.decode(headers.EndTransactionHeader, request.ext_fields)
     topics = dict.fromkeys([(request.ext_fields or {}).get("topic", "")])
@@ -390,6 +395,14 @@ NEEDS: Mapping[int, Rule] = {
     Code.BATCH_ACK_MESSAGE: _batch_ack,
     Code.CHANGE_MESSAGE_INVISIBLETIME: _popped(headers.ChangeInvisibleTimeHeader),
     Code.POP_ROLLBACK: _CLUSTER_UPDATE,
+    Code.POP_LITE_MESSAGE: _reading(headers.PopLiteMessageHeader),
+    Code.LITE_SUBSCRIPTION_CTL: _lite_subscriptions,
+    Code.GET_BROKER_LITE_INFO: _CLUSTER_GET,
+    Code.GET_PARENT_TOPIC_INFO: _in_header(headers.ParentTopicHeader, topic=GET),
+    Code.GET_LITE_TOPIC_INFO: _CLUSTER_GET,
+    Code.GET_LITE_CLIENT_INFO: _CLUSTER_GET,
+    Code.GET_LITE_GROUP_INFO: _CLUSTER_GET,
+    Code.TRIGGER_LITE_DISPATCH: _CLUSTER_UPDATE,
     Code.QUERY_ASSIGNMENT: _assignment,
     Code.SET_MESSAGE_REQUEST_MODE: _request_mode,
     Code.GET_ALL_MESSAGE_REQUEST_MODE: _CLUSTER_GET,

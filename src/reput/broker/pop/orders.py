@@ -7,10 +7,66 @@ delivered again. Source: rocketmq 5.5.0 ``QueueLevelConsumerManager``,
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from reput import limits
 from reput.format import pop_codec
-from reput.store.pop_tables import ConsumerOrderTable, OrderBlock
+from reput.store.pop_tables import OrderBlock
+
+
+class Blocks(Protocol):
+    """The blocks of queues by topic, group and queue id."""
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+
+    def get(self, topic: str, group: str, queue_id: int) -> OrderBlock | None:
+        """Return the block of a queue; None if there is none."""
+
+    def put(self, topic: str, group: str, queue_id: int, block: OrderBlock) -> None:
+        """Set the block of a queue."""
+
+    def queue_count(self, topic: str, group: str) -> int:
+        """Return the number of queues of a topic for which a group has a block."""
+
+    def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the blocks of a topic, of a group, or of both."""
+
+
+class MemoryBlocks:
+    """Blocks that are not saved."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[str, str, int], OrderBlock] = {}
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return len(self._blocks)
+
+    def get(self, topic: str, group: str, queue_id: int) -> OrderBlock | None:
+        """Return the block of a queue; None if there is none."""
+        return self._blocks.get((topic, group, queue_id))
+
+    def put(self, topic: str, group: str, queue_id: int, block: OrderBlock) -> None:
+        """Set the block of a queue."""
+        self._blocks[topic, group, queue_id] = block
+
+    def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
+        """Remove the blocks of a topic, of a group, or of both."""
+        for key in [
+            key for key in self._blocks if topic in (None, key[0]) and group in (None, key[1])
+        ]:
+            del self._blocks[key]
+
+    def release(self, topic: str, group: str, queue_id: int) -> None:
+        """Remove the block of a queue, if there is one."""
+        self._blocks.pop((topic, group, queue_id), None)
+
+    def queue_count(self, topic: str, group: str) -> int:
+        """Return the number of queues of a topic for which a group has a block."""
+        return sum(key[:2] == (topic, group) for key in self._blocks)
 
 
 class PopOrders:
@@ -20,7 +76,7 @@ class PopOrders:
         table: Stores the blocks.
     """
 
-    def __init__(self, table: ConsumerOrderTable) -> None:
+    def __init__(self, table: Blocks) -> None:
         self.table = table
 
     def check_room(self, topic: str, group: str, queue_count: int) -> None:
@@ -115,6 +171,25 @@ class PopOrders:
         if block is None or block.pop_ms != pop_ms or queue_offset not in block.queue_offsets:
             return False
         block.visible_ms[queue_offset] = visible_ms
+        self.table.put(topic, group, queue_id, block)
+        return True
+
+    def suspend(self, topic: str, group: str, queue_id: int, pop_ms: int, visible_ms: int) -> bool:
+        """Delay a whole block to ``visible_ms``; its present delivery does not count.
+
+        Returns:
+            False if the block has changed.
+        """
+        block = self.table.get(topic, group, queue_id)
+        if block is None or block.pop_ms != pop_ms:
+            return False
+        # The next delivery adds one.
+        block.counts = {
+            queue_offset: block.counts.get(queue_offset, 0) - 1
+            for queue_offset in block.queue_offsets
+        }
+        block.visible_ms = {}
+        block.invisible_ms = visible_ms - block.pop_ms
         self.table.put(topic, group, queue_id, block)
         return True
 

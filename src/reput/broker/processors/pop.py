@@ -35,7 +35,7 @@ from reput.store.pop_reader import PopBatch
 _STARTS_AT_END = 1
 _LATE_MS = 500
 """Time after the deadline of a pop at which its client has given up, in ms."""
-_HELD_MS_MIN = 50
+HELD_MS_MIN = 50
 """Shortest time for which a pop is held, in ms."""
 
 
@@ -89,7 +89,7 @@ def wanted(parts: Parts, request: Command, address: str = quotas.OWN) -> tuple[W
     """
     header = headers.decode(PopMessageHeader, request.ext_fields)
     time_left(parts, header.born_time, header.poll_time)
-    _check_broker(parts, "pop message is")
+    check_broker(parts, "pop message is")
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -161,7 +161,7 @@ def answer_popped(
     popped: Popped,
 ) -> Command | None:
     """Return the reply to a pop with its result; None if the pop is held."""
-    if _has_result(popped) or poll_ms < _HELD_MS_MIN:
+    if _has_result(popped) or poll_ms < HELD_MS_MIN:
         return _reply(parts, request, wanted, popped)
     deadline_ms = parts.clock.monotonic_ms() + poll_ms
     envelope = commands.envelope(request)
@@ -174,7 +174,7 @@ def answer_popped(
 def notification(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Return whether there are messages to pop, or hold the request until there are."""
     header = headers.decode(NotificationHeader, request.ext_fields)
-    _check_broker(parts, "peeking message is")
+    check_broker(parts, "peeking message is")
     limits.POP_ATTEMPT_LETTERS.check(len(header.attempt_id or ""))
     _check_queue(parts, header, channel.address)
     wanted = Wanted(
@@ -188,7 +188,7 @@ def notification(parts: Parts, channel: Channel, request: Command) -> Command | 
     )
     has_messages = parts.pops.has_messages(wanted, parts.clock.now_ms())
     left_ms = header.poll_time - _on_way_ms(parts, header.born_time)
-    if not has_messages and left_ms >= _HELD_MS_MIN:
+    if not has_messages and left_ms >= HELD_MS_MIN:
         deadline_ms = parts.clock.monotonic_ms() + left_ms
         envelope = commands.envelope(request)
         held = HeldPop(
@@ -203,7 +203,7 @@ def notification(parts: Parts, channel: Channel, request: Command) -> Command | 
 def peek_message(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return messages that a pop would find, without popping them."""
     header = headers.decode(PeekMessageHeader, request.ext_fields)
-    _check_broker(parts, "peeking message is")
+    check_broker(parts, "peeking message is")
     _check_queue(parts, header, channel.address)
     queue_id = max(header.queue_id, ANY_QUEUE)
     wanted = Wanted(header.topic, header.consumer_group, queue_id, header.max_msg_nums, 0)
@@ -219,7 +219,7 @@ def peek_message(parts: Parts, channel: Channel, request: Command) -> Command:
 def polling_info(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return the number of a group's held pops at a queue."""
     header = headers.decode(PollingInfoHeader, request.ext_fields)
-    _check_broker(parts, "peeking message is")
+    check_broker(parts, "peeking message is")
     _check_queue(parts, header, channel.address)
     waiting = parts.pops.held.held_at(header.topic, max(header.queue_id, ANY_QUEUE))
     count = sum(
@@ -247,7 +247,7 @@ def _retry(parts: Parts, held: HeldPop, *, is_last: bool) -> Command | None:
     wanted = held.wanted
     if parts.access is not None:
         parts.access.recheck(held.grant)
-    _check_broker(parts, "pop message is")
+    check_broker(parts, "pop message is")
     address = held.channel.address
     _check_group(parts, wanted.topic, wanted.group, wanted.queue_id, address)
     if held.is_question:
@@ -283,7 +283,8 @@ def _has_result(popped: Popped) -> bool:
     return popped.count > 0 or (popped.has_skipped and popped.rest > 0)
 
 
-def _check_broker(parts: Parts, what: str) -> None:
+def check_broker(parts: Parts, what: str) -> None:
+    """Check that this broker serves pops. Raises ``RequestRefused``."""
     if parts.identity.is_stopping:  # as with pulls: consumers retry within seconds
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
     if not parts.identity.is_master:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from reput import limits
 from reput.broker.parts import Parts
 from reput.broker.pop.checkpoints import Key
+from reput.broker.processors import lite
 from reput.errors import RequestRefused
 from reput.format import command as commands, headers, pop_codec
 from reput.format.codes import ResponseCode
@@ -28,6 +29,11 @@ from reput.remoting.server import LongReply
 def ack_message(parts: Parts, channel: Channel, request: Command) -> Command:
     """Record that a message was consumed. An ack of a message that is not held is ignored."""
     header = headers.decode(AckMessageHeader, request.ext_fields)
+    if header.lite_topic:
+        _check_master(parts)
+        handle = pop_codec.parse_handle(header.extra_info, header.queue_id, header.offset)
+        lite.acknowledge(parts, header, handle)
+        return commands.reply(request)
     low, high = _check(parts, header.topic, header.queue_id, header.consumer_group)
     if not low <= header.offset <= high:
         raise RequestRefused(
@@ -123,13 +129,16 @@ def acknowledge(parts: Parts, acked: AckedMessages) -> None:
 def change_invisible_time(parts: Parts, channel: Channel, request: Command) -> Command:
     """Change the time at which a message becomes visible to the group again."""
     header = headers.decode(ChangeInvisibleTimeHeader, request.ext_fields)
-    low, high = _check(parts, header.topic, header.queue_id, header.consumer_group)
-    if not low <= header.offset < high:
-        raise RequestRefused(
-            ResponseCode.NO_MESSAGE,
-            f"message {header.offset} of queue {header.queue_id} of {header.topic} does not exist: "
-            f"the queue has {low} to {high - 1}",
-        )
+    if header.lite_topic:
+        _check_master(parts)
+    else:
+        low, high = _check(parts, header.topic, header.queue_id, header.consumer_group)
+        if not low <= header.offset < high:
+            raise RequestRefused(
+                ResponseCode.NO_MESSAGE,
+                f"message {header.offset} of queue {header.queue_id} of {header.topic} does not "
+                f"exist: the queue has {low} to {high - 1}",
+            )
     if header.invisible_time < 0:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -137,7 +146,9 @@ def change_invisible_time(parts: Parts, channel: Channel, request: Command) -> C
         )
     limits.POP_INVISIBLE_MS.check(header.invisible_time)
     handle = pop_codec.parse_handle(header.extra_info, header.queue_id, header.offset)
-    if handle.is_ordered:
+    if header.lite_topic:
+        reply = lite.change_invisible_time(parts, header, handle)
+    elif handle.is_ordered:
         reply = _postpone_in_order(parts, header, handle)
     else:
         reply = _replace_checkpoint(parts, header, handle)
@@ -241,10 +252,7 @@ def _count(parts: Parts, topic: str, group: str, count: int) -> None:
 
 def _check(parts: Parts, topic: str, queue_id: int, group: str) -> tuple[int, int]:
     """Return the first offset of a queue and the one after its end. Raises ``RequestRefused``."""
-    if not parts.identity.is_master:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION, "a slave has no checkpoints: send acks to its master"
-        )
+    _check_master(parts)
     parts.subscription_groups.check_name(group)
     config = parts.topics.get(topic)
     if config is None:
@@ -258,6 +266,13 @@ def _check(parts: Parts, topic: str, queue_id: int, group: str) -> tuple[int, in
             f"topicConfig.readQueueNums:[{config.read_queue_count}] consumer:[{group}]",
         )
     return parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
+
+
+def _check_master(parts: Parts) -> None:
+    if not parts.identity.is_master:
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, "a slave has no checkpoints: send acks to its master"
+        )
 
 
 def _key(topic: str, group: str, handle: Handle) -> Key:

@@ -7,7 +7,7 @@ the fast path (``fastpath/``), which must have the same effects as this module.
 import random
 
 from reput.broker.parts import Parts
-from reput.broker.processors import timer
+from reput.broker.processors import lite, timer
 from reput.broker.timer.timers import TIMES
 from reput.broker.topic import closed as closed_topics, priority
 from reput.broker.topic.topics import READ_WRITE
@@ -66,6 +66,9 @@ def send_message(parts: Parts, channel: Channel, request: Command) -> Command | 
         topic, queue_id = parts.retries.redirect(
             header, request.version, topic, queue_id, properties, channel.address
         )
+    lite_topic = properties.get(props.LITE_TOPIC)
+    if lite_topic:
+        properties[props.INNER_MULTI_DISPATCH] = lite.queue_of(parts, header.topic, lite_topic)
     priority_queue_id = priority.queue_of(properties, topic.write_queue_count)
     if priority_queue_id is not None:
         queue_id = reply_queue_id = priority_queue_id

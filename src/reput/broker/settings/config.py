@@ -265,6 +265,15 @@ class BrokerConfig:
     rebalance_lock_max_live_time: Annotated[int, Range(1, JAVA_LONG_MAX)] = 60_000
     """Lifetime of a lock of a queue that is not renewed."""
 
+    # --- lite topics ---------------------------------------------------------
+
+    max_lite_subscription_count: Annotated[int, Range(0)] = limits.LITE_SUBSCRIPTIONS.maximum
+    """Subscriptions of all clients to lite topics at most."""
+    lite_subscription_check_timeout_mills: Annotated[int, Range(1, JAVA_LONG_MAX)] = 180_000
+    """Time after which a client that does not repeat its subscriptions is removed."""
+    lite_ttl_check_interval: Annotated[int, Range(1, JAVA_LONG_MAX)] = 120_000
+    """Interval of searches for expired lite topics."""
+
     # --- popping -------------------------------------------------------------
 
     default_message_request_mode: MessageRequestMode = MessageRequestMode.PULL

@@ -29,7 +29,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             clientManagerThreadPoolQueueCapacity consumerManagerThreadPoolQueueCapacity
             heartbeatThreadPoolQueueCapacity endTransactionPoolQueueCapacity
             adminBrokerThreadPoolQueueCapacity loadBalanceThreadPoolQueueCapacity
-            maxClientEventCount brokerFastFailureEnable waitTimeMillsInSendQueue
+            brokerFastFailureEnable waitTimeMillsInSendQueue
             waitTimeMillsInPullQueue waitTimeMillsInLitePullQueue waitTimeMillsInHeartbeatQueue
             waitTimeMillsInTransactionQueue waitTimeMillsInAckQueue
             waitTimeMillsInAdminBrokerQueue serverOnewaySemaphoreValue serverAsyncSemaphoreValue
@@ -108,11 +108,11 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
             popResponseReturnActualRetryTopic
             useMessageFilterForNotification useSeparateRetryQueue""",
-        "light topics of 5.5 are not supported": """
+        "messages of lite topics wait for each of their clients": """
             enableLiteEventMode liteEventCheckInterval liteEventFullDispatchDelayTime
             liteEventFullDispatchDelayTimeForWildcardGroup liteSubscriptionCheckInterval
-            liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxLiteSubscriptionCount
-            minLiteTTl""",
+            maxClientEventCount""",
+        "a lite topic is kept for 15 minutes after its last message at least": "minLiteTTl",
         "proxies, which store offsets of broadcasts, are not supported": """
             enableBroadcastOffsetStore broadcastOffsetExpireSecond
             broadcastOffsetExpireMaxSecond""",

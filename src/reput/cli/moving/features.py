@@ -5,7 +5,6 @@ from pathlib import Path
 
 from reput.broker.access.plain_file import PlainFiles
 from reput.broker.settings.config import BrokerSettings
-from reput.broker.topic import attributes
 from reput.cli.moving.findings import Findings
 from reput.errors import CorruptRecord, InvalidOption
 from reput.format import names
@@ -135,13 +134,11 @@ def _member_count(reader: StoreReader, path: str, member: str) -> int:
 
 def _check_topics(reader: StoreReader, config: StoreConfig, findings: Findings) -> None:
     topics = reader.topics()
-    compacted, lite, batches = [], [], []
+    compacted, batches = [], []
     for name, topic in topics.items():
         given = dict(topic.attributes)
         if given.get("cleanup.policy", "").upper() == "COMPACTION":
             compacted.append(name)
-        if given.get(attributes.MESSAGE_TYPE, "").upper() == "LITE":
-            lite.append(name)
         if config_tables.BATCH_QUEUES in topic.attributes:
             batches.append(name)
     if compacted:
@@ -150,10 +147,6 @@ def _check_topics(reader: StoreReader, config: StoreConfig, findings: Findings) 
             _listed(compacted),
             "reput serves all of their messages, and expires them by age: move them to other "
             "topics, or remove the attribute cleanup.policy if that is acceptable",
-        )
-    if lite:
-        findings.stop(
-            "lite topics", _listed(lite), "keep these topics on a Java broker: there is no support"
         )
     if batches:
         findings.ok("batch queues", f"{_listed(batches)}: supported")

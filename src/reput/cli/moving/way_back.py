@@ -39,7 +39,9 @@ SINCE_5 = _words("""
     clearRetryTopicWhenDeleteTopic configBlackList defaultMessageRequestMode
     defaultPopShareQueueNum deleteFileBatchMax diskSpaceCleanForciblyRatio
     diskSpaceWarningLevelRatio enableAutoInSyncReplicas enableMixedMessageType enableRetryTopicV2
-    enabledAppendPropCRC haFlowControlEnable haMaxGapNotInSync inSyncReplicas initAuthenticationUser
+    enabledAppendPropCRC liteSubscriptionCheckTimeoutMills liteTtlCheckInterval
+    maxLiteSubscriptionCount haFlowControlEnable haMaxGapNotInSync inSyncReplicas
+    initAuthenticationUser
     innerClientAuthenticationCredentials mapperFileSizeBatchConsumeQueue maxFilterMessageSize
     maxHaTransferByteInSecond maxPopPollingSize maxTopicLength metricsExporterType metricsLabel
     metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled

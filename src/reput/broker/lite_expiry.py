@@ -1,0 +1,53 @@
+"""Deletion of lite topics without new messages: ``lite.topic.expiration`` minutes after the last.
+
+The messages stay in the log as long as others. Source: rocketmq 5.5.0
+``AbstractLiteLifecycleManager``.
+"""
+
+from reput.broker import deletions
+from reput.broker.lite.lite_pops import QUEUE_ID
+from reput.broker.lite.subscriptions import group_of
+from reput.broker.parts import Parts
+from reput.format import names
+from reput.remoting.long_replies import CHUNK, chunks
+from reput.remoting.time_slices import Steps, run_in_slices
+
+EXPIRATION = "lite.topic.expiration"
+KEPT_MS_MIN = 900_000
+"""Time after its last message for which a lite topic is kept at least, in ms."""
+_MINUTE_MS = 60_000
+
+
+async def expire(parts: Parts) -> int:
+    """Delete the lite topics that have expired; return their number. Raises ``WriteFailed``."""
+    expired: list[str] = []
+    await run_in_slices(_find(parts, expired))
+    for queues in chunks(expired, CHUNK):
+        groups = [
+            name for name, group in parts.subscription_groups.all().items() if group_of(group)
+        ]
+        for queue in queues:
+            parts.lite.forget(queue, groups)
+        await deletions.delete_topics(parts, list(queues))
+    return len(expired)
+
+
+def _find(parts: Parts, expired: list[str]) -> Steps[None]:
+    minutes = {
+        topic.name: int(dict(topic.attributes).get(EXPIRATION, "-1"))
+        for topic in parts.topics.all().values()
+    }
+    now_ms = parts.clock.now_ms()
+    for part in chunks(parts.store.queues.topics()):
+        for queue in part:
+            lite_topic = names.lite_topic_of(queue)
+            kept_minutes = -1 if lite_topic is None else minutes.get(lite_topic[0], -1)
+            if kept_minutes <= 0:
+                continue
+            end = parts.store.max_offset(queue, QUEUE_ID)
+            newest_ms = parts.store.store_time(queue, QUEUE_ID, end - 1) if end > 0 else None
+            if newest_ms is not None and now_ms - newest_ms > max(
+                KEPT_MS_MIN, kept_minutes * _MINUTE_MS
+            ):
+                expired.append(queue)
+        yield
