@@ -493,7 +493,9 @@ def test_a_restart_under_load_loses_nothing(sdk: Sdk, front: Front, is_kill: boo
         (next_one,) = consumer.take(1)
         arrived.append(next_one)
         producer.close_input()
-        assert len(producer.lines()) == 300
+        lines = producer.lines()
+        assert len(lines) == 300
+        assert [line for line in lines if "error" in line] == []
         wanted = {message.body for message in messages}
 
         def has_all() -> bool:

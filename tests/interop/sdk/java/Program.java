@@ -227,7 +227,8 @@ public class Program {
         while (receipt == null) {
             try {
                 receipt = producer.send(message);
-            } catch (ClientException error) {
+            } catch (Exception error) {
+                // Without a connection it is gRPC's StatusRuntimeException.
                 if (!request.get("until_sent").getAsBoolean()) {
                     throw error;
                 }
