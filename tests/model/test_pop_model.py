@@ -218,7 +218,7 @@ class PopMachine(RuleBasedStateMachine):
     def change(self, data: st.DataObject, invisible_ms: int, late: bool) -> None:
         held = self.draw_held(data)
         checkpoints = self.pops.revive.checkpoints
-        if not checkpoints.holds(self.key(held), held.queue_offset):
+        if checkpoints.holding(self.key(held), held.queue_offset) is None:
             assert held.until_ms <= self.clock.now_ms() or held.body in self.doubtful
             return
         now_ms = self.clock.now_ms()

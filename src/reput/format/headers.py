@@ -712,6 +712,9 @@ class ChangeInvisibleTimeHeader(Header, kw_only=True):
     """The next delivery does not count as an attempt (5.5)."""
     lite_topic: str | None = None
     """Lite topic of the message (5.5)."""
+    keeps_handle: bool | None = None
+    """The handle stays valid, and the messages popped together with it stay invisible as long (only
+    this broker; others give it another handle)."""
 
 
 class ChangeInvisibleTimeReplyHeader(Header, kw_only=True):

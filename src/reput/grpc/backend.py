@@ -70,6 +70,9 @@ class GroupFacts:
 class Backend(Protocol):
     """Topics, groups and brokers."""
 
+    keeps_handles: bool
+    """Whether a handle stays valid while its message is renewed. Java's brokers give others."""
+
     async def topic(self, name: str) -> TopicFacts | None:
         """Return a topic; None if it does not exist."""
 

@@ -18,7 +18,7 @@ from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.grpc.backend import Backend
 from reput.grpc.caller import Caller
-from reput.grpc.renewal import Renewals
+from reput.grpc.renewal import MARGIN_MS, Renewals
 from reput.remoting.channel import Channel
 
 IDLE_MS = 120_000
@@ -30,8 +30,11 @@ SDKs send a heartbeat every 10 s.
 """
 LOOK_S = 1.0
 """Interval of the checks for clients that are gone and messages to renew, in seconds."""
+RESTART_MS = 30_000
+"""Invisible time that messages have at least when the front stops, in ms."""
 ASK_MS = 3_000
 """Timeout of a request to a broker, in ms."""
+_NOWHERE = ("0.0.0.0", 0)
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +166,8 @@ class Clients:
         clock: The clock.
         asked: Handles the requests of brokers to clients.
         leave: Called with a client that is gone, before its connections are closed.
-        renew: Called regularly with a client that has messages to renew.
+        renew: Called with a client that has messages to renew, and a time in ms: those that end
+            within it are renewed.
     """
 
     def __init__(
@@ -172,7 +176,7 @@ class Clients:
         clock: Clock,
         asked: Asked,
         leave: Callable[[Client], Awaitable[None]],
-        renew: Callable[[Client], Awaitable[None]],
+        renew: Callable[[Client, int], Awaitable[None]],
     ) -> None:
         self._backend = backend
         self._clock = clock
@@ -180,6 +184,9 @@ class Clients:
         self._leave = leave
         self._renew = renew
         self._by_id: dict[str, Client] = {}
+        self._kept: dict[str, Renewals] = {}
+        """Messages of clients before a restart, by the ids of those that have not come yet."""
+        self._kept_until_ms = 0
         self._task: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -197,12 +204,43 @@ class Clients:
 
     async def stop(self) -> None:
         """End all clients."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._stop_looking()
         for client in list(self._by_id.values()):
             self.end(client)
         await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    async def suspend(self) -> dict[str, Any]:
+        """Close the connections of all clients; return the messages that they keep, for ``resume``.
+
+        The messages stay invisible for long enough to start again.
+        """
+        await self._stop_looking()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        kept = {client_id: renewals.dump() for client_id, renewals in self._kept.items()}
+        for client in list(self._by_id.values()):
+            try:
+                await self._renew(client, RESTART_MS)
+            except Exception:  # noqa: BLE001 - a failure with one client is not one with others
+                _log.exception("%r: its messages were not renewed", client)
+            kept[client.client_id] = client.renewals.dump()
+            client.close()
+        self._by_id.clear()
+        return {client_id: entries for client_id, entries in kept.items() if entries}
+
+    def resume(self, kept: dict[str, Any]) -> None:
+        """Give the clients of before a restart their messages, as soon as they come.
+
+        Raises:
+            ValueError: ``suspend`` has not returned that.
+            TypeError: As well.
+        """
+        self._kept = {client_id: Renewals.load(entries) for client_id, entries in kept.items()}
+        self._kept_until_ms = self._clock.monotonic_ms() + SILENT_MS
+
+    async def _stop_looking(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     def of(self, call: Caller) -> Client:
         """Return the client of a call.
@@ -214,6 +252,7 @@ class Clients:
         if client is None:
             limits.GRPC_CLIENTS.check(len(self._by_id) + 1)
             client = Client(call, self._backend, self._asked)
+            client.renewals = self._kept.pop(call.client_id, client.renewals)
             self._by_id[call.client_id] = client
         client.seen_ms = self._clock.monotonic_ms()
         return client
@@ -222,9 +261,12 @@ class Clients:
         """Forget a client: its messages become visible soon, and its connections are closed."""
         if client in self:
             del self._by_id[client.client_id]
-            task = asyncio.ensure_future(self._end(client))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._begin_end(client)
+
+    def _begin_end(self, client: Client) -> None:
+        task = asyncio.ensure_future(self._end(client))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _end(self, client: Client) -> None:
         try:
@@ -242,7 +284,14 @@ class Clients:
     async def look(self) -> None:
         """End the clients that are gone, and renew the messages of the others."""
         now_ms = self._clock.monotonic_ms()
+        if self._kept and now_ms > self._kept_until_ms:
+            for client_id, renewals in self._kept.items():
+                gone = Client(Caller(client_id, "", _NOWHERE, _NOWHERE), self._backend, self._asked)
+                gone.renewals = renewals
+                self._begin_end(gone)
+            self._kept = {}
         for client in list(self._by_id.values()):
+            client.renewals.drop_lost(self._clock.now_ms())
             silent_ms = 0 if client.telemetry is not None else now_ms - client.seen_ms
             if silent_ms > IDLE_MS:
                 _log.info("%r sent nothing for %d ms: forgotten", client, IDLE_MS)
@@ -252,6 +301,6 @@ class Clients:
                 if silent_ms > SILENT_MS:
                     await self._leave(client)
                 elif client.renewals.is_due(self._clock.now_ms()):
-                    await self._renew(client)
+                    await self._renew(client, MARGIN_MS)
             except Exception:  # noqa: BLE001 - a failure with one client is not one with others
                 _log.exception("%r: its messages were not renewed", client)

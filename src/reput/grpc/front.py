@@ -56,7 +56,7 @@ class Front:
             clock,
             asked=self._answers.ask,
             leave=self._leave,
-            renew=lambda client: receiving.renew(client, clock),
+            renew=lambda client, margin_ms: receiving.renew(client, clock, margin_ms),
         )
         handlers: dict[str, Handler] = {
             "QueryRoute": self._query_route,
@@ -87,6 +87,11 @@ class Front:
         """Forget all clients."""
         await self.clients.stop()
         await asyncio.gather(*self._giving_back, return_exceptions=True)
+
+    async def suspend(self) -> dict[str, Any]:
+        """Stop for a restart; return what ``clients.resume`` needs then, as values of JSON."""
+        await asyncio.gather(*self._giving_back, return_exceptions=True)
+        return await self.clients.suspend()
 
     # Calls ------------------------------------------------------------------------------------
 
@@ -303,11 +308,9 @@ class Front:
         wanted = receiving.wanted(caller, request, group, self._clock)
         pop = lite.pop if lite.is_lite(client) else receiving.pop
         popping = asyncio.ensure_future(pop(client, wanted, self._clock))
-        try:
-            received = await asyncio.shield(popping)
-        except asyncio.CancelledError:
-            self._keep(self._give_back(client, wanted, popping))
-            raise
+        # Until the last byte is on its way, the end of the call or connection gives them back.
+        call.on_cancel = lambda: self._keep(self._give_back(client, wanted, popping))
+        received = await asyncio.shield(popping)
         delivered, unwanted, dead = receiving.split(received, wanted)
         for item in unwanted:
             await receiving.ack(client, group.name, wanted.topic, item.receipt)
@@ -319,19 +322,19 @@ class Front:
                 Code.MESSAGE_NOT_FOUND, "no match message" if received else "no new message"
             )
         if call.has_ended:
-            self._keep(self._give_back(client, wanted, popping))
             return []
         return [
             {"status": statuses.OK},
-            *(self._deliver(client, wanted, item) for item in delivered),
+            *(self._deliver(call, client, wanted, item) for item in delivered),
         ]
 
-    def _deliver(self, client: Client, wanted: Wanted, item: Received) -> dict[str, Any]:
+    def _deliver(
+        self, call: Call, client: Client, wanted: Wanted, item: Received
+    ) -> dict[str, Any]:
         receipt = str(item.receipt)
         if wanted.renews:
-            client.renewals.add(
-                wanted.group.name, wanted.topic, receipt, item.due_ms, self._clock.now_ms()
-            )
+            group, now_ms = wanted.group.name, self._clock.now_ms()
+            client.renewals.add(group, wanted.topic, receipt, item.due_ms, now_ms, call.peer)
         return {
             "message": conversion.incoming(
                 item.message,
@@ -352,17 +355,33 @@ class Front:
     ) -> None:
         """Make messages visible again that were popped for a call that has ended."""
         try:
-            receipts = [item.receipt for item in await popping]
-            await receiving.give_back(client, wanted.group.name, wanted.topic, receipts)
-        except (StatusError, ReputError) as error:
-            _log.warning("messages of %r stay invisible for their time: %s", client, error)
+            received = await popping
+        except (StatusError, ReputError):
+            return  # it has popped nothing
+        group = wanted.group.name
+        for item in received:
+            client.renewals.drop(group, str(item.receipt))
+            await receiving.give_back(client, group, wanted.topic, item.receipt)
 
-    def _receipt(self, client: Client, group: str, text: str, lite_topic: str) -> Receipt:
-        """Return the present handle of a message. Raises ``StatusError``: it has expired."""
+    async def _receipt(
+        self, client: Client, group: str, topic: str, text: str, lite_topic: str
+    ) -> Receipt:
+        """Return the present handle of a message.
+
+        Raises:
+            StatusError: It has expired.
+            ReputError: There is no connection to the broker, or no reply.
+        """
         receipt = Receipt.parse(client.renewals.current(group, text))
         if lite_topic and not receipt.lite_topic:  # of Java's proxy
             receipt = replace(receipt, lite_topic=lite_topic)
-        receipt.check(self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        is_over = receipt.visible_ms <= now_ms
+        if is_over and not receipt.lite_topic and self._backend.keeps_handles:
+            # It may have been renewed before a restart: the broker knows.
+            time_ms = receiving.AUTO_RENEW_MS
+            return await receiving.change(client, group, topic, receipt, time_ms, keeps_handle=True)
+        receipt.check(now_ms)
         return receipt
 
     async def _ack_message(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
@@ -371,7 +390,8 @@ class Front:
         for entry in request.get("entries", ()):
             text = entry.get("receipt_handle", "")
             try:
-                receipt = self._receipt(client, group, text, entry.get("lite_topic", ""))
+                lite_topic = entry.get("lite_topic", "")
+                receipt = await self._receipt(client, group, topic, text, lite_topic)
                 await receiving.ack(client, group, topic, receipt)
                 client.renewals.drop(group, text)
                 status: dict[str, Any] = statuses.OK
@@ -407,7 +427,8 @@ class Front:
                     f"the invisibleTime is {invisible_ms} ms; allowed: 0 to "
                     f"{receiving.INVISIBLE_MS[1]}",
                 )
-            receipt = self._receipt(client, group, text, request.get("lite_topic", ""))
+            lite_topic = request.get("lite_topic", "")
+            receipt = await self._receipt(client, group, topic, text, lite_topic)
             changed = await receiving.change(
                 client,
                 group,
@@ -425,7 +446,8 @@ class Front:
     async def _forward(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
         client, group, topic = self._place(caller, request)
         text = request.get("receipt_handle", "")
-        receipt = self._receipt(client, group, text, request.get("lite_topic", ""))
+        lite_topic = request.get("lite_topic", "")
+        receipt = await self._receipt(client, group, topic, text, lite_topic)
         await receiving.forward(client, group, topic, receipt, request.get("message_id", ""))
         client.renewals.drop(group, text)
         return {}

@@ -19,6 +19,8 @@ class LocalBackend:
         broker: The broker, which has started.
     """
 
+    keeps_handles = True
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._buffer = bytearray(READ_BYTES)

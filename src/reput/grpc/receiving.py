@@ -3,10 +3,11 @@
 Source: rocketmq-proxy 5.5.0 ``ReceiveMessageActivity``, ``ConsumerProcessor``.
 """
 
+import dataclasses
 import logging
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from reput.client.core import pop_handles, requests
@@ -30,6 +31,7 @@ from reput.grpc.backend import GroupFacts
 from reput.grpc.caller import Caller
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
+from reput.grpc.renewal import MARGIN_MS
 from reput.grpc.statuses import Code, StatusError
 
 AUTO_RENEW_MS = 60_000
@@ -225,6 +227,7 @@ async def change(
     invisible_ms: int,
     *,
     suspends: bool = False,
+    keeps_handle: bool = False,
 ) -> Receipt:
     """Change the invisible time of a message, from now on; return its new handle.
 
@@ -235,6 +238,7 @@ async def change(
         receipt: The handle.
         invisible_ms: The time, in ms.
         suspends: Whether the next delivery does not count as an attempt.
+        keeps_handle: Whether the old handle stays valid, if the broker is able to do that.
 
     Raises:
         StatusError: It is not held any more, or the broker refused.
@@ -250,12 +254,17 @@ async def change(
         invisible_time=invisible_ms,
         suspend=suspends or None,
         lite_topic=receipt.lite_topic or None,
+        keeps_handle=keeps_handle or None,
     )
     request = requests.make(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
     reply = await client.ask(handle.broker_name, request)
     statuses.check(reply, of_receipt=True)
     answer = headers.decode(ChangeInvisibleTimeReplyHeader, reply.ext_fields)
-    return replace(receipt, handle=pop_handles.changed(handle, answer))
+    if keeps_handle and answer.pop_time == handle.pop_ms:
+        renewed = dataclasses.replace(handle, invisible_ms=answer.invisible_time)
+    else:
+        renewed = pop_handles.changed(handle, answer)
+    return dataclasses.replace(receipt, handle=renewed)
 
 
 async def forward(
@@ -280,18 +289,24 @@ async def forward(
     await ack(client, group, topic, receipt)
 
 
-async def give_back(client: Client, group: str, topic: str, receipts: Sequence[Receipt]) -> None:
-    """Make messages visible soon; the attempt is not counted."""
-    for receipt in receipts:
+async def give_back(client: Client, group: str, topic: str, receipt: Receipt) -> None:
+    """Make a message visible soon, unless it is acknowledged; the attempt is not counted."""
+    try:
         await change(client, group, topic, receipt, GIVEN_BACK_MS, suspends=True)
+    except StatusError as error:
+        if error.code is not Code.INVALID_RECEIPT_HANDLE:
+            _log.warning("%s of %r stays invisible for its time: %s", receipt, client, error)
+    except ReputError as error:
+        _log.warning("%s of %r stays invisible for its time: %s", receipt, client, error)
 
 
-async def renew(client: Client, clock: Clock) -> None:
-    """Renew the invisible times of a client's messages that end soon."""
-    for held, invisible_ms in client.renewals.due(clock.now_ms()):
+async def renew(client: Client, clock: Clock, margin_ms: int = MARGIN_MS) -> None:
+    """Renew the invisible times of a client's messages that end within ``margin_ms``."""
+    for held, invisible_ms in client.renewals.due(clock.now_ms(), margin_ms):
+        receipt = Receipt.parse(held.receipt)
         try:
             receipt = await change(
-                client, held.group, held.topic, Receipt.parse(held.receipt), invisible_ms
+                client, held.group, held.topic, receipt, invisible_ms, keeps_handle=True
             )
         except (ReputError, StatusError):
             held.failure_count += 1
@@ -303,7 +318,4 @@ async def renew(client: Client, clock: Clock) -> None:
 async def leave(client: Client) -> None:
     """Make the messages of a client that is gone visible soon."""
     for held in client.renewals.take_all():
-        try:
-            await give_back(client, held.group, held.topic, [Receipt.parse(held.receipt)])
-        except (ReputError, StatusError) as error:
-            _log.warning("a message of %r stays invisible for its time: %s", client, error)
+        await give_back(client, held.group, held.topic, Receipt.parse(held.receipt))

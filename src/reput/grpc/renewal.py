@@ -1,12 +1,17 @@
 """Messages whose invisible time the front renews, while their consumer works on them.
 
-A consumer receives with ``auto_renew``: it does not know how long it will take. Each renewal gives
-a message another handle, which the consumer does not get: it names the first one.
+A consumer receives with ``auto_renew``: it does not know how long it will take. Java's brokers give
+a message another handle with each renewal, which the consumer does not get: it names the first one.
+
+A message that its consumer perhaps did not get, because the connection broke, is not renewed: it
+becomes visible when its time is over.
 
 Source: rocketmq-proxy 5.5.0 ``DefaultReceiptHandleManager``.
 """
 
+import itertools
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from reput import limits
 
@@ -17,6 +22,14 @@ STEPS_MS = (60_000, 180_000, 300_000, 600_000, 1_800_000, 3_600_000)
 LONGEST_MS = 3 * 3_600_000
 """Time after which a message is not renewed any more, in ms."""
 FAILURES_MAX = 3
+ARRIVAL_MS = 5_000
+"""Age of a delivery from which the loss of its connection says nothing about it, in ms."""
+
+
+class Connection(Protocol):
+    """The connection of a delivery."""
+
+    is_closed: bool
 
 
 @dataclass(slots=True)
@@ -31,6 +44,7 @@ class Held:
         since_ms: When it was received, in ms since the epoch.
         renewal_count: Number of renewals.
         failure_count: Number of failures since the last one.
+        connection_number: Number of the connection that it was sent over; 0: before a restart.
     """
 
     group: str
@@ -40,6 +54,7 @@ class Held:
     since_ms: int
     renewal_count: int = 0
     failure_count: int = 0
+    connection_number: int = 0
 
 
 class Renewals:
@@ -47,17 +62,44 @@ class Renewals:
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], Held] = {}
+        self._connections: dict[Connection, tuple[int, int]] = {}
+        """Number, and time of the last delivery in ms, of the connections used recently."""
+        self._numbers = itertools.count(1)
         self._first_due_ms = 0
 
     def __len__(self) -> int:
         """Return the number of messages."""
         return len(self._held)
 
-    def add(self, group: str, topic: str, receipt: str, due_ms: int, now_ms: int) -> None:
+    def add(
+        self,
+        group: str,
+        topic: str,
+        receipt: str,
+        due_ms: int,
+        now_ms: int,
+        connection: Connection | None = None,
+    ) -> None:
         """Renew a message from now on; beyond the limit of a client it is not renewed."""
         if len(self._held) < limits.GRPC_RENEWED.maximum:
-            self._held[group, receipt] = Held(group, topic, receipt, due_ms, now_ms)
+            held = Held(group, topic, receipt, due_ms, now_ms)
+            self._held[group, receipt] = held
             self._first_due_ms = min(self._first_due_ms or due_ms, due_ms)
+            if connection is not None:
+                known = self._connections.get(connection)
+                held.connection_number = next(self._numbers) if known is None else known[0]
+                self._connections[connection] = held.connection_number, now_ms
+
+    def drop_lost(self, now_ms: int) -> None:
+        """Renew no more what may have been lost with its connection; to be called each second."""
+        for connection, (number, last_ms) in list(self._connections.items()):
+            is_recent = now_ms - last_ms < ARRIVAL_MS
+            if connection.is_closed or not is_recent:
+                del self._connections[connection]
+            if connection.is_closed and is_recent:
+                for key, held in list(self._held.items()):
+                    if held.connection_number == number and now_ms - held.since_ms < ARRIVAL_MS:
+                        del self._held[key]
 
     def current(self, group: str, receipt: str) -> str:
         """Return the present handle of a message, for the one that its consumer has got."""
@@ -74,18 +116,36 @@ class Renewals:
         self._held.clear()
         return held
 
+    def dump(self) -> list[list[Any]]:
+        """Return the messages as values of JSON."""
+        return [
+            [group, receipt, held.topic, held.receipt, held.due_ms, held.since_ms,
+             held.renewal_count]
+            for (group, receipt), held in self._held.items()
+        ]  # fmt: skip
+
+    @classmethod
+    def load(cls, entries: list[list[Any]]) -> "Renewals":
+        """Return the messages that ``dump`` has returned. Raises ``ValueError``, ``TypeError``."""
+        renewals = cls()
+        for group, receipt, topic, current, due_ms, since_ms, count in entries:
+            held = Held(group, topic, current, int(due_ms), int(since_ms), int(count))
+            renewals._held[group, receipt] = held
+        renewals.settle()
+        return renewals
+
     def is_due(self, now_ms: int) -> bool:
         """Return True if a message must be renewed now."""
         return bool(self._held) and self._first_due_ms - now_ms <= MARGIN_MS
 
-    def due(self, now_ms: int) -> list[tuple[Held, int]]:
-        """Return the messages to renew now, each with its next invisible time in ms.
+    def due(self, now_ms: int, margin_ms: int = MARGIN_MS) -> list[tuple[Held, int]]:
+        """Return the messages that end within ``margin_ms``, each with its next time in ms.
 
         Messages that were renewed for long enough are forgotten.
         """
         due = []
         for key, held in list(self._held.items()):
-            if held.due_ms - now_ms > MARGIN_MS:
+            if held.due_ms - now_ms > margin_ms:
                 continue
             if now_ms - held.since_ms > LONGEST_MS or held.failure_count >= FAILURES_MAX:
                 del self._held[key]

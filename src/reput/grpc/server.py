@@ -1,12 +1,22 @@
 """The port of the front of a broker in the same process."""
 
+import json
+import logging
+from pathlib import Path
+
+from reput import small_file
 from reput.broker.server import Broker
+from reput.errors import WriteFailed
 from reput.grpc.front import Front
 from reput.grpc.local import LocalBackend
 from reput.remoting.http2.server import GrpcServer
 
 GRACE_S = 1.0
 """Time that running calls have when the server stops, in seconds."""
+KEPT = "config/grpcReceipts.json"
+"""File of the messages that clients keep over a restart; in the folder of the store."""
+
+_log = logging.getLogger(__name__)
 
 
 class FrontServer:
@@ -19,6 +29,7 @@ class FrontServer:
 
     def __init__(self, broker: Broker, port: int) -> None:
         self.front = Front(LocalBackend(broker), broker.clock)
+        self._path = Path(broker.settings.store.store_path_root_dir) / KEPT
         self._server = GrpcServer(
             self.front.service,
             host=broker.settings.broker.bind_address,
@@ -38,10 +49,28 @@ class FrontServer:
         Raises:
             OSError: The port is in use.
         """
+        self._resume()
         await self._server.start()
         self.front.start()
 
     async def stop(self) -> None:
-        """Stop: before the broker, so that its clients' messages become visible."""
+        """Stop, before the broker: it stores what the clients' messages need over a restart."""
         await self._server.stop(GRACE_S)
-        await self.front.stop()
+        kept = await self.front.suspend()
+        if not kept:
+            return
+        try:
+            small_file.replace_file(self._path, json.dumps(kept).encode())
+        except WriteFailed as error:
+            _log.error("messages of clients come again when their time is over: %s", error)
+
+    def _resume(self) -> None:
+        """Give clients the messages that they had when the broker stopped."""
+        try:
+            data = self._path.read_bytes()
+            self._path.unlink()
+            self.front.clients.resume(json.loads(data))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            _log.error("%s: its messages come again when their time is over: %s", self._path, error)

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 import broker_subject
 from broker_subject import Subject
-from pop_client import INVISIBLE_MS, ack, ack_batch, pop, pop_reply
+from pop_client import INVISIBLE_MS, ack, ack_batch, change, pop, pop_reply
 from remoting_subject import GUARD_S, until
 from reput.broker.pop import pops as broker_pop
 from reput.clock import ManualClock
@@ -151,6 +151,48 @@ async def test_a_held_pop_gets_due_messages(tmp_path: Path) -> None:
         (again,) = await pop(subject, poll_time=15_000)
         assert again.message.reconsume_times == 1
         assert again.message.store_timestamp >= int(popped.handle.split(" ")[1]) + 300
+
+
+async def test_a_renewed_handle_stays_valid_over_a_restart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with broker_subject.running(tmp_path, clock=clock) as subject:
+        await fill(subject)
+        taken = {popped.body: popped for popped in await pop(subject)}
+        assert (await ack(subject, taken[b"0"])).code == ResponseCode.SUCCESS
+        clock.advance(INVISIBLE_MS - 1)
+        reply, _ = await change(subject, taken[b"2"], 10 * INVISIBLE_MS, keeps_handle=True)
+        assert reply.ext_fields == {
+            "popTime": f"{START_MS}",
+            "invisibleTime": f"{11 * INVISIBLE_MS - 1}",
+            "reviveQid": taken[b"2"].handle.split(" ")[3],
+        }
+        begin = subject.broker.store.log.written_offset
+        again, _ = await change(subject, taken[b"4"], 10 * INVISIBLE_MS, keeps_handle=True)
+        assert again.ext_fields == reply.ext_fields  # popped together, and renewed together
+        assert subject.broker.store.log.written_offset == begin
+    async with broker_subject.running(tmp_path, clock=clock) as subject:
+        later(subject, clock, 2 * INVISIBLE_MS)
+        assert await bodies_of(subject) == [b"1", b"3", b"5"]  # of the other queue
+        assert (await ack(subject, taken[b"2"])).code == ResponseCode.SUCCESS
+        refused, _ = await change(subject, taken[b"2"], 1, keeps_handle=True)
+        assert refused.code == ResponseCode.NO_MESSAGE
+    async with broker_subject.running(tmp_path, clock=clock) as subject:
+        later(subject, clock, 11 * INVISIBLE_MS)
+        assert await bodies_of(subject) == [b"1", b"3", b"4", b"5"]
+
+
+async def test_a_renewed_handle_stays_valid_in_order(timed: Subject, clock: ManualClock) -> None:
+    first, *_ = await pop(timed, queue_id=0, order=True)
+    clock.advance(INVISIBLE_MS - 1)
+    reply, _ = await change(timed, first, INVISIBLE_MS, keeps_handle=True)
+    assert reply.code == ResponseCode.SUCCESS
+    later(timed, clock, INVISIBLE_MS - 1)
+    assert await pop(timed, queue_id=0, order=True) == []
+    later(timed, clock, 1)
+    assert await bodies_of(timed, queue_id=0, order=True) == [b"0", b"2", b"4"]
+    refused, _ = await change(timed, first, INVISIBLE_MS, keeps_handle=True)
+    assert refused.code == ResponseCode.NO_MESSAGE
 
 
 async def test_invisible_time_begins_at_the_pop(timed: Subject, clock: ManualClock) -> None:

@@ -1,12 +1,14 @@
 """Clients that are gone are forgotten, and a failure with one does not keep the others."""
 
 import asyncio
+from dataclasses import dataclass
 
 from reput.clock import ManualClock
 from reput.errors import RequestTimedOut
 from reput.grpc.backend import GroupFacts, TopicFacts
 from reput.grpc.caller import Caller
 from reput.grpc.clients import IDLE_MS, SILENT_MS, Client, Clients
+from reput.grpc.renewal import ARRIVAL_MS, LONGEST_MS, Renewals
 from reput.grpc.statuses import Code, StatusError
 from reput.remoting.channel import Channel, Owner
 
@@ -43,7 +45,7 @@ class Fixture:
         if self.failure is not None:
             raise self.failure
 
-    async def _renew(self, client: Client) -> None:
+    async def _renew(self, client: Client, margin_ms: int) -> None:
         self.renewed.append(client.client_id)
         if self.failure is not None:
             raise self.failure
@@ -96,3 +98,34 @@ def test_a_message_that_is_due_is_renewed() -> None:
         assert fixture.renewed == ["a"]
 
     asyncio.run(check())
+
+
+@dataclass(eq=False)
+class Connection:
+    """The connection of a delivery."""
+
+    is_closed: bool = False
+
+
+def test_a_message_that_may_be_lost_with_its_connection_is_not_renewed() -> None:
+    renewals = Renewals()
+    broken, other = Connection(), Connection()
+    for name, connection, now_ms in (
+        ("arrived", broken, 0),
+        ("perhaps lost", broken, ARRIVAL_MS),
+        ("elsewhere", other, ARRIVAL_MS),
+    ):
+        renewals.add("group", "topic", name, now_ms + 60_000, now_ms, connection)
+    renewals.drop_lost(ARRIVAL_MS + 1)
+    broken.is_closed = True
+    renewals.drop_lost(ARRIVAL_MS + 2)
+    assert [held.receipt for held, _ in renewals.due(100_000)] == ["arrived", "elsewhere"]
+
+
+def test_renewals_are_bounded_as_in_java() -> None:
+    renewals = Renewals()
+    renewals.add("group", "topic", "receipt", 60_000, 0)
+    (held, _), *_ = renewals.due(LONGEST_MS, LONGEST_MS)
+    renewals.renewed(held, "receipt", LONGEST_MS + 60_000)
+    assert renewals.due(LONGEST_MS + 60_001) == []
+    assert len(renewals) == 0

@@ -139,12 +139,14 @@ class Checkpoints:
     def add(self, checkpoint: Checkpoint) -> None:
         """Add a checkpoint; those of a revive queue arrive in queue order.
 
-        An older one with the same key is finished: it was ``carried``, and this is its remainder.
+        An older one with the same key is finished: it was ``carried`` or renewed, and this is its
+        remainder.
         """
         older = self._by_key.get(checkpoint.key)
         if older is not None:
             older.saved = older.all_bits
             self._settle(older, older.all_bits)
+            self._unsaved.pop(older, None)
         self._by_key[checkpoint.key] = checkpoint
         self._open_count += 1
         self._queues.setdefault(checkpoint.revive_queue_id, deque()).append(checkpoint)
@@ -169,13 +171,12 @@ class Checkpoints:
         self._unsaved[checkpoint] = None
         return True
 
-    def holds(self, key: Key, queue_offset: int) -> bool:
-        """Return True if a message is neither acknowledged nor copied to the retry topic."""
+    def holding(self, key: Key, queue_offset: int) -> Checkpoint | None:
+        """Return the checkpoint of a message; None if it was acknowledged or delivered again."""
         checkpoint = self._by_key.get(key)
-        return (
-            checkpoint is not None
-            and checkpoint.bits_of(queue_offset, 1) & ~checkpoint.settled != 0
-        )
+        if checkpoint is None or not checkpoint.bits_of(queue_offset, 1) & ~checkpoint.settled:
+            return None
+        return checkpoint
 
     def apply_ack(self, ack: AckRecord) -> None:
         """Apply an ack record of the revive topic; it follows its checkpoint there."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from reput import limits
 from reput.broker.parts import Parts
-from reput.broker.pop.checkpoints import Key
+from reput.broker.pop.checkpoints import Checkpoint, Key
 from reput.broker.processors import lite
 from reput.errors import RequestRefused
 from reput.format import command as commands, headers, pop_codec
@@ -24,6 +24,10 @@ from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, BatchAck, Handle
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import chunks
 from reput.remoting.server import LongReply
+from reput.store.incoming import PutResult
+
+RENEWED_TOGETHER_MS = 1_000
+"""Difference between new invisible times below which the later one is not stored, in ms."""
 
 
 def ack_message(parts: Parts, channel: Channel, request: Command) -> Command:
@@ -165,13 +169,12 @@ def _replace_checkpoint(
 ) -> ChangeInvisibleTimeReplyHeader:
     revive = parts.pops.revive
     old = _key(header.topic, header.consumer_group, handle)
-    if not revive.checkpoints.holds(old, header.offset):
+    held = revive.checkpoints.holding(old, header.offset)
+    if held is None:
         # Java adds a second checkpoint, and the message would be delivered twice.
-        raise RequestRefused(
-            ResponseCode.NO_MESSAGE,
-            f"message {header.offset} of queue {header.queue_id} of {header.topic} is not held "
-            f"under {header.extra_info!r}: it was acknowledged, or its time is over",
-        )
+        raise _not_held(header)
+    if header.keeps_handle:
+        return _renew(parts, header, handle, held)
     now_ms = parts.clock.now_ms()
     pop_ms = now_ms
     new = Key(header.topic, header.consumer_group, header.queue_id, header.offset, pop_ms)
@@ -187,10 +190,7 @@ def _replace_checkpoint(
         now_ms,
         is_suspended=bool(header.suspend),
     )
-    if not put.status.is_stored:
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"no checkpoint: {put.status.name}: {put.reason}"
-        )
+    _check_put(put)
     parts.deliveries.stats.checkpointed(header.topic, header.consumer_group)
     revive.checkpoints.acknowledge(old, header.offset)
     _count(parts, header.topic, header.consumer_group, 1)
@@ -199,11 +199,45 @@ def _replace_checkpoint(
     )
 
 
+def _renew(
+    parts: Parts, header: ChangeInvisibleTimeHeader, handle: Handle, held: Checkpoint
+) -> ChangeInvisibleTimeReplyHeader:
+    """Postpone a checkpoint: its handles stay valid, after a restart too."""
+    now_ms = parts.clock.now_ms()
+    key, due_ms = held.key, now_ms + header.invisible_time
+    # Messages that were popped together are renewed together, each by a request.
+    if due_ms - held.due_ms >= RENEWED_TOGETHER_MS:
+        left = [held.queue_offsets[number] for number in held.left]
+        revive = parts.pops.revive
+        put = revive.hold(key, left, due_ms - key.pop_ms, held.revive_queue_id, now_ms)
+        _check_put(put)
+    else:
+        due_ms = held.due_ms
+    return ChangeInvisibleTimeReplyHeader(
+        pop_time=key.pop_ms, invisible_time=due_ms - key.pop_ms, revive_qid=handle.revive_queue_id
+    )
+
+
+def _not_held(header: ChangeInvisibleTimeHeader) -> RequestRefused:
+    return RequestRefused(
+        ResponseCode.NO_MESSAGE,
+        f"message {header.offset} of queue {header.queue_id} of {header.topic} is not held "
+        f"under {header.extra_info!r}: it was acknowledged, or its time is over",
+    )
+
+
+def _check_put(put: PutResult) -> None:
+    if not put.status.is_stored:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"no checkpoint: {put.status.name}: {put.reason}"
+        )
+
+
 def _postpone_in_order(
     parts: Parts, header: ChangeInvisibleTimeHeader, handle: Handle
 ) -> ChangeInvisibleTimeReplyHeader:
     visible_ms = parts.clock.now_ms() + header.invisible_time
-    parts.pops.orders.postpone(
+    is_held = parts.pops.orders.postpone(
         header.topic,
         header.consumer_group,
         header.queue_id,
@@ -211,6 +245,8 @@ def _postpone_in_order(
         handle.pop_ms,
         visible_ms,
     )
+    if header.keeps_handle and not is_held:
+        raise _not_held(header)
     parts.pops.arrived(header.topic, header.queue_id)
     return ChangeInvisibleTimeReplyHeader(
         pop_time=handle.pop_ms,
