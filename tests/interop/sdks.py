@@ -35,6 +35,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from interop import java_oracle
 from interop.java_oracle import HERE, cached
 from interop.other_clients import make, tool
+from reput.format.grpc_messages import Code
 
 TIMEOUT_S = 120.0
 PROGRAMS = HERE / "sdk"
@@ -55,7 +56,8 @@ class Refused(Exception):
         super().__init__(line["text"])
         self.kind: str = line["error"]
         """Class of the SDK's exception."""
-        self.code: int | None = line["code"]
+        code = line["code"]
+        self.code: int | None = Code[code].value if isinstance(code, str) else code
         """Status code; None if the SDK does not show it."""
 
 
@@ -273,6 +275,9 @@ class Consumer(Running):
         self.answer()
 
 
+ONE_SECOND_EACH = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1_000]}}
+
+
 class Sdk:
     """An SDK, as a program. Raises ``ClientUnavailable``."""
 
@@ -283,6 +288,14 @@ class Sdk:
     """Class and code of its exceptions. Code None: the SDK refuses it itself, or shows no code."""
     reads_large = True
     """Whether it receives a message of 4 MiB."""
+    lacks: Mapping[str, str] = {}
+    """What it does not have, by the word that tests ask for."""
+    retry_policy: Mapping[str, object] = ONE_SECOND_EACH
+    """Policy of a group, of one second between attempts, that its push consumers understand."""
+    pause_ms = 900
+    """Least time between attempts with that policy, in milliseconds."""
+    priorities = range(4)
+    """Priorities of messages that it can send."""
 
     command: Sequence[str | Path]
     environment: Mapping[str, str] = {}
@@ -435,6 +448,9 @@ class GoSdk(Sdk):
     """golang/v5 of rocketmq-clients, over TLS, as it is by default."""
 
     name = "go"
+    lacks: ClassVar = {
+        "ack errors": "defaultSimpleConsumer.Ack returns nil whatever the status of the reply"
+    }
     page = ("go", "main.go")
     tells_offset = True
     errors: ClassVar = {
@@ -466,6 +482,16 @@ class NodeSdk(Sdk):
     """rocketmq-client-nodejs."""
 
     name = "node"
+    # PushSubscriptionSettings.sync: "CustomizedBackoffRetryPolicy not yet implemented", so that a
+    # message in order is tried once. ExponentialBackoffRetryPolicy counts seconds, and ProcessQueue
+    # passes them on as milliseconds: there is no pause.
+    retry_policy: ClassVar = {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 1_000, "max": 1_000, "multiplier": 1},
+    }
+    pause_ms = 0
+    # PublishingMessage asks `!this.priority`: 0 is a message without priority.
+    priorities = range(1, 4)
     page = ("js", "page.js")
     tells_offset = True
     reads_large = False
@@ -526,3 +552,33 @@ class JavaSdk(Sdk):
         ]
         source = PROGRAMS / "java" / "Program.java"
         make([java_oracle.tool("javac"), *compiling, "-d", folder / "classes", source], folder)
+
+
+class RustSdk(Sdk):
+    """rocketmq of crates.io; for want of a push consumer, ``push`` receives in a loop."""
+
+    name = "rust"
+    page = ("rust", "src/main.rs")
+    lacks: ClassVar = {
+        "push": "it has no push consumer: simple_consumer.rs is its only one",
+        "change": "SimpleConsumer has no method to change an invisible time",
+        "recall": "Producer has no method to recall a message, and MessageBuilder no priority",
+        "priority": "MessageBuilder has no priority",
+        "groups": "Client::start does not fail without settings",
+    }
+    errors: ClassVar = {}
+
+    def __init__(self) -> None:
+        sources = [path for path in sorted((PROGRAMS / "rust").rglob("*")) if path.is_file()]
+        self._folder = cached("sdk-rust", sources, self._build)
+        self.command = [self._folder / "debug" / "program"]
+
+    def _build(self, folder: Path) -> None:
+        cargo = tool("cargo", "install Rust 1.80 or later (https://rustup.rs)")
+        make([cargo, "build", "-q", "--locked", "--target-dir", folder], PROGRAMS / "rust")
+
+    def example(self, folder: Path) -> Sequence[str | Path]:
+        """Return the command that runs the file ``page[1]`` of a folder."""
+        for name in ("Cargo.toml", "Cargo.lock"):
+            shutil.copy(PROGRAMS / "rust" / name, folder)
+        return ["cargo", "run", "-q", "--locked", "--target-dir", self._folder]

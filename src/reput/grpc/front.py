@@ -20,12 +20,13 @@ from reput.clock import Clock
 from reput.errors import InvalidOption, ReputError
 from reput.format import protobuf
 from reput.format.grpc_messages import METHODS, SERVICE, ClientType
-from reput.format.message import Host
+from reput.format.message import Host, StoredMessage
 from reput.grpc import conversion, lite, receiving, routes, settings, statuses, validation
 from reput.grpc.backend import Backend, GroupFacts, TopicFacts
 from reput.grpc.caller import Caller
 from reput.grpc.clients import Client, Clients
 from reput.grpc.conversion import Receipt
+from reput.grpc.encodings import readable
 from reput.grpc.receiving import Received, Wanted
 from reput.grpc.sending import Sender
 from reput.grpc.statuses import Code, StatusError
@@ -321,15 +322,19 @@ class Front:
             raise StatusError(
                 Code.MESSAGE_NOT_FOUND, "no match message" if received else "no new message"
             )
+        shown = [await readable(item.message, client.language) for item in delivered]
         if call.has_ended:
             return []
         return [
             {"status": statuses.OK},
-            *(self._deliver(call, client, wanted, item) for item in delivered),
+            *(
+                self._deliver(call, client, wanted, item, stored)
+                for item, stored in zip(delivered, shown, strict=True)
+            ),
         ]
 
     def _deliver(
-        self, call: Call, client: Client, wanted: Wanted, item: Received
+        self, call: Call, client: Client, wanted: Wanted, item: Received, message: StoredMessage
     ) -> dict[str, Any]:
         receipt = str(item.receipt)
         if wanted.renews:
@@ -337,7 +342,7 @@ class Front:
             client.renewals.add(group, wanted.topic, receipt, item.due_ms, now_ms, call.peer)
         return {
             "message": conversion.incoming(
-                item.message,
+                message,
                 topic=wanted.topic,
                 receipt_handle=receipt,
                 invisible_ms=wanted.invisible_ms,
