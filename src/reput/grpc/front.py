@@ -322,14 +322,14 @@ class Front:
             raise StatusError(
                 Code.MESSAGE_NOT_FOUND, "no match message" if received else "no new message"
             )
-        shown = [await readable(item.message, client.language) for item in delivered]
+        messages = [await readable(item.message, client.language) for item in delivered]
         if call.has_ended:
             return []
         return [
             {"status": statuses.OK},
             *(
                 self._deliver(call, client, wanted, item, stored)
-                for item, stored in zip(delivered, shown, strict=True)
+                for item, stored in zip(delivered, messages, strict=True)
             ),
         ]
 
