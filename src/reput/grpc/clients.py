@@ -166,8 +166,8 @@ class Clients:
         clock: The clock.
         asked: Handles the requests of brokers to clients.
         leave: Called with a client that is gone, before its connections are closed.
-        renew: Called with a client that has messages to renew, and a time in ms: those that end
-            within it are renewed.
+        renew: Called with a client that has messages to renew, and a time in ms: messages whose
+            invisible time ends within it are renewed.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Clients:
         self._renew = renew
         self._by_id: dict[str, Client] = {}
         self._kept: dict[str, Renewals] = {}
-        """Messages of clients before a restart, by the ids of those that have not come yet."""
+        """Messages of before a restart, by the id of their client, which has not come yet."""
         self._kept_until_ms = 0
         self._task: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()

@@ -1,4 +1,4 @@
-"""Compressed bodies: clients get those that their SDK can decompress, and the others plain.
+"""Compressed bodies: a client gets one as it is if its SDK can decompress it, else plain.
 
 Remoting producers compress with zlib, LZ4 or Zstandard; the protocol of 5.x clients has only one
 name for all of them, GZIP. Java's proxy passes them on as they are, and most SDKs fail.

@@ -26,7 +26,7 @@ ARRIVAL_MS = 5_000
 """Age of a delivery from which the loss of its connection says nothing about it, in ms."""
 
 
-class Connection(Protocol):
+class Closable(Protocol):
     """The connection of a delivery."""
 
     is_closed: bool
@@ -62,7 +62,7 @@ class Renewals:
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], Held] = {}
-        self._connections: dict[Connection, tuple[int, int]] = {}
+        self._connections: dict[Closable, tuple[int, int]] = {}
         """Number, and time of the last delivery in ms, of the connections used recently."""
         self._numbers = itertools.count(1)
         self._first_due_ms = 0
@@ -78,7 +78,7 @@ class Renewals:
         receipt: str,
         due_ms: int,
         now_ms: int,
-        connection: Connection | None = None,
+        connection: Closable | None = None,
     ) -> None:
         """Renew a message from now on; beyond the limit of a client it is not renewed."""
         if len(self._held) < limits.GRPC_RENEWED.maximum:

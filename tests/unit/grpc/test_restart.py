@@ -71,7 +71,7 @@ class Consumer:
 
 
 def revive(subject: Subject) -> None:
-    """Deliver again what is due."""
+    """Deliver messages again whose time is over."""
     broker = subject.broker
     while broker.loops.step_pops(broker.clock.now_ms()):
         broker.store.step_memory()
