@@ -558,15 +558,23 @@ class RustSdk(Sdk):
     """rocketmq of crates.io; for want of a push consumer, ``push`` receives in a loop."""
 
     name = "rust"
-    page = ("rust", "src/main.rs")
+    page = ("rust", "main.rs")
     lacks: ClassVar = {
         "push": "it has no push consumer: simple_consumer.rs is its only one",
         "change": "SimpleConsumer has no method to change an invisible time",
         "recall": "Producer has no method to recall a message, and MessageBuilder no priority",
         "priority": "MessageBuilder has no priority",
-        "groups": "Client::start does not fail without settings",
     }
-    errors: ClassVar = {}
+    reads_large = False
+    errors: ClassVar = {
+        "wrong type": ("Server", 40014),
+        "large body": ("Server", 41301),
+        "unknown topic": ("Server", 40402),
+        "system topic": ("Server", 40002),
+        "properties": ("Server", 43101),
+        "late": ("Server", 40012),
+        "unknown group": ("Server", 40003),
+    }
 
     def __init__(self) -> None:
         sources = [path for path in sorted((PROGRAMS / "rust").rglob("*")) if path.is_file()]
@@ -581,4 +589,6 @@ class RustSdk(Sdk):
         """Return the command that runs the file ``page[1]`` of a folder."""
         for name in ("Cargo.toml", "Cargo.lock"):
             shutil.copy(PROGRAMS / "rust" / name, folder)
+        (folder / "src").mkdir()
+        shutil.copy(folder / "main.rs", folder / "src")
         return ["cargo", "run", "-q", "--locked", "--target-dir", self._folder]

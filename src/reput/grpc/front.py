@@ -33,6 +33,9 @@ from reput.grpc.statuses import Code, StatusError
 from reput.grpc.telemetry import Answers, Stream
 from reput.remoting.http2.grpc import Call, Service, bidirectional, server_stream, unary
 
+GIVE_BACK_S = 0.2
+"""Time at a stop to give back the messages of calls that have ended, in seconds."""
+
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -91,8 +94,11 @@ class Front:
 
     async def suspend(self) -> dict[str, Any]:
         """Stop for a restart; return what ``clients.resume`` needs then, as values of JSON."""
+        if self._giving_back:  # some wait for pops that brokers hold
+            await asyncio.wait(self._giving_back, timeout=GIVE_BACK_S)
+        kept = await self.clients.suspend()
         await asyncio.gather(*self._giving_back, return_exceptions=True)
-        return await self.clients.suspend()
+        return kept
 
     # Calls ------------------------------------------------------------------------------------
 
@@ -301,11 +307,9 @@ class Front:
         client = self.clients.of(caller)
         group = await self._group(request.get("group", {}), caller)
         await self._topic(request.get("message_queue", {}).get("topic", {}))
-        if client.telemetry is None:
-            shown = settings.of_receive(client.settings, request)
-            if shown != client.settings:
-                client.settings = shown
-                await self._register(client)
+        if not settings.subscribes(client.settings, request):
+            client.settings = settings.of_receive(client.settings, request)
+            await self._register(client)
         wanted = receiving.wanted(caller, request, group, self._clock)
         pop = lite.pop if lite.is_lite(client) else receiving.pop
         popping = asyncio.ensure_future(pop(client, wanted, self._clock))

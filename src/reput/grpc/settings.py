@@ -92,25 +92,33 @@ def topics_of(settings: Mapping[str, Any]) -> list[str]:
     return [topic["name"] for topic in topics if topic.get("name")]
 
 
+def subscribes(known: Mapping[str, Any] | None, request: Mapping[str, Any]) -> bool:
+    """Return whether the known settings of a client name the topic of a ReceiveMessage."""
+    topic = request.get("message_queue", {}).get("topic", {})
+    entries = (known or {}).get("subscription", {}).get("subscriptions", ())
+    return any(entry.get("topic") == topic for entry in entries)
+
+
 def of_receive(known: Mapping[str, Any] | None, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a ReceiveMessage shows, if they are not the known ones.
+    """Return the settings that a ReceiveMessage shows, where the known ones do not name its topic.
 
     The SDK for Python begins to receive before its settings have come, and sends them only minutes
-    after a restart of the server.
+    after a restart of the server; those of the SDK for Rust never name a topic.
 
     Args:
         known: Settings of the client; None before there are any.
         request: The request.
     """
-    group, topic = request.get("group", {}), request.get("message_queue", {}).get("topic", {})
     before = (known or {}).get("subscription", {}).get("subscriptions", ())
-    if known and any(entry.get("topic") == topic for entry in before):
-        return dict(known)
+    topic = request.get("message_queue", {}).get("topic", {})
     entry = {"topic": topic, "expression": request.get("filter_expression", {})}
     is_push = request.get("auto_renew", False)
     return {
         "client_type": int(ClientType.PUSH_CONSUMER if is_push else ClientType.SIMPLE_CONSUMER),
-        "subscription": {"group": group, "subscriptions": [*before, entry]},
+        "subscription": {
+            "group": request.get("group", {}),
+            "subscriptions": [*before, entry],
+        },
     }
 
 
