@@ -204,7 +204,7 @@ class Clients:
 
     async def stop(self) -> None:
         """End all clients."""
-        await self._stop_looking()
+        await self.stop_looking()
         for client in list(self._by_id.values()):
             self.end(client)
         await asyncio.gather(*self._leaving, return_exceptions=True)
@@ -214,7 +214,7 @@ class Clients:
 
         The messages stay invisible for long enough to start again.
         """
-        await self._stop_looking()
+        await self.stop_looking()
         await asyncio.gather(*self._leaving, return_exceptions=True)
         kept = {client_id: renewals.dump() for client_id, renewals in self._kept.items()}
         for client in list(self._by_id.values()):
@@ -237,7 +237,8 @@ class Clients:
         self._kept = {client_id: Renewals.load(entries) for client_id, entries in kept.items()}
         self._kept_until_ms = self._clock.monotonic_ms() + SILENT_MS
 
-    async def _stop_looking(self) -> None:
+    async def stop_looking(self) -> None:
+        """Look no more for clients that are gone, as all connections end now."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -291,7 +292,7 @@ class Clients:
                 self._begin_end(gone)
             self._kept = {}
         for client in list(self._by_id.values()):
-            client.renewals.drop_lost(self._clock.now_ms())
+            client.renewals.leave_lost(self._clock.now_ms())
             silent_ms = 0 if client.telemetry is not None else now_ms - client.seen_ms
             if silent_ms > IDLE_MS:
                 _log.info("%r sent nothing for %d ms: forgotten", client, IDLE_MS)

@@ -4,7 +4,7 @@ A consumer receives with ``auto_renew``: it does not know how long it will take.
 a message another handle with each renewal, which the consumer does not get: it names the first one.
 
 A message that its consumer perhaps did not get, because the connection broke, is not renewed: it
-becomes visible when its time is over.
+becomes visible when its time is over, or sooner if the consumer is gone.
 
 Source: rocketmq-proxy 5.5.0 ``DefaultReceiptHandleManager``.
 """
@@ -45,6 +45,7 @@ class Held:
         renewal_count: Number of renewals.
         failure_count: Number of failures since the last one.
         connection_number: Number of the connection that it was sent over; 0: before a restart.
+        is_renewed: Whether it certainly arrived, or may still do so.
     """
 
     group: str
@@ -55,6 +56,7 @@ class Held:
     renewal_count: int = 0
     failure_count: int = 0
     connection_number: int = 0
+    is_renewed: bool = True
 
 
 class Renewals:
@@ -90,16 +92,16 @@ class Renewals:
                 held.connection_number = next(self._numbers) if known is None else known[0]
                 self._connections[connection] = held.connection_number, now_ms
 
-    def drop_lost(self, now_ms: int) -> None:
+    def leave_lost(self, now_ms: int) -> None:
         """Renew no more what may have been lost with its connection; to be called each second."""
         for connection, (number, last_ms) in list(self._connections.items()):
             is_recent = now_ms - last_ms < ARRIVAL_MS
             if connection.is_closed or not is_recent:
                 del self._connections[connection]
             if connection.is_closed and is_recent:
-                for key, held in list(self._held.items()):
+                for held in self._held.values():
                     if held.connection_number == number and now_ms - held.since_ms < ARRIVAL_MS:
-                        del self._held[key]
+                        held.is_renewed = False
 
     def current(self, group: str, receipt: str) -> str:
         """Return the present handle of a message, for the one that its consumer has got."""
@@ -122,6 +124,7 @@ class Renewals:
             [group, receipt, held.topic, held.receipt, held.due_ms, held.since_ms,
              held.renewal_count]
             for (group, receipt), held in self._held.items()
+            if held.is_renewed
         ]  # fmt: skip
 
     @classmethod
@@ -149,6 +152,10 @@ class Renewals:
                 continue
             if now_ms - held.since_ms > LONGEST_MS or held.failure_count >= FAILURES_MAX:
                 del self._held[key]
+                continue
+            if not held.is_renewed:
+                if held.due_ms <= now_ms:
+                    del self._held[key]
                 continue
             due.append((held, STEPS_MS[min(held.renewal_count, len(STEPS_MS) - 1)]))
         return due

@@ -55,6 +55,7 @@ class FrontServer:
 
     async def stop(self) -> None:
         """Stop, before the broker: it stores what the clients' messages need over a restart."""
+        await self.front.clients.stop_looking()
         await self._server.stop(GRACE_S)
         kept = await self.front.suspend()
         if not kept:

@@ -116,10 +116,14 @@ def test_a_message_that_may_be_lost_with_its_connection_is_not_renewed() -> None
         ("elsewhere", other, ARRIVAL_MS),
     ):
         renewals.add("group", "topic", name, now_ms + 60_000, now_ms, connection)
-    renewals.drop_lost(ARRIVAL_MS + 1)
+    renewals.leave_lost(ARRIVAL_MS + 1)
     broken.is_closed = True
-    renewals.drop_lost(ARRIVAL_MS + 2)
-    assert [held.receipt for held, _ in renewals.due(100_000)] == ["arrived", "elsewhere"]
+    renewals.leave_lost(ARRIVAL_MS + 2)
+    assert [held.receipt for held, _ in renewals.due(60_000)] == ["arrived", "elsewhere"]
+    assert [entry[1] for entry in renewals.dump()] == ["arrived", "elsewhere"]
+    assert len(renewals) == 3  # it is given back when the client is gone
+    renewals.due(60_000 + ARRIVAL_MS)
+    assert [held.receipt for held in renewals.take_all()] == ["arrived", "elsewhere"]
 
 
 def test_renewals_are_bounded_as_in_java() -> None:
