@@ -623,6 +623,12 @@ GRPC_RENEWED = Limit(
     20_000,
     scope="connection",
 )
+PROXY_KNOWN = Limit(
+    "proxy_known",
+    "topics, and groups, that a proxy knows at once; the oldest make room",
+    20_000,
+    scope="server",
+)
 GRPC_STREAM_MESSAGES = Limit(
     "grpc_stream_messages", "messages of a gRPC call in a second, to methods that take many", 1_000
 )

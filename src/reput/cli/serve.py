@@ -1,4 +1,4 @@
-"""``reput up``, ``reput namesrv`` and ``reput broker``: the servers, in the foreground.
+"""``reput up``, ``namesrv``, ``broker`` and ``proxy``: the servers, in the foreground.
 
 This module reads their command lines, and ``serving`` runs them. It uses argparse, as importing
 typer takes longer than starting a broker.
@@ -220,10 +220,35 @@ def _broker(arguments: Sequence[str]) -> int:
     return serving.broker(**options)
 
 
+def _proxy(arguments: Sequence[str]) -> int:
+    """Start a proxy: a port for 5.x clients before any brokers, Java's included.
+
+    The brokers are those of some name servers. A broker of reput needs no proxy: it serves 5.x
+    clients itself with grpcServerPort. Reads RocketMQ's rmq-proxy.json as well.
+    """
+    parser = _parser("proxy", _proxy)
+    _add_config(parser, "a proxy.conf, or an rmq-proxy.json")
+    parser.add_argument(
+        *("-n", "--namesrv"),
+        dest="namesrv_addr",
+        metavar="ADDRS",
+        help="name servers: host:port;host:port (namesrvAddr)",
+    )
+    parser.add_argument("--port", type=_port, help="port of 5.x clients (grpcServerPort, 8081)")
+    _add_metrics(parser)
+    _add_printing(parser)
+    _add_logging(parser, "info")
+    options = _options(parser, arguments)
+    from reput.cli import serving
+
+    return serving.proxy(**options)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": _up,
     "namesrv": _namesrv,
     "broker": _broker,
+    "proxy": _proxy,
 }
 """Functions that run a command, by its name."""
 

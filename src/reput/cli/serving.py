@@ -29,6 +29,7 @@ from reput.limits import Refusals
 if TYPE_CHECKING:
     from reput.broker.server import Broker
     from reput.broker.settings.config import BrokerConfig, BrokerSettings
+    from reput.grpc.proxy.config import ProxyConfig
     from reput.grpc.server import FrontServer
     from reput.namesrv.config import NamesrvConfig
     from reput.remoting.metrics_server import Detail, Family, HistogramFamily, Meter
@@ -206,6 +207,68 @@ def broker(
         )
         option = "--metrics-port, or metricsPort in broker.conf"
         await _serve(server, stop, option, lambda: text, front=front)
+
+    return run(body)
+
+
+def proxy(
+    path: str | None,
+    *,
+    namesrv_addr: str | None,
+    port: int | None,
+    metrics_port: int | None,
+    metrics_address: str | None,
+    print_all: bool,
+    print_important: bool,
+) -> int:
+    """Run a proxy; return the exit code."""
+    from reput.grpc.proxy import config
+    from reput.grpc.proxy.server import Proxy
+
+    explicit = {
+        "namesrv_addr": namesrv_addr,
+        "grpc_server_port": port,
+        "metrics_port": metrics_port,
+        "reput_metrics_address": metrics_address,
+    }
+    loaded = config.load(
+        path,
+        environment=environment(),
+        explicit=_given(explicit),
+        fallback=os.environ.get("NAMESRV_ADDR"),
+    )
+    for warning in loaded.warnings:
+        _log.warning("%s", warning)
+    if print_all or print_important:
+        for key, text in loaded.pairs().items():
+            print(f"{key}={remote_settings.shown(key, text)}")
+        return 0
+
+    async def body(stop: StopSignal) -> None:
+        server = Proxy(loaded)
+
+        def proxy_meter() -> "Meter":
+            from reput.grpc.proxy.metrics import ProxyMeter
+
+            return ProxyMeter(server)
+
+        value = loaded.proxy
+        with readable_errors(value.grpc_server_port, "--port, or grpcServerPort in proxy.conf"):
+            await server.start()
+        garbage.keep_pauses_short()
+        stop.listen()
+        try:
+            option = "--metrics-port, or metricsPort in proxy.conf"
+            async with _metrics(proxy_meter, server.serving.refusals, value, option):
+                where = f"{value.bind_address}:{server.port}"
+                # Java's text first: scripts wait for it.
+                print_now(
+                    f"rocketmq-proxy startup successfully; 5.x clients connect to {where}, "
+                    f"name servers {';'.join(value.name_servers)}"
+                )
+                await stop.wait()
+        finally:
+            await server.stop()
 
     return run(body)
 
@@ -570,7 +633,7 @@ async def _monitored(server: "Broker", option: str) -> AsyncIterator[None]:
 async def _metrics(
     make_meter: Callable[[], "Meter"],
     refusals: Refusals,
-    config: "BrokerConfig | NamesrvConfig",
+    config: "BrokerConfig | NamesrvConfig | ProxyConfig",
     option: str,
     details: "Mapping[str, Detail] | None" = None,
 ) -> AsyncIterator[None]:

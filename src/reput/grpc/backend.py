@@ -1,16 +1,34 @@
 """What the front needs of RocketMQ: topics, groups, and connections to brokers.
 
-``local`` is a broker of this process. The front makes every change by requests of the remoting
-protocol: a client of the front is a client of the broker like any other.
+``local`` is a broker of this process, ``proxy.remote`` are any brokers of some name servers. The
+front makes every change by requests of the remoting protocol: a client of the front is a client of
+its brokers like any other.
 """
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from reput.errors import RequestRefused
+from reput.format.codes import ResponseCode
 from reput.remoting.channel import Channel, Owner
 
 LITE_QUOTA = 2000
 """Lite topics to which a client subscribes at most, unless its group has a quota."""
+
+
+class UnknownBroker(RequestRefused):
+    """Error of a request that names a broker which is not served here.
+
+    Args:
+        broker_name: Name of the broker.
+        allowed: The brokers that are, in words.
+    """
+
+    def __init__(self, broker_name: str, allowed: str) -> None:
+        super().__init__(
+            ResponseCode.INVALID_PARAMETER,
+            f"the broker {broker_name!r} is not served at this endpoint; allowed: {allowed}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +40,14 @@ class BrokerQueues:
         read_count: Number of queues that can be read.
         write_count: Number of queues that can be written.
         permission: Permissions of RocketMQ: 4 read, 2 write.
+        has_timers: Whether the broker delivers at any time; before 5.0 it has delay levels only.
     """
 
     broker_name: str
     read_count: int
     write_count: int
     permission: int
+    has_timers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +116,6 @@ class Backend(Protocol):
             address: Host and port of the client that the connection is for.
 
         Raises:
-            ReputError: The broker is unknown, or there is no connection.
+            UnknownBroker: There is no such broker.
+            Unreachable: The connection could not be opened.
         """

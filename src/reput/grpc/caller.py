@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from reput.format.codes import LanguageCode
 
+EARLY_MS = 500
+"""Time before the deadline of a call at which its answer is given, in ms."""
 _LANGUAGES = {
     "JAVA": LanguageCode.JAVA,
     "CPP": LanguageCode.CPP,
@@ -41,3 +43,14 @@ class Caller:
     def language_code(self) -> int:
         """The language as brokers show it."""
         return _LANGUAGES.get(self.language.upper(), LanguageCode.OTHER)
+
+    def patience_ms(self, now_ms: int, longest_ms: int) -> int:
+        """Return how long a broker may take, so that the caller still hears of it.
+
+        Args:
+            now_ms: Monotonic time in ms.
+            longest_ms: The time for a caller without a deadline, in ms.
+        """
+        if self.deadline_ms is None:
+            return longest_ms
+        return max(min(longest_ms, self.deadline_ms - now_ms - EARLY_MS), 1)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from reput import limits
 from reput.clock import Clock
-from reput.errors import ConnectionLost
+from reput.errors import ConnectionLost, RequestTimedOut
 from reput.format import bodies
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
 from reput.format.codes import RequestCode
@@ -32,8 +32,8 @@ LOOK_S = 1.0
 """Interval of the checks for clients that are gone and messages to renew, in seconds."""
 RESTART_MS = 30_000
 """Invisible time that messages have at least when the front stops, in ms."""
-ASK_MS = 3_000
-"""Timeout of a request to a broker, in ms."""
+ASK_MS = 2_500
+"""Timeout of a request to a broker, in ms: less than the 3 s for which SDKs wait."""
 _NOWHERE = ("0.0.0.0", 0)
 
 _log = logging.getLogger(__name__)
@@ -95,9 +95,19 @@ class Client:
         if task is None:
             connecting = self._backend.connect(broker_name, self, self.address)
             task = self._connecting[broker_name] = asyncio.ensure_future(connecting)
-            task.add_done_callback(lambda _: self._connecting.pop(broker_name, None))
-        self._channels[broker_name] = channel = await asyncio.shield(task)
-        return channel
+            task.add_done_callback(lambda done: self._connected(broker_name, done))
+        return await asyncio.shield(task)
+
+    def _connected(self, broker_name: str, task: "asyncio.Task[Channel]") -> None:
+        """Keep a new connection: also if nobody waits for it any more."""
+        self._connecting.pop(broker_name, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        channel = task.result()
+        if self.is_closed:
+            channel.close()
+        elif not channel.is_closed:
+            self._channels[broker_name] = channel
 
     async def ask(self, broker_name: str, request: Command, timeout_ms: int = ASK_MS) -> Command:
         """Send a request to a broker; return the reply.
@@ -114,6 +124,12 @@ class Client:
         channel = self._channels.get(broker_name)
         if channel is None or channel.is_closed:
             channel = await self.channel(broker_name)
+        if not channel.is_writable:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await channel.writable()
+            except TimeoutError as error:
+                raise RequestTimedOut(channel.peer, request.code, timeout_ms) from error
         request.language = self.language
         return channel.send_request(request, timeout_ms)
 

@@ -19,6 +19,7 @@ from typing import Any
 from reput.clock import Clock
 from reput.errors import InvalidOption, ReputError
 from reput.format import protobuf
+from reput.format.bodies import ConsumerData
 from reput.format.grpc_messages import METHODS, SERVICE, ClientType
 from reput.format.message import Host, StoredMessage
 from reput.grpc import conversion, lite, receiving, routes, settings, statuses, validation
@@ -28,7 +29,7 @@ from reput.grpc.clients import Client, Clients
 from reput.grpc.conversion import Receipt
 from reput.grpc.encodings import readable
 from reput.grpc.receiving import Received, Wanted
-from reput.grpc.sending import Sender
+from reput.grpc.sending import SEND_MS, Sender
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.telemetry import Answers, Stream
 from reput.remoting.http2.grpc import Call, Service, bidirectional, server_stream, unary
@@ -238,9 +239,26 @@ class Front:
             topics = [entry.topic for entry in consumer.subscription_data_set]
         if not producers and consumer is None:
             return
-        for broker_name in await self._brokers_of(topics):
-            reply = await client.ask(broker_name, client.heartbeat(producers, consumer))
-            statuses.check(reply)
+        brokers = await self._brokers_of(topics)
+        results = await asyncio.gather(
+            *(self._register_at(client, name, producers, consumer) for name in brokers),
+            return_exceptions=True,
+        )
+        failures = [result for result in results if result is not None]
+        for failure in failures:
+            # One broker of several that is not there is no reason to refuse a client.
+            if len(failures) == len(results) or not isinstance(failure, ReputError):
+                raise failure
+            _log.info("%r is not registered at a broker: %s", client, failure)
+
+    async def _register_at(
+        self,
+        client: Client,
+        broker_name: str,
+        producers: list[str],
+        consumer: ConsumerData | None,
+    ) -> None:
+        statuses.check(await client.ask(broker_name, client.heartbeat(producers, consumer)))
 
     async def _brokers_of(self, topics: list[str]) -> list[str]:
         names: dict[str, None] = {}
@@ -269,7 +287,12 @@ class Front:
 
     async def _send_message(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
         client = self.clients.of(caller)
-        entries = await self._sender.send(client, request.get("messages", ()), self._clock.now_ms())
+        entries = await self._sender.send(
+            client,
+            request.get("messages", ()),
+            self._clock.now_ms(),
+            caller.patience_ms(self._clock.monotonic_ms(), SEND_MS),
+        )
         return {"status": statuses.of_entries(entries), "entries": entries}
 
     async def _recall_message(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:

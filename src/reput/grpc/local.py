@@ -3,9 +3,13 @@
 from reput.broker.lite.subscriptions import BIND_TOPIC, CLIENT_QUOTA
 from reput.broker.server import Broker
 from reput.broker.topic.attributes import MESSAGE_TYPE
-from reput.errors import RequestRefused
-from reput.format.codes import ResponseCode
-from reput.grpc.backend import LITE_QUOTA, BrokerQueues, GroupFacts, TopicFacts
+from reput.grpc.backend import (
+    LITE_QUOTA,
+    BrokerQueues,
+    GroupFacts,
+    TopicFacts,
+    UnknownBroker,
+)
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
 
@@ -60,11 +64,8 @@ class LocalBackend:
         )
 
     async def connect(self, broker_name: str, owner: Owner, address: tuple[str, int]) -> Channel:
-        """Return a connection inside of the process. Raises ``RequestRefused``: another broker."""
+        """Return a connection inside of the process. Raises ``UnknownBroker``."""
         own_name = self._broker.settings.broker.broker_name
         if broker_name != own_name:
-            raise RequestRefused(
-                ResponseCode.INVALID_PARAMETER,
-                f"the broker {broker_name!r} is not served at this endpoint; allowed: {own_name}",
-            )
+            raise UnknownBroker(broker_name, own_name)
         return self._broker.connect_here(owner, self._buffer, address)

@@ -17,6 +17,7 @@ from reput.clock import Clock
 from reput.errors import InvalidOption, ReputError
 from reput.format import headers, message as records, pop_codec, properties as props, protobuf
 from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
 from reput.format.headers import (
     AckMessageHeader,
     ChangeInvisibleTimeHeader,
@@ -27,8 +28,8 @@ from reput.format.headers import (
 )
 from reput.format.message import StoredMessage
 from reput.grpc import settings, statuses
-from reput.grpc.backend import GroupFacts
-from reput.grpc.caller import Caller
+from reput.grpc.backend import GroupFacts, UnknownBroker
+from reput.grpc.caller import EARLY_MS, Caller
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
 from reput.grpc.renewal import MARGIN_MS
@@ -38,8 +39,6 @@ AUTO_RENEW_MS = 60_000
 INVISIBLE_MS = (10_000, 12 * 3_600_000)
 """Allowed invisible times of a receive, in ms."""
 POLL_MS_MAX = 20_000
-EARLY_MS = 500
-"""Time before the deadline of a call at which a wait ends, in ms."""
 GIVEN_BACK_MS = 1_000
 """Invisible time of messages whose consumer is gone, in ms."""
 _FROM_END = 1
@@ -215,8 +214,22 @@ async def ack(client: Client, group: str, topic: str, receipt: Receipt) -> None:
         offset=handle.queue_offset,
         lite_topic=receipt.lite_topic or None,
     )
-    reply = await client.ask(handle.broker_name, requests.make(RequestCode.ACK_MESSAGE, header))
+    await _ask(client, receipt, requests.make(RequestCode.ACK_MESSAGE, header))
+
+
+async def _ask(client: Client, receipt: Receipt, request: Command) -> Command:
+    """Ask the broker of a received message; return its reply, which is a success.
+
+    Raises:
+        StatusError: It is not held any more, or the broker refused, or is not known.
+        ReputError: There is no connection, or no reply.
+    """
+    try:
+        reply = await client.ask(receipt.handle.broker_name, request)
+    except UnknownBroker as error:
+        raise StatusError(Code.INVALID_RECEIPT_HANDLE, str(error)) from error
     statuses.check(reply, of_receipt=True)
+    return reply
 
 
 async def change(
@@ -257,8 +270,7 @@ async def change(
         keeps_handle=keeps_handle or None,
     )
     request = requests.make(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
-    reply = await client.ask(handle.broker_name, request)
-    statuses.check(reply, of_receipt=True)
+    reply = await _ask(client, receipt, request)
     answer = headers.decode(ChangeInvisibleTimeReplyHeader, reply.ext_fields)
     if keeps_handle and answer.pop_time == handle.pop_ms:
         renewed = dataclasses.replace(handle, invisible_ms=answer.invisible_time)
@@ -285,7 +297,7 @@ async def forward(
         max_reconsume_times=0,
     )
     request = requests.make(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-    statuses.check(await client.ask(receipt.handle.broker_name, request))
+    await _ask(client, receipt, request)
     await ack(client, group, topic, receipt)
 
 

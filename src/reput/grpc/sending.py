@@ -7,11 +7,14 @@ Source: rocketmq-proxy 5.5.0 ``SendMessageActivity``, ``ProducerProcessor``.
 """
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from reput.client.core import requests
+from reput.errors import Unreachable
 from reput.format import headers, message_id as ids, names, properties as props, sys_flag as flags
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -23,13 +26,14 @@ from reput.format.headers import (
     SendMessageReplyHeader,
 )
 from reput.grpc import conversion, queue_choice, routes, statuses, validation
-from reput.grpc.backend import Backend, TopicFacts
+from reput.grpc.backend import Backend, BrokerQueues, TopicFacts
 from reput.grpc.clients import Client
 from reput.grpc.conversion import Outgoing, TransactionId
+from reput.grpc.settings import RETRY_DELAYS_S
 from reput.grpc.statuses import Code, StatusError
 
 SEND_MS = 10_000
-"""Timeout of a send to a broker, in ms."""
+"""Timeout of a send to a broker, in ms, for a client without a deadline."""
 _DEFAULT_QUEUES = 4
 _DECISIONS = {
     TransactionResolution.COMMIT: flags.TRANSACTION_COMMIT,
@@ -49,9 +53,19 @@ class Sender:
         self._turns = itertools.count()
 
     async def send(
-        self, client: Client, messages: Sequence[dict[str, Any]], now_ms: int
+        self,
+        client: Client,
+        messages: Sequence[dict[str, Any]],
+        now_ms: int,
+        timeout_ms: int = SEND_MS,
     ) -> list[dict[str, Any]]:
         """Send messages; return an entry with its own status for each.
+
+        Args:
+            client: The client.
+            messages: The messages.
+            now_ms: The time in ms since the epoch.
+            timeout_ms: Time that the broker has, in ms.
 
         Raises:
             StatusError: The request is refused as a whole: nothing was sent.
@@ -62,9 +76,13 @@ class Sender:
         topic = await self._topic(outgoing[0].topic)
         for message in outgoing:
             check_type(topic, message)
-        broker_name, queue_id = self._queue(topic, outgoing)
+        queues = self._queues(topic, outgoing)
+        broker, queue_id = await self._reachable(client, queues)
+        broker_name = broker.broker_name
+        if not broker.has_timers:
+            outgoing = [with_delay_level(message, broker, now_ms) for message in outgoing]
         pending = [
-            await client.send(broker_name, _request(message, queue_id), SEND_MS)
+            await client.send(broker_name, _request(message, queue_id), timeout_ms)
             for message in outgoing
         ]
         replies = await asyncio.gather(*pending)
@@ -81,20 +99,41 @@ class Sender:
             )
         return topic
 
-    def _queue(self, topic: TopicFacts, messages: Sequence[Outgoing]) -> tuple[str, int]:
-        """Return broker and queue: by the group of the messages, else in turn."""
-        queues = routes.writable(topic)
-        if not queues:
-            raise StatusError(Code.FORBIDDEN, "no writable queue")
+    async def _reachable(
+        self, client: Client, queues: Sequence[tuple[BrokerQueues, int]]
+    ) -> tuple[BrokerQueues, int]:
+        """Return the first queue with a connection to its broker. Raises ``ReputError``: none."""
+        for place in queues[:-1]:
+            with contextlib.suppress(Unreachable):
+                await client.channel(place[0].broker_name)
+                return place
+        await client.channel(queues[-1][0].broker_name)
+        return queues[-1]
+
+    def _queues(
+        self, topic: TopicFacts, messages: Sequence[Outgoing]
+    ) -> list[tuple[BrokerQueues, int]]:
+        """Return the queue of a message group; for messages without one, a queue of each broker.
+
+        Brokers take turns, and so do the queues of each.
+        """
         keys = {message.sharding_key for message in messages}
         if len(keys) > 1:
             raise StatusError(
                 Code.BAD_REQUEST, "the messages of a request must be of one message group"
             )
+        brokers = routes.writable_brokers(topic)
+        if not brokers:
+            raise StatusError(Code.FORBIDDEN, "no writable queue")
         (key,) = keys
         if key is not None:
-            return queues[queue_choice.queue_index(key, len(queues))]
-        return queues[next(self._turns) % len(queues)]
+            queues = routes.writable(topic)
+            name, queue_id = queues[queue_choice.queue_index(key, len(queues))]
+            return [(next(b for b in brokers if b.broker_name == name), queue_id)]
+        turn, first = divmod(next(self._turns), len(brokers))
+        return [
+            (broker, turn % broker.write_count) for broker in (*brokers[first:], *brokers[:first])
+        ]
 
     async def recall(self, client: Client, topic_name: str, handle: str) -> str:
         """Recall a message of the timer; return its id.
@@ -156,6 +195,30 @@ def check_type(topic: TopicFacts, message: Outgoing) -> None:
         "TopicMessageType validate failed, the expected type is "
         f"{expected}, but actual type is {message.message_type}",
     )
+
+
+def with_delay_level(message: Outgoing, broker: BrokerQueues, now_ms: int) -> Outgoing:
+    """Return a message for a broker without timers: with the delay level that is not too early.
+
+    Raises:
+        StatusError: No level is as long.
+    """
+    due = message.properties.get(props.TIMER_DELIVER_MS)
+    if due is None:
+        return message
+    delay_ms = int(due) - now_ms
+    if delay_ms > 1000 * RETRY_DELAYS_S[-1]:
+        raise StatusError(
+            Code.ILLEGAL_DELIVERY_TIME,
+            f"the broker {broker.broker_name} has delay levels only, as it is older than 5.0; "
+            f"allowed: up to {RETRY_DELAYS_S[-1]} s from now",
+        )
+    properties = {**message.properties}
+    del properties[props.TIMER_DELIVER_MS]
+    if delay_ms > 0:
+        level = next(i for i, s in enumerate(RETRY_DELAYS_S, 1) if 1000 * s >= delay_ms)
+        properties[props.DELAY] = str(level)
+    return replace(message, properties=properties)
 
 
 def _request(message: Outgoing, queue_id: int) -> Command:

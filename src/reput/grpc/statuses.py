@@ -20,6 +20,7 @@ from reput.errors import (
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.grpc_messages import Code
+from reput.grpc.backend import UnknownBroker
 
 __all__ = [
     "OK", "STORED", "Code", "StatusError", "check", "of_entries", "of_error", "of_reply", "status",
@@ -83,6 +84,8 @@ def of_error(error: BaseException) -> dict[str, Any]:
         return status(error.code, error.message)
     if isinstance(error, AccessRefused):
         return status(Code.UNAUTHORIZED, error.remark)
+    if isinstance(error, UnknownBroker):
+        return status(Code.BAD_REQUEST, str(error))
     if isinstance(error, RequestTimedOut):
         return status(Code.PROXY_TIMEOUT, str(error))
     if isinstance(error, Overloaded):

@@ -24,7 +24,7 @@ from reput.format.codes import ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.signing import Signer
 from reput.remoting import tls_connection
-from reput.remoting.channel import Channel
+from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.server import IDLE_MS, LAST_WORDS_S
 from reput.remoting.tls import TlsSession
@@ -37,6 +37,92 @@ Handler = Callable[[str, Command], "Command | Awaitable[Command | None] | None"]
 """Handles a request of the peer: address, request -> reply."""
 
 _log = logging.getLogger(__name__)
+
+
+class Dialer:
+    """Opens connections: plain ones, or with TLS.
+
+    To be used only in the event loop in which it is created.
+
+    Args:
+        connect_timeout_ms: Timeout of an attempt, in ms.
+        tls: Certificates of connections with TLS; None for plain connections.
+        signer: Signs all requests; without it they are not signed.
+        fields: Fields that all requests get.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        tls: ssl.SSLContext | None = None,
+        signer: Signer | None = None,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connect_timeout_ms = connect_timeout_ms
+        self._signer = signer
+        self._fields = fields
+        self._buffer = bytearray(READ_BYTES)
+        self._tls = tls
+        self._encrypted = memoryview(bytearray(0 if tls is None else tls_connection.READ_BYTES))
+
+    async def dial(self, address: str, owner: Owner) -> Channel:
+        """Return a new connection to an address.
+
+        Raises:
+            Unreachable: The connection could not be opened.
+        """
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                channel = await self._open(address, host, port, owner)
+        except TimeoutError as error:
+            raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error
+        except OSError as error:
+            # asyncio's message is "Connect call failed" for any cause; errors of name resolution
+            # have negative numbers.
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+            raise Unreachable(address, reason) from error
+        # closed before its owner keeps it: its end would not be reported again
+        if channel.is_closed:
+            raise Unreachable(address, "the connection was closed at once")
+        return channel
+
+    async def _open(self, address: str, host: str, port: int, owner: Owner) -> Channel:
+        """Return a new connection; with TLS, after the handshake.
+
+        Raises:
+            Unreachable: The handshake failed.
+            OSError: There is no connection.
+        """
+        channel = Channel(owner, self._buffer, signer=self._signer, fields=self._fields)
+        if self._tls is None:
+            await self._loop.create_connection(lambda: channel, host, port)
+            return channel
+        result: asyncio.Future[TlsFailed | None] = self._loop.create_future()
+
+        def set_result(_: TlsConnection, failure: TlsFailed | None) -> None:
+            if not result.done():  # the attempt may be cancelled
+                result.set_result(failure)
+
+        connection = TlsConnection(
+            channel,
+            TlsSession(self._tls, is_server=False),
+            self._encrypted,
+            on_input=TlsConnection.advance,
+            on_handshake=set_result,
+        )
+        try:
+            await self._loop.create_connection(lambda: connection, host, port)
+            failure = await result
+        except BaseException:
+            channel.abort()
+            raise
+        if failure is not None:
+            raise Unreachable(address, f"no TLS handshake: {failure}")
+        return channel
 
 
 class RemotingClient:
@@ -70,15 +156,12 @@ class RemotingClient:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._handler = handler
-        self._connect_timeout_ms = connect_timeout_ms
         self._idle_ms = idle_ms
-        self._signer = signer
-        self._fields = fields
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
-        self._buffer = bytearray(READ_BYTES)
-        self._tls = tls
-        self._encrypted = memoryview(bytearray(0 if tls is None else tls_connection.READ_BYTES))
+        self._dialer = Dialer(
+            connect_timeout_ms=connect_timeout_ms, tls=tls, signer=signer, fields=fields
+        )
         self._channels: dict[str, Channel] = {}
         self._addresses: dict[Channel, str] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
@@ -154,59 +237,11 @@ class RemotingClient:
             task.exception()
 
     async def _connect(self, address: str) -> Channel:
-        host, port = split_address(address)
-        try:
-            async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                channel = await self._open(address, host, port)
-        except TimeoutError as error:
-            raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error
-        except OSError as error:
-            # asyncio's message is "Connect call failed" for any cause; errors of name resolution
-            # have negative numbers.
-            number = error.errno or 0
-            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-            raise Unreachable(address, reason) from error
-        # closed before it was registered: its end would not be reported again
-        if channel.is_closed:
-            raise Unreachable(address, "the connection was closed at once")
+        channel = await self._dialer.dial(address, self)
         self._channels[address] = channel
         self._addresses[channel] = address
         if self._on_connected is not None:
             self._on_connected(address)
-        return channel
-
-    async def _open(self, address: str, host: str, port: int) -> Channel:
-        """Return a new connection; with TLS, after the handshake.
-
-        Raises:
-            Unreachable: The handshake failed.
-            OSError: There is no connection.
-        """
-        channel = Channel(self, self._buffer, signer=self._signer, fields=self._fields)
-        if self._tls is None:
-            await self._loop.create_connection(lambda: channel, host, port)
-            return channel
-        result: asyncio.Future[TlsFailed | None] = self._loop.create_future()
-
-        def set_result(_: TlsConnection, failure: TlsFailed | None) -> None:
-            if not result.done():  # the attempt may be cancelled
-                result.set_result(failure)
-
-        connection = TlsConnection(
-            channel,
-            TlsSession(self._tls, is_server=False),
-            self._encrypted,
-            on_input=TlsConnection.advance,
-            on_handshake=set_result,
-        )
-        try:
-            await self._loop.create_connection(lambda: connection, host, port)
-            failure = await result
-        except BaseException:
-            channel.abort()
-            raise
-        if failure is not None:
-            raise Unreachable(address, f"no TLS handshake: {failure}")
         return channel
 
     async def invoke(self, address: str, request: Command, timeout_ms: int = TIMEOUT_MS) -> Command:

@@ -1,0 +1,288 @@
+"""What a proxy knows of its brokers: addresses, topics and their types, groups; and how old it is.
+
+Routes come from the name servers, types of topics and groups' settings from the brokers. Brokers
+before 5.0 have no types: their topics take messages of any type.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from reput import limits
+from reput.client.core import requests
+from reput.clock import Clock
+from reput.errors import (
+    RemotingError,
+    ReputError,
+    RequestTimedOut,
+    broker_error,
+)
+from reput.format import bodies, headers
+from reput.format.bodies import BrokerData, ClusterInfo, SubscriptionGroupConfig, TopicRouteData
+from reput.format.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.grpc_messages import MessageType
+from reput.grpc.backend import BrokerQueues, GroupFacts, TopicFacts
+from reput.grpc.proxy.aging_cache import AgingCache
+from reput.grpc.statuses import Code, StatusError
+from reput.remoting.client import RemotingClient
+
+FRESH_MS = 20_000
+"""Age from which a route, a type or a group is loaded again, in ms."""
+KEPT_MS = 300_000
+"""Age up to which they are used while they cannot be loaded, in ms; so are brokers' addresses."""
+ASK_MS = 1_000
+"""Timeout of a request to a name server or broker, in ms, and of a connection attempt: clients wait
+3 s for a reply that may need two of them."""
+_LOOK_MS = 1_000
+"""Least time between two requests for all brokers because of an unknown name, in ms."""
+_TYPE = "message.type"
+_TYPE_DEFAULT = "NORMAL"
+_ANY_TYPE = "MIXED"
+_TYPES = {*(kind.name for kind in MessageType), _ANY_TYPE}
+
+
+class Cluster:
+    """Brokers, topics and groups of some name servers.
+
+    Args:
+        name_servers: Their addresses.
+        remoting: Connections for requests of the proxy itself.
+        clock: The clock.
+    """
+
+    def __init__(self, name_servers: Sequence[str], remoting: RemotingClient, clock: Clock) -> None:
+        self._name_servers = name_servers
+        self._remoting = remoting
+        self._clock = clock
+        self._turn = 0
+        self._brokers: dict[str, tuple[BrokerData, int]] = {}
+        """Broker name -> addresses, and the monotonic time in ms at which they were seen."""
+        self._looked_ms = -_LOOK_MS
+        self._looking: asyncio.Task[None] | None = None
+        self.name_server_failure = ""
+        """Why the latest request to the name servers failed; empty if it did not."""
+        self.topics = AgingCache(
+            self._load_topic,
+            clock,
+            fresh_ms=FRESH_MS,
+            kept_ms=KEPT_MS,
+            count_max=limits.PROXY_KNOWN,
+        )
+        self.groups = AgingCache(
+            self._load_group,
+            clock,
+            fresh_ms=FRESH_MS,
+            kept_ms=KEPT_MS,
+            count_max=limits.PROXY_KNOWN,
+        )
+
+    async def close(self) -> None:
+        """End what is being loaded."""
+        await self.topics.close()
+        await self.groups.close()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    # Brokers ----------------------------------------------------------------------------------
+
+    @property
+    def broker_names(self) -> list[str]:
+        """The names of the brokers that were seen lately."""
+        now_ms = self._clock.monotonic_ms()
+        return [name for name, (_, seen) in self._brokers.items() if now_ms - seen <= KEPT_MS]
+
+    async def address(self, broker_name: str) -> str | None:
+        """Return the address of a broker's master, or of what acts for it; None if unknown.
+
+        Raises:
+            RemotingError: No name server replied.
+        """
+        known = self._brokers.get(broker_name)
+        if known is None or self._clock.monotonic_ms() - known[1] > KEPT_MS:
+            await self.look()
+            known = self._brokers.get(broker_name)
+        return None if known is None else _address(known[0])
+
+    async def look(self) -> None:
+        """Ask a name server for all brokers, unless it was asked just now.
+
+        Raises:
+            RemotingError: No name server replied.
+        """
+        task = self.look_soon()
+        if task is not None:
+            await asyncio.shield(task)
+
+    def look_soon(self) -> "asyncio.Task[None] | None":
+        """Begin to ask a name server for all brokers; None if it was asked just now."""
+        now_ms = self._clock.monotonic_ms()
+        if self._looking is None or self._looking.done():
+            if now_ms - self._looked_ms < _LOOK_MS:
+                return None
+            self._looked_ms = now_ms
+            self._looking = asyncio.ensure_future(self._look())
+            self._looking.add_done_callback(_retrieve)
+        return self._looking
+
+    async def _look(self) -> None:
+        reply = await self._ask_name_server(requests.make(RequestCode.GET_BROKER_CLUSTER_INFO))
+        info = bodies.decode(ClusterInfo, reply.body)
+        self._learn(info.broker_addr_table.values())
+        limit_ms = self._clock.monotonic_ms() - KEPT_MS
+        self._brokers = {
+            name: (data, seen) for name, (data, seen) in self._brokers.items() if seen >= limit_ms
+        }
+
+    def _learn(self, brokers: Iterable[BrokerData]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        for data in brokers:
+            if data.broker_addrs:
+                self._brokers[data.broker_name] = data, now_ms
+
+    # Requests ---------------------------------------------------------------------------------
+
+    async def _ask_name_server(self, request: Command) -> Command:
+        """Return the reply of the first name server that replies. Raises ``RemotingError``."""
+        failure: RemotingError | None = None
+        for _ in self._name_servers:
+            address = self._name_servers[self._turn % len(self._name_servers)]
+            try:
+                reply = await self._ask(address, request)
+            except RemotingError as error:
+                self._turn += 1
+                self.name_server_failure = str(error)
+                failure = error
+                continue
+            self.name_server_failure = ""
+            if reply.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
+                raise broker_error(reply.code, reply.remark, address)
+            return reply
+        assert failure is not None
+        raise failure
+
+    async def _ask(self, address: str, request: Command) -> Command:
+        """Return a reply, whatever its code. Raises ``RemotingError``, soon."""
+        try:
+            async with asyncio.timeout(ASK_MS / 1000):
+                return await self._remoting.invoke(address, request, ASK_MS)
+        except TimeoutError as error:
+            raise RequestTimedOut(address, request.code, ASK_MS) from error
+
+    # Topics -----------------------------------------------------------------------------------
+
+    async def _load_topic(self, name: str) -> TopicFacts | None:
+        reply = await self._ask_name_server(requests.route(name))
+        if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        route = bodies.decode(TopicRouteData, reply.body)
+        self._learn(route.broker_datas)
+        brokers = {data.broker_name: data for data in route.broker_datas if data.broker_addrs}
+        queues = sorted(
+            (queue for queue in route.queue_datas if queue.broker_name in brokers),
+            key=lambda queue: queue.broker_name,
+        )
+        if not queues:
+            return None
+        types = await asyncio.gather(
+            *(self._type(name, brokers[queue.broker_name]) for queue in queues),
+            return_exceptions=True,
+        )
+        answers = [answer for answer in types if not isinstance(answer, BaseException)]
+        if not answers:
+            raise next(answer for answer in types if isinstance(answer, BaseException))
+        return TopicFacts(
+            name,
+            next((kind for kind in answers if kind is not None), _ANY_TYPE),
+            tuple(
+                BrokerQueues(
+                    queue.broker_name,
+                    queue.read_queue_nums,
+                    queue.write_queue_nums,
+                    queue.perm
+                    if MASTER_ID in brokers[queue.broker_name].broker_addrs
+                    else queue.perm & ~PERM_WRITE,
+                    has_timers=kind is not None,
+                )
+                for queue, kind in zip(queues, types, strict=True)
+            ),
+        )
+
+    async def _type(self, name: str, broker: BrokerData) -> str | None:
+        """Return the type of a topic at a broker; None if it has no types, before 5.0.
+
+        Raises:
+            ReputError: It did not answer.
+        """
+        address = _address(broker)
+        header = headers.TopicHeader(topic=name)
+        reply = await self._ask(address, requests.make(RequestCode.GET_TOPIC_CONFIG, header))
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        if reply.code != ResponseCode.SUCCESS:
+            raise broker_error(reply.code, reply.remark, address)
+        facts = bodies.decode(bodies.TopicConfigData, reply.body)
+        kind = (facts.attributes or {}).get(_TYPE, _TYPE_DEFAULT)
+        return kind if kind in _TYPES else _TYPE_DEFAULT
+
+    # Groups -----------------------------------------------------------------------------------
+
+    async def _load_group(self, name: str) -> GroupFacts | None:
+        """Ask the brokers, one after the other, until one has the group.
+
+        Raises:
+            StatusError: All that answered are older than 5.0: they serve no 5.x consumers.
+            ReputError: None answered.
+        """
+        if not self.broker_names:
+            await self.look()
+        header = headers.GroupHeader(group=name)
+        failure: ReputError | None = None
+        old_broker = ""
+        is_missing = False
+        for broker_name in self.broker_names:
+            request = requests.make(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+            address = _address(self._brokers[broker_name][0])
+            try:
+                reply = await self._ask(address, request)
+                if reply.code == ResponseCode.SUCCESS and reply.body:
+                    return _group(bodies.decode(SubscriptionGroupConfig, reply.body))
+            except ReputError as error:
+                failure = error
+                continue
+            if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                old_broker = broker_name
+            elif reply.code in (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+                is_missing = True
+            else:
+                failure = broker_error(reply.code, reply.remark, address)
+        if is_missing:
+            return None
+        if failure is not None:
+            raise failure
+        if old_broker:
+            raise StatusError(
+                Code.NOT_IMPLEMENTED,
+                f"consumers need brokers of RocketMQ 5.0 or later: {old_broker} has no pop",
+            )
+        raise RemotingError("no broker is registered at the name servers")
+
+
+def _group(config: SubscriptionGroupConfig) -> GroupFacts:
+    return GroupFacts(
+        config.group_name,
+        config.consume_message_orderly,
+        config.retry_max_times,
+        config.group_retry_policy,
+    )
+
+
+def _address(broker: BrokerData) -> str:
+    """Return the address of the master, or of the slave that acts for it: the least id."""
+    return broker.broker_addrs[min(broker.broker_addrs)]
+
+
+def _retrieve(task: "asyncio.Task[None]") -> None:
+    """Take the error of a task that nobody may wait for."""
+    if not task.cancelled():
+        task.exception()
