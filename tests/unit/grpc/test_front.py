@@ -1,4 +1,5 @@
-"""The service of 5.x clients over a broker: what a client sees, and what the broker has.
+"""The service of 5.x clients over a broker, and of a proxy before one: what a client sees, and what
+the broker has.
 
 Expected statuses, settings and handles are those of rocketmq-proxy 5.5.0.
 """
@@ -9,6 +10,7 @@ import grpc
 import pytest
 
 from grpc_client import OK, GrpcClient, message
+from proxied_broker import ProxiedBroker
 from reput.client.blocking import Admin, Producer
 from reput.client.message import Message
 from reput.format.bodies import SubscriptionGroupConfig
@@ -18,9 +20,9 @@ from reput.testing import LocalBroker
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[LocalBroker]:
-    with LocalBroker(settings={"recallMessageEnable": "true"}) as running:
+@pytest.fixture(scope="module", params=[LocalBroker, ProxiedBroker], ids=["broker", "proxy"])
+def broker(request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
+    with request.param(settings={"recallMessageEnable": "true"}) as running:
         for kind in TYPES:
             running.create_topic(kind.title(), message_type=kind)
         yield running

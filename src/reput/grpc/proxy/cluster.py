@@ -17,7 +17,14 @@ from reput.errors import (
     broker_error,
 )
 from reput.format import bodies, headers
-from reput.format.bodies import BrokerData, ClusterInfo, SubscriptionGroupConfig, TopicRouteData
+from reput.format.bodies import (
+    BrokerData,
+    ClusterInfo,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionGroupConfig,
+    TopicRouteData,
+)
 from reput.format.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.grpc_messages import MessageType
@@ -35,6 +42,7 @@ ASK_MS = 1_000
 3 s for a reply that may need two of them."""
 _LOOK_MS = 1_000
 """Least time between two requests for all brokers because of an unknown name, in ms."""
+_OWN_ID = "reput-proxy"
 _TYPE = "message.type"
 _TYPE_DEFAULT = "NORMAL"
 _ANY_TYPE = "MIXED"
@@ -236,28 +244,23 @@ class Cluster:
         """
         if not self.broker_names:
             await self.look()
-        header = headers.GroupHeader(group=name)
         failure: ReputError | None = None
         old_broker = ""
-        is_missing = False
+        without: list[str] = []
         for broker_name in self.broker_names:
-            request = requests.make(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
             address = _address(self._brokers[broker_name][0])
             try:
-                reply = await self._ask(address, request)
-                if reply.code == ResponseCode.SUCCESS and reply.body:
-                    return _group(bodies.decode(SubscriptionGroupConfig, reply.body))
+                group = await self._group_at(address, name)
+            except _Unsupported:
+                old_broker = broker_name
             except ReputError as error:
                 failure = error
-                continue
-            if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                old_broker = broker_name
-            elif reply.code in (ResponseCode.SUCCESS, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
-                is_missing = True
             else:
-                failure = broker_error(reply.code, reply.remark, address)
-        if is_missing:
-            return None
+                if group is not None:
+                    return group
+                without.append(address)
+        if without:
+            return await self._created_group(without[0], name)
         if failure is not None:
             raise failure
         if old_broker:
@@ -267,14 +270,47 @@ class Cluster:
             )
         raise RemotingError("no broker is registered at the name servers")
 
+    async def _group_at(self, address: str, name: str) -> GroupFacts | None:
+        """Return a group as a broker has it; None if it has none."""
+        header = headers.GroupHeader(group=name)
+        request = requests.make(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
+        reply = await self._ask(address, request)
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise _Unsupported(address)
+        if reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            return None
+        if reply.code != ResponseCode.SUCCESS:
+            raise broker_error(reply.code, reply.remark, address)
+        config = bodies.decode(SubscriptionGroupConfig, reply.body)
+        return GroupFacts(
+            config.group_name,
+            config.consume_message_orderly,
+            config.retry_max_times,
+            config.group_retry_policy,
+        )
 
-def _group(config: SubscriptionGroupConfig) -> GroupFacts:
-    return GroupFacts(
-        config.group_name,
-        config.consume_message_orderly,
-        config.retry_max_times,
-        config.group_retry_policy,
-    )
+    async def _created_group(self, address: str, name: str) -> GroupFacts | None:
+        """Return a group that a broker creates for its first member; None if it does not.
+
+        A broker of RocketMQ creates it when asked for it; one of reput when a member comes.
+        """
+        member = ConsumerData(
+            consume_from_where="CONSUME_FROM_LAST_OFFSET",
+            consume_type="CONSUME_PASSIVELY",
+            group_name=name,
+            message_model="CLUSTERING",
+            subscription_data_set=[],
+        )
+        data = HeartbeatData(client_id=_OWN_ID, consumer_data_set=[member], producer_data_set=[])
+        reply = await self._ask(address, requests.heartbeat(bodies.encode(data)))
+        if reply.code != ResponseCode.SUCCESS:
+            raise broker_error(reply.code, reply.remark, address)
+        await self._ask(address, requests.unregister_client(_OWN_ID, consumer_group=name))
+        return await self._group_at(address, name)
+
+
+class _Unsupported(Exception):
+    """A broker is older than 5.0."""
 
 
 def _address(broker: BrokerData) -> str:
