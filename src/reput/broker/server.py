@@ -88,6 +88,7 @@ from reput.format.bloom import BloomFilter
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.message import Host
+from reput.format.signing import Signer
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.request_queue import RequestQueue
@@ -927,9 +928,15 @@ class Broker:
         self._servers.append(server)
         return server.port
 
-    def connect_here(self, owner: Owner, buffer: bytearray, address: tuple[str, int]) -> Channel:
+    def connect_here(
+        self,
+        owner: Owner,
+        buffer: bytearray,
+        address: tuple[str, int],
+        signer: Signer | None = None,
+    ) -> Channel:
         """Return a connection from this process to the main port (``RemotingServer``)."""
-        return self._servers[0].connect_here(owner, buffer, address)
+        return self._servers[0].connect_here(owner, buffer, address, signer)
 
     def connection_counts(self) -> dict[str, int]:
         """Return the number of connections of each port."""

@@ -129,8 +129,12 @@ class Signer:
 
     def signature(self, data: bytes) -> str:
         """Return the signature of the bytes that ``content`` returns."""
+        return base64.b64encode(self.digest(data)).decode("ascii")
+
+    def digest(self, data: bytes) -> bytes:
+        """Return the HMAC-SHA1 of bytes."""
         inner = self._inner.copy()
         inner.update(data)
         outer = self._outer.copy()
         outer.update(inner.digest())
-        return base64.b64encode(outer.digest()).decode("ascii")
+        return outer.digest()

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from reput.errors import RequestRefused
 from reput.format.codes import ResponseCode
+from reput.format.signing import Signer
 from reput.remoting.channel import Channel, Owner
 
 LITE_QUOTA = 2000
@@ -107,13 +108,20 @@ class Backend(Protocol):
             ReputError: It cannot be created.
         """
 
-    async def connect(self, broker_name: str, owner: Owner, address: tuple[str, int]) -> Channel:
+    async def connect(
+        self,
+        broker_name: str,
+        owner: Owner,
+        address: tuple[str, int],
+        signer: Signer | None = None,
+    ) -> Channel:
         """Return a new connection to a broker.
 
         Args:
             broker_name: Name of the broker.
             owner: Owner of the connection.
             address: Host and port of the client that the connection is for.
+            signer: Signs as the user of the client; None without access control.
 
         Raises:
             UnknownBroker: There is no such broker.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from reput.format.codes import LanguageCode
+from reput.format.signing import Signer
 
 EARLY_MS = 500
 """Time before the deadline of a call at which its answer is given, in ms."""
@@ -31,6 +32,7 @@ class Caller:
         address: Host and port of the client.
         local_address: Host and port that it has connected to.
         deadline_ms: Monotonic time in ms at which it gives up; None if it waits forever.
+        signer: Signs as its user; None without access control.
     """
 
     client_id: str
@@ -38,6 +40,7 @@ class Caller:
     address: tuple[str, int]
     local_address: tuple[str, int]
     deadline_ms: int | None = None
+    signer: Signer | None = None
 
     @property
     def language_code(self) -> int:

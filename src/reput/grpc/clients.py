@@ -62,6 +62,7 @@ class Client:
         self.client_id = call.client_id
         self.language = call.language_code
         self.address = call.address
+        self.signer = call.signer
         self.settings: dict[str, Any] | None = None
         """Its Settings; None before they have come."""
         self.telemetry: Telemetry | None = None
@@ -93,7 +94,7 @@ class Client:
             raise ConnectionLost(broker_name, f"the client {self.client_id} has ended")
         task = self._connecting.get(broker_name)
         if task is None:
-            connecting = self._backend.connect(broker_name, self, self.address)
+            connecting = self._backend.connect(broker_name, self, self.address, self.signer)
             task = self._connecting[broker_name] = asyncio.ensure_future(connecting)
             task.add_done_callback(lambda done: self._connected(broker_name, done))
         return await asyncio.shield(task)
@@ -266,6 +267,9 @@ class Clients:
             LimitExceeded: There are too many clients.
         """
         client = self._by_id.get(call.client_id)
+        if client is not None and client.signer is not call.signer:
+            self.end(client)  # another user, or another secret: its connections are the old one's
+            client = None
         if client is None:
             limits.GRPC_CLIENTS.check(len(self._by_id) + 1)
             client = Client(call, self._backend, self._asked)

@@ -10,6 +10,7 @@ Source: rocketmq-proxy 5.5.0 ``GrpcMessagingApplication``.
 """
 
 import asyncio
+import functools
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,7 @@ from reput.format.bodies import ConsumerData
 from reput.format.grpc_messages import METHODS, SERVICE, ClientType
 from reput.format.message import Host, StoredMessage
 from reput.grpc import conversion, lite, receiving, routes, settings, statuses, validation
+from reput.grpc.access import Gate
 from reput.grpc.backend import Backend, GroupFacts, TopicFacts
 from reput.grpc.caller import Caller
 from reput.grpc.clients import Client, Clients
@@ -48,10 +50,12 @@ class Front:
     Args:
         backend: Topics, groups and brokers.
         clock: The clock.
+        gate: Checks who may make calls; None: everybody may.
     """
 
-    def __init__(self, backend: Backend, clock: Clock) -> None:
+    def __init__(self, backend: Backend, clock: Clock, gate: Gate | None = None) -> None:
         self._backend = backend
+        self._gate = gate
         self._clock = clock
         self._answers = Answers()
         self._sender = Sender(backend)
@@ -111,6 +115,8 @@ class Front:
             try:
                 request = protobuf.decode(method.request, message)
                 caller = self._caller(call)
+                if self._gate is not None:
+                    await self._gate.admit(name, caller, call.text, request)
                 reply = await handler(caller, request)
                 reply.setdefault("status", statuses.OK)
             except (StatusError, ReputError) as error:
@@ -178,7 +184,8 @@ class Front:
     # Clients ----------------------------------------------------------------------------------
 
     def _telemetry(self, call: Call) -> None:
-        Stream(call, self._caller(call), self._set_settings, self._answers, self._stream_ended)
+        set_settings = functools.partial(self._set_settings, call)
+        Stream(call, self._caller(call), set_settings, self._answers, self._stream_ended)
 
     def _stream_ended(self, client: Client) -> None:
         if lite.is_lite(client) and client in self.clients:
@@ -199,9 +206,11 @@ class Front:
             _log.warning("%r keeps its lite topics for minutes: %s", client, error)
 
     async def _set_settings(
-        self, caller: Caller, sent: dict[str, Any], stream: Stream
+        self, call: Call, caller: Caller, sent: dict[str, Any], stream: Stream
     ) -> dict[str, Any]:
         """Take the settings of a client, and register it at brokers; return those to answer."""
+        if self._gate is not None:
+            await self._gate.admit("Telemetry", caller, call.text, {"settings": sent})
         if "publishing" in sent:
             sent.setdefault("client_type", int(ClientType.PRODUCER))
             answer = settings.of_producer(sent)
@@ -327,6 +336,8 @@ class Front:
     async def _received(self, call: Call, message: bytes) -> list[dict[str, Any]]:
         request = protobuf.decode(METHODS["ReceiveMessage"].request, message)
         caller = self._caller(call)
+        if self._gate is not None:
+            await self._gate.admit("ReceiveMessage", caller, call.text, request)
         client = self.clients.of(caller)
         group = await self._group(request.get("group", {}), caller)
         await self._topic(request.get("message_queue", {}).get("topic", {}))

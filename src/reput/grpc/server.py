@@ -8,7 +8,7 @@ from reput import small_file
 from reput.broker.server import Broker
 from reput.errors import WriteFailed
 from reput.grpc.front import Front
-from reput.grpc.local import LocalBackend
+from reput.grpc.local import LocalBackend, gate_of
 from reput.remoting.http2.server import GrpcServer
 
 GRACE_S = 1.0
@@ -28,7 +28,7 @@ class FrontServer:
     """
 
     def __init__(self, broker: Broker, port: int) -> None:
-        self.front = Front(LocalBackend(broker), broker.clock)
+        self.front = Front(LocalBackend(broker), broker.clock, gate_of(broker))
         self._path = Path(broker.settings.store.store_path_root_dir) / KEPT
         self._server = GrpcServer(
             self.front.service,

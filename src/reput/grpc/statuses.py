@@ -8,6 +8,7 @@ Source: rocketmq-proxy 5.5.0 ``ResponseBuilder``, ``SendMessageActivity``, ``Ack
 from collections.abc import Sequence
 from typing import Any
 
+from reput.broker.access import rules
 from reput.errors import (
     AccessRefused,
     BrokerError,
@@ -84,6 +85,8 @@ def of_error(error: BaseException) -> dict[str, Any]:
         return status(error.code, error.message)
     if isinstance(error, AccessRefused):
         return status(Code.UNAUTHORIZED, error.remark)
+    if isinstance(error, rules.AccessRefused):
+        return status(Code.UNAUTHORIZED, str(error))
     if isinstance(error, UnknownBroker):
         return status(Code.BAD_REQUEST, str(error))
     if isinstance(error, RequestTimedOut):

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from reput.broker.access.rules import AccessRefused
 from reput.errors import CorruptRecord, InvalidHeader, InvalidProtobuf, ReputError
 from reput.format import (
     bodies,
@@ -107,6 +108,8 @@ class Stream:
             is_mistake = 40_000 <= error.code < 50_000
             status = Status.INVALID_ARGUMENT if is_mistake else Status.INTERNAL
             self._fail(status, f"process client telemetryCommand failed. {error}")
+        except AccessRefused as error:
+            self.send({"status": statuses.of_error(error)})  # as Java: the stream stays
         except ReputError as error:
             self._fail(Status.INTERNAL, f"process client telemetryCommand failed. {error}")
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call

@@ -11,6 +11,7 @@ from reput.errors import REMARK_LETTERS, LimitExceeded, ReputError, excerpt
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
+from reput.format.signing import Signer
 from reput.remoting import time_slices
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
@@ -129,15 +130,22 @@ class RemotingServer:
             channel, protocol, lambda source: self._use_source(channel, source)
         )
 
-    def connect_here(self, owner: Owner, buffer: bytearray, address: tuple[str, int]) -> Channel:
+    def connect_here(
+        self,
+        owner: Owner,
+        buffer: bytearray,
+        address: tuple[str, int],
+        signer: Signer | None = None,
+    ) -> Channel:
         """Return a connection from this process, without a socket and without TLS.
 
         Args:
             owner: Owner of the client's side.
             buffer: Its read buffer, which it may share with others.
             address: Host and port of the client that the server sees.
+            signer: Signs its requests; without it they are not signed.
         """
-        client = Channel(owner, buffer)
+        client = Channel(owner, buffer, signer=signer)
         own_address = (self.host or "127.0.0.1", self.port)
         join(client, Channel(self, self._buffer, shared=self.state), address, own_address)
         return client

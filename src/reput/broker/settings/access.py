@@ -43,6 +43,9 @@ _CLASSES = {
 """Key -> the names of the built-in classes. The stateful ones are served statelessly: they accept
 later requests without looking at their signatures."""
 
+_GRPC = "apache.rocketmq.v2."
+_STREAMS = {"TelemetryCommand": "Telemetry"}
+
 NEVER_WHITELISTED = frozenset(
     {RequestCode.UPDATE_BROKER_CONFIG, RequestCode.GET_BROKER_CONFIG, *range(3001, 3011)}
 )
@@ -70,7 +73,8 @@ class AccessSettings:
     authentication_strategy: str = ""
     """Class of Java; a stateful one is accepted, and every request is checked nevertheless."""
     authentication_whitelist: str = ""
-    """Request codes, separated by commas, that need no signature."""
+    """Request codes, separated by commas, that need no signature; calls of 5.x clients by the names
+    of their requests, such as ``apache.rocketmq.v2.QueryRouteRequest``."""
     authorization_provider: str = ""
     """Class of Java that evaluates rules: only the built-in one."""
     authorization_metadata_provider: str = ""
@@ -78,7 +82,7 @@ class AccessSettings:
     authorization_strategy: str = ""
     """Class of Java; as ``authenticationStrategy``."""
     authorization_whitelist: str = ""
-    """Request codes, separated by commas, that need no rule."""
+    """The same, for requests that need no rule."""
     init_authentication_user: Secret = NO_SECRET
     """A super user that is made at the start if it does not exist: ``{"username":…,"password":…}``.
     """
@@ -111,6 +115,16 @@ class AccessSettings:
         return _codes("authorizationWhitelist", self.authorization_whitelist)
 
     @property
+    def unsigned_methods(self) -> frozenset[str]:
+        """Methods of 5.x clients that need no signature."""
+        return _methods(self.authentication_whitelist)
+
+    @property
+    def unruled_methods(self) -> frozenset[str]:
+        """Methods of 5.x clients that need no rule."""
+        return _methods(self.authorization_whitelist)
+
+    @property
     def own_credentials(self) -> Credentials | None:
         """Credentials of this broker's own requests; None: they are not signed."""
         pair = _pair(
@@ -138,15 +152,15 @@ class AccessSettings:
         return tuple(
             f"{key}={', '.join(map(str, sorted(codes)))}: these requests are served unchecked"
             for key, codes in (
-                ("authenticationWhitelist", self.unsigned_codes),
-                ("authorizationWhitelist", self.unruled_codes),
+                ("authenticationWhitelist", self.unsigned_codes | self.unsigned_methods),
+                ("authorizationWhitelist", self.unruled_codes | self.unruled_methods),
             )
             if codes and self.authentication_enabled
         )
 
 
 def _codes(key: str, text: str) -> frozenset[int]:
-    """Return the request codes of a whitelist; names of gRPC messages are left out."""
+    """Return the request codes of a whitelist, without the names of gRPC messages."""
     codes = set()
     for word in text.split(","):
         word = word.strip()
@@ -159,6 +173,13 @@ def _codes(key: str, text: str) -> frozenset[int]:
         allowed = f"no {', '.join(map(str, sorted(barred)))}: their senders may do anything"
         raise InvalidOption(key, text, allowed)
     return frozenset(codes)
+
+
+def _methods(text: str) -> frozenset[str]:
+    """Return the methods of 5.x clients in a whitelist, where Java has their requests' names."""
+    words = (word.strip() for word in text.split(","))
+    names = (word.removeprefix(_GRPC) for word in words if word.startswith(_GRPC))
+    return frozenset(_STREAMS.get(name, name.removesuffix("Request")) for name in names)
 
 
 def _pair(key: str, text: Secret, names: tuple[str, str]) -> tuple[str, Secret] | None:

@@ -2,6 +2,7 @@
 
 from reput.clock import Clock
 from reput.errors import Unreachable
+from reput.format.signing import Signer
 from reput.grpc.backend import GroupFacts, TopicFacts, UnknownBroker
 from reput.grpc.proxy.cluster import Cluster
 from reput.remoting.channel import Channel, Owner
@@ -51,8 +52,17 @@ class RemoteBackend:
         names = self._failures.keys() & set(self._cluster.broker_names)
         return {name: str(self._failures[name][0]) for name in sorted(names)}
 
-    async def connect(self, broker_name: str, owner: Owner, address: tuple[str, int]) -> Channel:
-        """Return a new connection to a broker.
+    async def connect(
+        self,
+        broker_name: str,
+        owner: Owner,
+        address: tuple[str, int],
+        signer: Signer | None = None,
+    ) -> Channel:
+        """Return a new connection to a broker, which is signed by the proxy's own user.
+
+        Rules of users may list addresses, and a broker sees that of the proxy: the proxy checks
+        them (``access``), with the address of the client.
 
         Raises:
             UnknownBroker: No name server has had it lately.
