@@ -1,5 +1,7 @@
 """A client of the 5.x service for tests: grpcio for the transport, our tables for the messages."""
 
+import hashlib
+import hmac
 import queue
 import time
 from collections.abc import Iterator
@@ -21,12 +23,20 @@ class GrpcClient:
     Args:
         endpoint: ``host:port``.
         client_id: Its id.
+        user: Name and password of its user; None: it sends none.
     """
 
-    def __init__(self, endpoint: str, client_id: str = "client") -> None:
+    def __init__(
+        self, endpoint: str, client_id: str = "client", user: tuple[str, str] | None = None
+    ) -> None:
         self.commands: queue.Queue[dict[str, Any]] = queue.Queue()
         """TelemetryCommands of the server."""
-        self._metadata = (("x-mq-client-id", client_id), ("x-mq-language", "PYTHON"))
+        self._metadata: tuple[tuple[str, str], ...] = (
+            ("x-mq-client-id", client_id),
+            ("x-mq-language", "PYTHON"),
+        )
+        if user is not None:
+            self._metadata += signed(*user)
         self._channel = grpc.insecure_channel(endpoint)
         self._sent: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._stream: Any = None
@@ -139,3 +149,10 @@ def message(topic: str, body: bytes = b"body", key: str = "01", **system: Any) -
         **system,
     }
     return {"topic": {"name": topic}, "body": body, "system_properties": properties}
+
+
+def signed(name: str, password: str, date: str = "20261124T120000Z") -> tuple[tuple[str, str], ...]:
+    """Return the headers that the SDKs send for a user: an HMAC-SHA1 of the date."""
+    signature = hmac.new(password.encode(), date.encode(), hashlib.sha1).hexdigest().upper()
+    text = f"Credential={name}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return ("x-mq-date-time", date), ("authorization", f"MQv2-HMAC-SHA1 {text}")

@@ -16,8 +16,9 @@ from reput.broker.access.needs import PUB, SUB, group_need, topic_need
 from reput.broker.access.rules import AccessRefused, Need
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.grpc_messages import ClientType
-from reput.format.signing import Signer
+from reput.format.signing import Credentials, Signer
 from reput.grpc.caller import Caller
+from reput.secret import Secret
 
 AUTHORIZATION, DATE_TIME = "authorization", "x-mq-date-time"
 NAME_LETTERS_SHOWN = 200
@@ -61,6 +62,20 @@ class Accounts(Protocol):
 
     def refused(self, method: str, address: str, refusal: AccessRefused) -> None:
         """Count a call that was refused."""
+
+
+class Signers:
+    """The signers of users: of each one the same, as long as its secret is the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Secret, Signer]] = {}
+
+    def of(self, name: str, secret: Secret) -> Signer:
+        """Return the signer of a user."""
+        known = self._known.get(name)
+        if known is None or known[0] != secret:
+            known = self._known[name] = secret, Signer(Credentials(name, secret))
+        return known[1]
 
 
 class Gate:

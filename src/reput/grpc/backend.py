@@ -89,7 +89,13 @@ class GroupFacts:
 
 
 class Backend(Protocol):
-    """Topics, groups and brokers."""
+    """Topics, groups and brokers.
+
+    Attributes:
+        checks_users: Whether brokers check each request as one of the client's user.
+    """
+
+    checks_users: bool
 
     keeps_handles: bool
     """Whether a handle stays valid while its message is renewed. Java's brokers give others."""

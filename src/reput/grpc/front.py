@@ -491,6 +491,8 @@ class Front:
         text = request.get("receipt_handle", "")
         lite_topic = request.get("lite_topic", "")
         receipt = await self._receipt(client, group, topic, text, lite_topic)
+        if self._gate is not None and not self._backend.checks_users:
+            await receiving.check_place(client, group, topic, receipt)
         await receiving.forward(client, group, topic, receipt, request.get("message_id", ""))
         client.renewals.drop(group, text)
         return {}

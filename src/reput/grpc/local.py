@@ -10,8 +10,8 @@ from reput.broker.topic.attributes import MESSAGE_TYPE
 from reput.errors import REMARK_LETTERS, excerpt
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
-from reput.format.signing import Credentials, Signer
-from reput.grpc.access import CODES, NAME_LETTERS_SHOWN, Gate
+from reput.format.signing import Signer
+from reput.grpc.access import CODES, NAME_LETTERS_SHOWN, Gate, Signers
 from reput.grpc.backend import (
     LITE_QUOTA,
     BrokerQueues,
@@ -21,7 +21,6 @@ from reput.grpc.backend import (
 )
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
-from reput.secret import Secret
 
 _TYPE_DEFAULT = "NORMAL"
 
@@ -34,6 +33,7 @@ class LocalBackend:
     """
 
     keeps_handles = True
+    checks_users = True
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -101,7 +101,7 @@ class LocalAccounts:
         self._rules: RuleSet | None = None
         self._epoch = -1
         self._rows: dict[str, AccountRow] = {}
-        self._signers: dict[str, tuple[Secret, Signer]] = {}
+        self._signers = Signers()
 
     async def signer(self, name: str) -> Signer:
         """Return the signer of a user. Raises ``AccessRefused``: it is unknown or disabled."""
@@ -111,15 +111,10 @@ class LocalAccounts:
             self._rows = {row.access_key: row for row in rules.rows()}
         row = self._rows.get(name)
         if row is None or not row.is_usable:
-            self._signers.pop(name, None)
             what = "not found" if row is None else "disabled"
             text = f"User:{name[:NAME_LETTERS_SHOWN]} is {what}."
             raise AccessRefused(ResponseCode.NO_PERMISSION, text, is_unverified=True)
-        known = self._signers.get(name)
-        if known is None or known[0] != row.secret_key:
-            known = row.secret_key, Signer(Credentials(name, row.secret_key))
-            self._signers[name] = known
-        return known[1]
+        return self._signers.of(name, row.secret_key)
 
     async def authorize(self, name: str, needs: Iterable[Need], address: str) -> None:
         """Check the needs of a call. Raises ``AccessRefused``."""

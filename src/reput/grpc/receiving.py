@@ -279,6 +279,28 @@ async def change(
     return dataclasses.replace(receipt, handle=renewed)
 
 
+async def check_place(client: Client, group: str, topic: str, receipt: Receipt) -> None:
+    """Check that a handle's place in the log is that of its message.
+
+    A handle is a text of the client: another place would give it a message that it may not read.
+
+    Raises:
+        StatusError: It is not, or the broker refused.
+        ReputError: There is no connection, or no reply.
+    """
+    header = headers.ViewMessageHeader(offset=receipt.physical_offset)
+    request = requests.make(RequestCode.VIEW_MESSAGE_BY_ID, header)
+    reply = await _ask(client, receipt, request)
+    handle = receipt.handle
+    message = records.decode(reply.body, check_crc=False)
+    wanted_topic = pop_codec.topic_of(handle.kind, topic, group)
+    place = message.topic, message.queue_id, message.queue_offset
+    if place != (wanted_topic, handle.queue_id, handle.queue_offset):
+        raise StatusError(
+            Code.INVALID_RECEIPT_HANDLE, "the place in the handle is that of another message"
+        )
+
+
 async def forward(
     client: Client, group: str, topic: str, receipt: Receipt, message_id: str
 ) -> None:

@@ -169,6 +169,22 @@ class Cluster:
         assert failure is not None
         raise failure
 
+    async def ask_any(self, request: Command) -> Command:
+        """Return the reply of the first broker that replies, whatever its code.
+
+        Raises:
+            RemotingError: None does.
+        """
+        if not self.broker_names:
+            await self.look()
+        failure = RemotingError("no broker is registered at the name servers")
+        for name in self.broker_names:
+            try:
+                return await self._ask(_address(self._brokers[name][0]), request)
+            except RemotingError as error:
+                failure = error
+        raise failure
+
     async def _ask(self, address: str, request: Command) -> Command:
         """Return a reply, whatever its code. Raises ``RemotingError``, soon."""
         try:

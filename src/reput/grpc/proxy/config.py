@@ -32,6 +32,12 @@ _TLS_KEYS = {
 }
 """Key of RocketMQ's proxy -> that of its brokers, which is used here."""
 
+_PROVIDERS = {
+    f"{word}MetadataProvider": f"org.apache.rocketmq.proxy.auth.Proxy{kind}MetadataProvider"
+    for word, kind in (("authentication", "Authentication"), ("authorization", "Authorization"))
+}
+"""Key -> the class of RocketMQ's proxy that reads from brokers, as this one always does."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProxyConfig:
@@ -147,9 +153,20 @@ def load(
     proxy = settings.make(ProxyConfig)
     access = settings.make(AccessSettings)
     tls = tls_settings.load(settings)
+    if access.authentication_enabled and access.own_credentials is None:
+        raise InvalidOption(
+            "innerClientAuthenticationCredentials",
+            "",
+            'the super user with whom this proxy reads users: {"accessKey":…,"secretKey":…}',
+        )
     warnings = [str(unknown) for unknown in settings.unknown()]
     warnings += [f"{key} has no effect: {why}" for key, why in settings.without_effect.items()]
-    return ProxySettings(proxy, tls, access, tuple(warnings))
+    if access.own_credentials is not None and not access.authentication_enabled:
+        warnings.append(
+            "authenticationEnabled=false: every client may do what the user of "
+            "innerClientAuthenticationCredentials may"
+        )
+    return ProxySettings(proxy, tls, access, (*warnings, *access.warnings))
 
 
 def _values(path: str | None) -> dict[str, str]:
@@ -161,7 +178,11 @@ def _values(path: str | None) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOption("--config", path, f"a readable file: {error}") from error
     values = _json(path, text) if text.lstrip().startswith("{") else config.parse_properties(text)
-    return {_TLS_KEYS.get(key, key): value for key, value in values.items()}
+    return {
+        _TLS_KEYS.get(key, key): value
+        for key, value in values.items()
+        if _PROVIDERS.get(key) != value
+    }
 
 
 def _json(path: str, text: str) -> dict[str, str]:

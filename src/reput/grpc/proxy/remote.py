@@ -22,6 +22,8 @@ class RemoteBackend:
         clock: The clock.
     """
 
+    checks_users = False
+
     def __init__(self, cluster: Cluster, dialer: Dialer, clock: Clock) -> None:
         self._cluster = cluster
         self._dialer = dialer

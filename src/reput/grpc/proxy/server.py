@@ -6,7 +6,9 @@ from typing import Self
 from reput import descriptors
 from reput.clock import Clock, SystemClock
 from reput.format.signing import Signer
+from reput.grpc.access import Gate
 from reput.grpc.front import Front
+from reput.grpc.proxy.accounts import RemoteAccounts
 from reput.grpc.proxy.cluster import ASK_MS, Cluster
 from reput.grpc.proxy.config import ProxySettings
 from reput.grpc.proxy.remote import RemoteBackend
@@ -59,7 +61,18 @@ class Proxy:
         self.cluster = Cluster(config.name_servers, self._remoting, self.clock)
         dialer = Dialer(connect_timeout_ms=ASK_MS, tls=self._client_tls, signer=signer)
         self.backend = RemoteBackend(self.cluster, dialer, self.clock)
-        self.front = Front(self.backend, self.clock)
+        self.accounts = None
+        gate = None
+        access = self.settings.access
+        if access.authentication_enabled:
+            self.accounts = RemoteAccounts(self.cluster, self.clock)
+            gate = Gate(
+                self.accounts,
+                authorizes=access.authorization_enabled,
+                unsigned=access.unsigned_methods,
+                unruled=access.unruled_methods,
+            )
+        self.front = Front(self.backend, self.clock, gate)
         self._server = GrpcServer(
             self.front.service,
             host=config.bind_address,
@@ -84,6 +97,8 @@ class Proxy:
         self._is_started = False
         await self._server.stop(GRACE_S)
         await self.front.stop()
+        if self.accounts is not None:
+            await self.accounts.close()
         await self.cluster.close()
         await self._remoting.close()
 
