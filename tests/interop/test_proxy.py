@@ -4,6 +4,8 @@ By default before our broker only; with ``REPUT_INTEROP=all`` before all of them
 SDKs are those of a broker's own port (``test_sdks``).
 """
 
+import asyncio
+import json
 import select
 import subprocess
 import sys
@@ -16,14 +18,16 @@ from typing import Self
 import pytest
 
 from grpc_client import OK, GrpcClient, message
-from interop import java_oracle, test_sdks
+from interop import java_oracle, secured_cluster, test_sdks
 from interop.clusters import until
 from interop.java_cluster import JavaCluster
 from interop.other_clients import ClientUnavailable
 from interop.sdks import PythonSdk, Sdk
 from interop.test_sdks import Front
 from ports import free_port
+from reput.client import Admin as AsyncAdmin
 from reput.client.blocking import Admin
+from reput.format.bodies import SubscriptionGroupConfig
 from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
@@ -195,3 +199,85 @@ def test_consumers_before_a_4_9_broker_are_refused(old: Front) -> None:
         )
     assert replies[0]["status"]["code"] == 50_100
     assert "5.0" in replies[0]["status"]["message"]
+
+
+# --- access control -------------------------------------------------------------------------------
+
+RIGHT = (secured_cluster.USER, secured_cluster.USER_SECRET)
+_ROOT = json.dumps({"accessKey": secured_cluster.ADMIN, "secretKey": secured_cluster.ADMIN_SECRET})
+SECURED = {
+    "authenticationEnabled": True,
+    "authorizationEnabled": True,
+    "initAuthenticationUser": json.dumps(
+        {"username": secured_cluster.ADMIN, "password": secured_cluster.ADMIN_SECRET}
+    ),
+    "innerClientAuthenticationCredentials": _ROOT,
+}
+
+
+async def make_users(namesrv: str) -> None:
+    """Create two topics and a group, and a user that may use one topic and the group."""
+    config = secured_cluster.config_of(namesrv, secured_cluster.ADMIN, secured_cluster.ADMIN_SECRET)
+    async with AsyncAdmin(client=config) as admin:
+        for topic in (secured_cluster.TOPIC, secured_cluster.OTHER_TOPIC):
+            await admin.create_topic(topic, attributes={"message.type": "NORMAL"})
+        await admin.create_group(SubscriptionGroupConfig(group_name=secured_cluster.GROUP))
+        await secured_cluster.create_user(
+            admin, {secured_cluster.TOPIC: "PUB|SUB"}, {secured_cluster.GROUP: "SUB"}
+        )
+
+
+@pytest.fixture(scope="module", params=["broker", "reput", "5.5.0"])
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The endpoint of a broker with access control, or of a proxy before one."""
+    folder = tmp_path_factory.mktemp("secured")
+    if request.param == "broker":
+        port = free_port()
+        with ReputCluster(folder, {**SECURED, "grpcServerPort": port}) as cluster:
+            asyncio.run(make_users(cluster.namesrv))
+            yield f"127.0.0.1:{port}"
+        return
+    if request.param == "reput":
+        running: ReputCluster | JavaCluster = ReputCluster(folder, SECURED)
+    else:
+        if not java_oracle.wants_all_versions():
+            pytest.skip("REPUT_INTEROP is not all: no proxy before an official broker")
+        settings = {**secured_cluster.SETTINGS["5.5.0"], **SECURED}
+        running = JavaCluster("5.5.0", folder, settings)
+    (folder / "proxy.conf").write_text(
+        "authenticationEnabled=true\nauthorizationEnabled=true\n"
+        f"innerClientAuthenticationCredentials={_ROOT}\n",
+        encoding="utf-8",
+    )
+    with running as cluster:
+        asyncio.run(make_users(cluster.namesrv))
+        with ReputProxy(cluster.namesrv, folder, "-c", str(folder / "proxy.conf")) as proxy:
+            yield proxy.endpoint
+
+
+def test_an_sdk_with_the_credentials_of_a_user(sdk: Sdk, secured: str) -> None:
+    topic, group = secured_cluster.TOPIC, secured_cluster.GROUP
+    with sdk.push(secured, topic, group, user=RIGHT) as consumer:
+        (receipt,) = sdk.sent(secured, topic, [Outgoing(b"signed")], user=RIGHT)
+        (arrived,) = consumer.take(1)
+    assert (arrived.message_id, arrived.body) == (receipt.message_id, b"signed")
+
+
+@pytest.mark.parametrize(
+    ("topic", "user"),
+    [
+        (secured_cluster.TOPIC, ()),
+        (secured_cluster.TOPIC, (secured_cluster.USER, "another secret")),
+        (secured_cluster.OTHER_TOPIC, RIGHT),
+    ],
+    ids=["none", "wrong secret", "missing permission"],
+)
+def test_an_sdk_without_a_permission(
+    sdk: Sdk, secured: str, topic: str, user: tuple[str, ...]
+) -> None:
+    with pytest.raises(Refused, match="failed to fetch topic") as refused:
+        sdk.sent(secured, topic, [Outgoing(b"refused")], user=user)
+    # As with RocketMQ's proxy: the SDK does not tell why it got no route.
+    assert (refused.value.kind, refused.value.code) == ("Exception", None)

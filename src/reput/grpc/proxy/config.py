@@ -51,9 +51,12 @@ class ProxyConfig:
         without_effect={
             "proxyMode": "a proxy serves the brokers of its name servers; a broker serves 5.x "
             "clients itself with grpcServerPort",
+            "remotingListenPort": "remoting clients connect to the brokers themselves",
             "rocketMQClusterName": "all clusters of the name servers are served",
             "proxyClusterName": "clients are registered at the brokers, not at other proxies",
             "useEndpointPortFromRequest": "routes always have the endpoint that the client uses",
+            "enableAclRpcHookForClusterMode": "innerClientAuthenticationCredentials has the keys of "
+            "tools.yml",
             "enableTopicMessageTypeCheck": "the type of a message is always checked",
         }
     )

@@ -37,7 +37,7 @@ def tell_error(error: BaseException) -> None:
 
 
 def configuration(request: dict[str, Any]) -> ClientConfiguration:
-    return ClientConfiguration(request["endpoint"], Credentials())
+    return ClientConfiguration(request["endpoint"], Credentials(*request.get("user", ())))
 
 
 def subscription(request: dict[str, Any]) -> dict[str, FilterExpression]:
