@@ -13,6 +13,8 @@ import pytest
 from reput import config
 from reput.broker.settings import keys as config_keys
 from reput.broker.settings.config import BrokerConfig
+from reput.grpc.proxy import config as proxy_config
+from reput.grpc.proxy.config import ProxyConfig
 from reput.namesrv import config as namesrv_config
 from reput.namesrv.config import NamesrvConfig
 
@@ -62,6 +64,7 @@ PARTS = [
             "config_store_path": "$HOME/namesrv/namesrv.properties",
         },
     ),
+    Part("proxy-options.md", ProxyConfig, proxy_config.ACCEPTED_WITHOUT_EFFECT, {}, {}),
 ]
 
 

@@ -22,7 +22,7 @@ from interop import java_oracle, secured_cluster, test_sdks
 from interop.clusters import until
 from interop.java_cluster import JavaCluster
 from interop.other_clients import ClientUnavailable
-from interop.sdks import PythonSdk, Sdk
+from interop.sdks import Outgoing, PythonSdk, Refused, Sdk
 from interop.test_sdks import Front
 from ports import free_port
 from reput.client import Admin as AsyncAdmin

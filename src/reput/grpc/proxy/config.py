@@ -32,6 +32,19 @@ _TLS_KEYS = {
 }
 """Key of RocketMQ's proxy -> that of its brokers, which is used here."""
 
+ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = {
+    "proxyMode": "a proxy serves the brokers of its name servers; a broker serves 5.x "
+    "clients itself with grpcServerPort",
+    "remotingListenPort": "remoting clients connect to the brokers themselves",
+    "rocketMQClusterName": "all clusters of the name servers are served",
+    "proxyClusterName": "clients are registered at the brokers, not at other proxies",
+    "useEndpointPortFromRequest": "routes always have the endpoint that the client uses",
+    "enableAclRpcHookForClusterMode": "the keys of tools.yml are in "
+    "innerClientAuthenticationCredentials",
+    "enableTopicMessageTypeCheck": "the type of a message is always checked",
+}
+"""Keys of RocketMQ that have no effect here, each with the reason."""
+
 _PROVIDERS = {
     f"{word}MetadataProvider": f"org.apache.rocketmq.proxy.auth.Proxy{kind}MetadataProvider"
     for word, kind in (("authentication", "Authentication"), ("authorization", "Authorization"))
@@ -47,19 +60,7 @@ class ProxyConfig:
         InvalidOption: A value is outside its range.
     """
 
-    keys: ClassVar[config.Keys] = config.Keys(
-        without_effect={
-            "proxyMode": "a proxy serves the brokers of its name servers; a broker serves 5.x "
-            "clients itself with grpcServerPort",
-            "remotingListenPort": "remoting clients connect to the brokers themselves",
-            "rocketMQClusterName": "all clusters of the name servers are served",
-            "proxyClusterName": "clients are registered at the brokers, not at other proxies",
-            "useEndpointPortFromRequest": "routes always have the endpoint that the client uses",
-            "enableAclRpcHookForClusterMode": "innerClientAuthenticationCredentials has the keys of "
-            "tools.yml",
-            "enableTopicMessageTypeCheck": "the type of a message is always checked",
-        }
-    )
+    keys: ClassVar[config.Keys] = config.Keys(without_effect=ACCEPTED_WITHOUT_EFFECT)
 
     # --- brokers ---------------------------------------------------------
 

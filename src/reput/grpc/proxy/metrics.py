@@ -83,6 +83,19 @@ class ProxyMeter:
     async def _serving(self, turns: Turns) -> AsyncIterator[Family]:
         serving = self._proxy.serving
         yield single("reput_proxy_clients", "5.x clients.", len(self._proxy.front.clients))
+        accounts = self._proxy.accounts
+        if accounts is not None:
+            counts = {
+                ("unauthenticated",): float(accounts.refusals.unauthenticated_count),
+                ("unauthorized",): float(accounts.refusals.unauthorized_count),
+            }
+            yield Family(
+                "reput_proxy_refused_calls_total",
+                "Calls of senders who are not known, or may not make them.",
+                ("reason",),
+                is_counter=True,
+                values=counts,
+            )
         yield single("reput_connections", "Open connections.", serving.connection_count)
         yield metrics_server.refusals_by_limit(serving.refusals)
         yield metrics_server.tls_handshakes(serving.tls)
