@@ -279,5 +279,5 @@ def test_an_sdk_without_a_permission(
 ) -> None:
     with pytest.raises(Refused, match="failed to fetch topic") as refused:
         sdk.sent(secured, topic, [Outgoing(b"refused")], user=user)
-    # As with RocketMQ's proxy: the SDK does not tell why it got no route.
+    # As with RocketMQ's proxy: the SDK has no reason in its exception.
     assert (refused.value.kind, refused.value.code) == ("Exception", None)

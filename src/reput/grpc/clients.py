@@ -100,7 +100,7 @@ class Client:
         return await asyncio.shield(task)
 
     def _connected(self, broker_name: str, task: "asyncio.Task[Channel]") -> None:
-        """Keep a new connection: also if nobody waits for it any more."""
+        """Keep a new connection: also if its caller was cancelled."""
         self._connecting.pop(broker_name, None)
         if task.cancelled() or task.exception() is not None:
             return

@@ -58,7 +58,7 @@ class RemoteAccounts:
         )
 
     async def close(self) -> None:
-        """End what is being loaded."""
+        """Cancel the running loads."""
         await self._users.close()
         await self._acls.close()
 

@@ -84,7 +84,7 @@ class AgingCache(Generic[V]):
         self._entries.pop(name, None)
 
     async def close(self) -> None:
-        """End what is being loaded."""
+        """Cancel the running loads."""
         tasks = list(self._loading.values())
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""What a proxy knows of its brokers: addresses, topics and their types, groups; and how old it is.
+"""The brokers of a proxy: their addresses, topics and their types, groups; each with its age.
 
 Routes come from the name servers, types of topics and groups' settings from the brokers. Brokers
 before 5.0 have no types: their topics take messages of any type.
@@ -85,7 +85,7 @@ class Cluster:
         )
 
     async def close(self) -> None:
-        """End what is being loaded."""
+        """Cancel the running loads."""
         await self.topics.close()
         await self.groups.close()
         if self._looking is not None:
@@ -252,7 +252,7 @@ class Cluster:
     # Groups -----------------------------------------------------------------------------------
 
     async def _load_group(self, name: str) -> GroupFacts | None:
-        """Ask the brokers, one after the other, until one has the group.
+        """Ask each broker in turn, until one has the group.
 
         Raises:
             StatusError: All that answered are older than 5.0: they serve no 5.x consumers.
@@ -335,6 +335,6 @@ def _address(broker: BrokerData) -> str:
 
 
 def _retrieve(task: "asyncio.Task[None]") -> None:
-    """Take the error of a task that nobody may wait for."""
+    """Take the error of a task whose callers may be cancelled."""
     if not task.cancelled():
         task.exception()

@@ -85,9 +85,9 @@ class ProxyMeter:
         yield single("reput_proxy_clients", "5.x clients.", len(self._proxy.front.clients))
         accounts = self._proxy.accounts
         if accounts is not None:
-            counts = {
-                ("unauthenticated",): float(accounts.refusals.unauthenticated_count),
-                ("unauthorized",): float(accounts.refusals.unauthorized_count),
+            counts: dict[tuple[str, ...], float] = {
+                ("unauthenticated",): accounts.refusals.unauthenticated_count,
+                ("unauthorized",): accounts.refusals.unauthorized_count,
             }
             yield Family(
                 "reput_proxy_refused_calls_total",

@@ -17,7 +17,7 @@ class RemoteBackend:
     """Topics, groups and connections of the brokers of some name servers.
 
     Args:
-        cluster: What is known of them.
+        cluster: Their addresses, topics and groups.
         dialer: Opens the connections of clients.
         clock: The clock.
     """
@@ -36,7 +36,7 @@ class RemoteBackend:
         """Connections that could not be opened."""
 
     async def topic(self, name: str) -> TopicFacts | None:
-        """Return a topic; None if it does not exist. Raises ``ReputError``: nobody answered."""
+        """Return a topic; None if it does not exist. Raises ``ReputError``: no reply."""
         return await self._cluster.topics.get(name)
 
     async def group(self, name: str, address: str) -> GroupFacts | None:

@@ -91,7 +91,7 @@ class Proxy:
         return self._server.port
 
     async def stop(self) -> None:
-        """Stop: clients are told to go, and messages that they hold become visible soon."""
+        """Stop: end the calls of clients, and make the messages that they hold visible soon."""
         if not self._is_started:
             return
         self._is_started = False
