@@ -1,0 +1,185 @@
+"""A proxy before brokers that come, go and hang; its settings, its metrics and its health."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from grpc_client import OK, GrpcClient, message
+from ports import free_port
+from proxied_broker import ProxiedBroker
+from reput.errors import InvalidOption
+from reput.grpc.proxy import config
+from reput.grpc.proxy.metrics import ProxyMeter, check
+from reput.grpc.proxy.server import Proxy
+from reput.remoting.tls_settings import TlsMode
+from reput.testing.controls import Controls
+
+PROXY_TIMEOUT = 50_400
+
+
+def test_messages_go_to_the_brokers_that_are_there() -> None:
+    with ProxiedBroker(topics={"T": 2}, brokers=2) as mq, GrpcClient(mq.grpc_endpoint) as client:
+        route = client.call("QueryRoute", topic={"name": "T"})["message_queues"]
+        places = [(queue["broker"]["name"], queue.get("id", 0)) for queue in route]
+        assert places == [("broker-a", 0), ("broker-a", 1), ("broker-b", 0), ("broker-b", 1)]
+        assert client.produce("T")["status"]["code"] == OK
+        for number in range(4):
+            client.call("SendMessage", messages=[message("T", b"%d" % number)])
+        assert len({(item.broker_name, item.queue_id) for item in mq.messages("T")}) == 4
+
+        async def stop_one(controls: Controls) -> None:
+            await mq._brokers[1].stop()
+
+        mq._call(stop_one)
+        for number in range(4):
+            reply = client.call("SendMessage", messages=[message("T", b"%d" % number)])
+            assert reply["status"]["code"] == OK
+        assert client.call("Heartbeat", client_type=1)["status"]["code"] == OK
+        assert mq.proxy is not None
+        assert list(mq.proxy.backend.unreachable) == ["broker-b"]
+        assert check(mq.proxy).is_well
+        assert len(check(mq.proxy).warnings) == 1
+
+
+def test_a_broker_that_hangs_is_a_status_before_the_deadline() -> None:
+    with ProxiedBroker(topics=["T"]) as mq, GrpcClient(mq.grpc_endpoint) as client:
+        client.produce("T")
+        mq.slow(60_000)
+        begin_s = time.monotonic()
+        reply = client.call("SendMessage", timeout_s=1.5, messages=[message("T")])
+        assert reply["status"]["code"] == PROXY_TIMEOUT
+        assert 0.9 < time.monotonic() - begin_s < 1.5
+
+
+def test_a_broker_is_used_again_after_a_restart() -> None:
+    with ProxiedBroker(topics=["T"]) as mq, GrpcClient(mq.grpc_endpoint) as client:
+        client.consume("g", "T")
+        mq.restart()
+        assert client.call("Heartbeat", client_type=3)["status"]["code"] == OK
+        client.call("SendMessage", messages=[message("T", b"after")])
+        assert [item["body"] for item in client.messages("g", "T")] == [b"after"]
+
+
+def test_a_handle_of_an_unknown_broker_is_let_go() -> None:
+    # Push consumers repeat an ack for ever, unless the code is INVALID_RECEIPT_HANDLE.
+    with ProxiedBroker(topics=["T"]) as mq, GrpcClient(mq.grpc_endpoint) as client:
+        handle = f"0 {mq.now_ms} 60000 0 0 broker-z 0 0 0"
+        acked = client.call(
+            "AckMessage",
+            group={"name": "g"},
+            topic={"name": "T"},
+            entries=[{"message_id": "01", "receipt_handle": handle}],
+        )
+        assert acked["entries"][0]["status"]["code"] == 40_013
+        replies = client.receive(
+            group={"name": "g"},
+            message_queue={"topic": {"name": "T"}, "id": -1, "broker": {"name": "broker-z"}},
+            invisible_duration={"seconds": 30},
+        )
+        assert replies[0]["status"]["code"] == 40_000
+
+
+def test_without_name_servers_a_call_fails_soon_and_health_says_why() -> None:
+    settings = config.load(
+        explicit={
+            "namesrv_addr": f"127.0.0.1:{free_port()}",
+            "bind_address": "127.0.0.1",
+            "grpc_server_port": 0,
+        }
+    )
+
+    async def main() -> None:
+        async with Proxy(settings) as proxy:
+            reply = await asyncio.to_thread(ask, proxy.port)
+            assert reply["status"]["code"] == 50_001
+            assert "cannot connect" in reply["status"]["message"]
+            assert not check(proxy).is_well
+
+    asyncio.run(main())
+
+
+def ask(port: int) -> dict[str, dict[str, object]]:
+    with GrpcClient(f"127.0.0.1:{port}") as client:
+        return client.call("QueryRoute", topic={"name": "T"}, timeout_s=3)
+
+
+def test_metrics_count_clients_and_brokers() -> None:
+    with ProxiedBroker(topics=["T"]) as mq, GrpcClient(mq.grpc_endpoint) as client:
+        client.produce("T")
+        proxy = mq.proxy
+        assert proxy is not None
+
+        async def measure(controls: Controls) -> dict[str, float]:
+            families = await ProxyMeter(proxy).measure()
+            return {
+                family.name: sum(family.values.values())
+                for family in families
+                if not hasattr(family, "buckets")
+            }
+
+        values = mq._call(measure)
+    assert values["reput_proxy_clients"] == 1
+    assert values["reput_proxy_brokers"] == 1
+    assert values["reput_proxy_topics"] == 1
+    assert values["reput_proxy_broker_connections_total"] == 1
+    assert values["reput_healthy"] == 1
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+def test_the_file_of_rocketmqs_proxy_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rmq-proxy.json"
+    path.write_text(
+        json.dumps(
+            {
+                "rocketMQClusterName": "DefaultCluster",
+                "namesrvAddr": "10.0.0.1:9876;10.0.0.2",
+                "grpcServerPort": 18081,
+                "tlsTestModeEnable": True,
+                "authenticationMetadataProvider": (
+                    "org.apache.rocketmq.proxy.auth.ProxyAuthenticationMetadataProvider"
+                ),
+                "grpcServrPort": 1,
+            }
+        )
+    )
+    loaded = config.load(str(path))
+    assert loaded.proxy.name_servers == ("10.0.0.1:9876", "10.0.0.2:9876")
+    assert loaded.proxy.grpc_server_port == 18081
+    assert loaded.tls.tls_test_mode_enable is True
+    assert loaded.tls.tls_server_mode is TlsMode.PERMISSIVE
+    assert loaded.access.authentication_metadata_provider == ""
+    assert any("did you mean 'grpcServerPort'" in warning for warning in loaded.warnings)
+    assert any("rocketMQClusterName has no effect" in warning for warning in loaded.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "namesrvAddr"),
+        ("namesrvAddr=a:b", "namesrvAddr"),
+        ("namesrvAddr=a\ngrpcServerPort=70000", "grpcServerPort"),
+        ("namesrvAddr=a\nauthenticationEnabled=true", "innerClientAuthenticationCredentials"),
+        ("namesrvAddr=a\nauthorizationEnabled=true", "authorizationEnabled"),
+        ('{"namesrvAddr": ', "JSON"),
+    ],
+)
+def test_a_wrong_setting_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "proxy.conf"
+    path.write_text(text)
+    with pytest.raises(InvalidOption, match=message):
+        config.load(str(path))
+
+
+def test_the_users_of_others_need_a_check_of_clients(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.conf"
+    path.write_text(
+        'namesrvAddr=a\ninnerClientAuthenticationCredentials={"accessKey":"a","secretKey":"b"}'
+    )
+    loaded = config.load(str(path))
+    assert any("every client may do" in warning for warning in loaded.warnings)
+    assert "secretKey" not in str(loaded)
