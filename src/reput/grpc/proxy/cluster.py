@@ -43,6 +43,8 @@ ASK_MS = 1_000
 _LOOK_MS = 1_000
 """Least time between two requests for all brokers because of an unknown name, in ms."""
 _OWN_ID = "reput-proxy"
+_FIRST_WITH_POP = 412
+"""Version of 5.0.0-SNAPSHOT (``codes.version_desc``)."""
 _TYPE = "message.type"
 _TYPE_DEFAULT = "NORMAL"
 _ANY_TYPE = "MIXED"
@@ -63,6 +65,8 @@ class Cluster:
         self._remoting = remoting
         self._clock = clock
         self._turn = 0
+        self._silent: dict[str, int] = {}
+        """Addresses of brokers that do not reply to new requests -> when, in monotonic ms."""
         self._brokers: dict[str, tuple[BrokerData, int]] = {}
         """Broker name -> addresses, and the monotonic time in ms at which they were seen."""
         self._looked_ms = -_LOOK_MS
@@ -138,6 +142,7 @@ class Cluster:
         info = bodies.decode(ClusterInfo, reply.body)
         self._learn(info.broker_addr_table.values())
         limit_ms = self._clock.monotonic_ms() - KEPT_MS
+        self._silent = {address: seen for address, seen in self._silent.items() if seen >= limit_ms}
         self._brokers = {
             name: (data, seen) for name, (data, seen) in self._brokers.items() if seen >= limit_ms
         }
@@ -193,6 +198,30 @@ class Cluster:
         except TimeoutError as error:
             raise RequestTimedOut(address, request.code, ASK_MS) from error
 
+    async def _ask_new(self, address: str, code: RequestCode, header: headers.Header) -> Command:
+        """Return the reply to a request that brokers before 5.0 do not have.
+
+        Raises:
+            _Unsupported: The broker is older. Before 4.9 it does not reply to such a request.
+            RemotingError: No reply arrived.
+        """
+        seen_ms = self._silent.get(address)
+        if seen_ms is not None and self._clock.monotonic_ms() - seen_ms < KEPT_MS:
+            raise _Unsupported(address)
+        try:
+            reply = await self._ask(address, requests.make(code, header))
+        except RequestTimedOut:
+            empty = HeartbeatData(client_id=_OWN_ID, consumer_data_set=[], producer_data_set=[])
+            other = await self._ask(address, requests.heartbeat(bodies.encode(empty)))
+            if other.version >= _FIRST_WITH_POP:
+                raise
+            self._silent[address] = self._clock.monotonic_ms()
+            raise _Unsupported(address) from None
+        self._silent.pop(address, None)
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise _Unsupported(address)
+        return reply
+
     # Topics -----------------------------------------------------------------------------------
 
     async def _load_topic(self, name: str) -> TopicFacts | None:
@@ -240,8 +269,9 @@ class Cluster:
         """
         address = _address(broker)
         header = headers.TopicHeader(topic=name)
-        reply = await self._ask(address, requests.make(RequestCode.GET_TOPIC_CONFIG, header))
-        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        try:
+            reply = await self._ask_new(address, RequestCode.GET_TOPIC_CONFIG, header)
+        except _Unsupported:
             return None
         if reply.code != ResponseCode.SUCCESS:
             raise broker_error(reply.code, reply.remark, address)
@@ -289,10 +319,7 @@ class Cluster:
     async def _group_at(self, address: str, name: str) -> GroupFacts | None:
         """Return a group as a broker has it; None if it has none."""
         header = headers.GroupHeader(group=name)
-        request = requests.make(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
-        reply = await self._ask(address, request)
-        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise _Unsupported(address)
+        reply = await self._ask_new(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
         if reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
             return None
         if reply.code != ResponseCode.SUCCESS:

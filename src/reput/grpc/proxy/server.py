@@ -37,7 +37,9 @@ class Proxy:
         self.clock = clock or SystemClock()
         config = settings.proxy
         self.serving = ServerState(
-            ConnectionLimits.of(config, descriptors.connections_max()),
+            ConnectionLimits.of(
+                config, descriptors.connections_max() // 2
+            ),  # the others: to brokers
             tls=settings.tls,
             proxies=config.proxies,
         )
