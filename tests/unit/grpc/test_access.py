@@ -5,14 +5,16 @@ Codes and texts are those of rocketmq-proxy 5.5.0.
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from access_broker import ROOT, ROOT_PASSWORD, client_of
+from access_broker import ROOT, ROOT_PASSWORD, access_broker, client_of
 from grpc_client import OK, GrpcClient, message, signed
 from proxied_broker import ProxiedBroker
 from reput.broker.access.rules import AccessRefused
 from reput.client.blocking import Admin
+from reput.format.access import UserStatus
 from reput.format.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
 from reput.grpc.access import credentials_of
 from reput.secret import Secret
@@ -176,3 +178,58 @@ def test_a_header_is_read_as_the_sdks_write_it() -> None:
     assert signature.hex() == "2e5621239cbfdccc449dbd2e028cf60e7c6a592d"
     assert credentials_of(header.replace("key,", "key/region/service,")) == (name, signature)
     assert credentials_of("") == ("", b"")
+
+
+def test_accounts_of_access_control_1_0_are_checked_by_their_rules(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/plain_acl.yml").write_text(
+        "accounts:\n"
+        "- {accessKey: some-writer, secretKey: some-secret, admin: false, whiteRemoteAddress: '',\n"
+        "   defaultTopicPerm: DENY, defaultGroupPerm: DENY, topicPerms: ['Open=PUB']}\n"
+    )
+    settings = {"aclEnable": "true", "rocketmqHome": str(tmp_path)}
+    with LocalBroker(topics=("Open", "Closed"), settings=settings) as running:
+        user = ("some-writer", "some-secret")
+        with GrpcClient(running.grpc_endpoint, "writer", user) as writer:
+            assert writer.produce("Open")["status"]["code"] == OK
+            sent = writer.call("SendMessage", messages=[message("Open")])
+            assert sent["status"]["code"] == OK
+            status = writer.call("SendMessage", messages=[message("Closed")])["status"]
+            assert status["code"] == UNAUTHORIZED
+            assert "No default permission for topic:Closed" in status["message"]
+        with GrpcClient(running.grpc_endpoint, "wrong", ("some-writer", "other")) as wrong:
+            status = wrong.call("QueryRoute", topic={"name": "Open"})["status"]
+            assert status["code"] == UNAUTHORIZED
+
+
+def test_a_changed_password_and_a_disabled_user_have_their_effect_at_once() -> None:
+    with (
+        access_broker("Open") as running,
+        Admin(client=client_of(running, ROOT, ROOT_PASSWORD)) as admin,
+    ):
+        admin.create_user("alice", Secret("first"))
+        with GrpcClient(running.grpc_endpoint, "same", ("alice", "first")) as first:
+            assert first.produce("Open")["status"]["code"] == OK
+            admin.update_user("alice", password=Secret("second"))
+            assert first.call("SendMessage", messages=[message("Open")])["status"]["code"] == (
+                UNAUTHORIZED
+            )
+            with GrpcClient(running.grpc_endpoint, "same", ("alice", "second")) as second:
+                assert second.produce("Open")["status"]["code"] == OK
+                sent = second.call("SendMessage", messages=[message("Open")])
+                assert sent["status"]["code"] == OK
+                admin.update_user("alice", status=UserStatus.DISABLE)
+                status = second.call("SendMessage", messages=[message("Open")])["status"]
+                assert status == {"code": UNAUTHORIZED, "message": "User:alice is disabled."}
+
+
+def test_a_whitelist_has_the_names_of_requests() -> None:
+    settings = {
+        "authenticationWhitelist": "apache.rocketmq.v2.QueryRouteRequest",
+        "authorizationEnabled": "true",
+        "authorizationWhitelist": "apache.rocketmq.v2.QueryRouteRequest",
+    }
+    with access_broker("Open", **settings) as running, GrpcClient(running.grpc_endpoint) as client:
+        assert client.call("QueryRoute", topic={"name": "Open"})["status"]["code"] == OK
+        sent = client.call("SendMessage", messages=[message("Open")])
+        assert sent["status"]["code"] == UNAUTHORIZED

@@ -128,6 +128,18 @@ def test_metrics_count_clients_and_brokers() -> None:
     assert values["reput_healthy"] == 1
 
 
+def test_brokers_and_name_servers_are_asked_with_tls() -> None:
+    class Encrypted(ProxiedBroker):
+        proxy_settings = {"tls_enable": True}
+
+    settings = {"tls.server.mode": "enforcing"}
+    with Encrypted(topics=["T"], settings=settings) as mq, GrpcClient(mq.grpc_endpoint) as client:
+        client.consume("g", "T")
+        sent = client.call("SendMessage", messages=[message("T", b"encrypted")])
+        assert sent["status"]["code"] == OK
+        assert [item["body"] for item in client.messages("g", "T")] == [b"encrypted"]
+
+
 # --- settings -----------------------------------------------------------------------------------
 
 

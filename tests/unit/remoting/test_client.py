@@ -245,7 +245,7 @@ async def test_a_connection_that_takes_too_long() -> None:
         await asyncio.Event().wait()
 
     async with RemotingClient(connect_timeout_ms=20) as client:
-        client._loop = _LoopThatNeverConnects(never)  # type: ignore[assignment]
+        client._dialer._loop = _LoopThatNeverConnects(never)  # type: ignore[assignment]
         with pytest.raises(Unreachable, match="no answer in 20 ms"):
             await client.connect("127.0.0.1:1")
 
@@ -366,7 +366,7 @@ async def test_a_refused_connection_whose_caller_was_cancelled_is_not_reported(
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
 
     async with RemotingClient() as client:
-        monkeypatch.setattr(client, "_open", refuse)
+        monkeypatch.setattr(client._dialer, "_open", refuse)
         caller = asyncio.ensure_future(client.connect("127.0.0.1:1"))
         await asyncio.sleep(0)
         (attempt,) = client._connecting.values()
