@@ -149,13 +149,15 @@ class AccessSettings:
     @property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each setting that weakens the protection."""
+        unchecked = {
+            "authenticationWhitelist": (self.unsigned_codes, self.unsigned_methods),
+            "authorizationWhitelist": (self.unruled_codes, self.unruled_methods),
+        }
         return tuple(
-            f"{key}={', '.join(map(str, sorted(codes)))}: these requests are served unchecked"
-            for key, codes in (
-                ("authenticationWhitelist", self.unsigned_codes | self.unsigned_methods),
-                ("authorizationWhitelist", self.unruled_codes | self.unruled_methods),
-            )
-            if codes and self.authentication_enabled
+            f"{key}={', '.join((*map(str, sorted(codes)), *sorted(methods)))}: "
+            "these requests are served unchecked"
+            for key, (codes, methods) in unchecked.items()
+            if (codes or methods) and self.authentication_enabled
         )
 
 

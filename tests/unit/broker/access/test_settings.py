@@ -33,9 +33,10 @@ def test_keys_of_java() -> None:
     assert access.first_users == {"root": Secret("hidden-word"), "inner": Secret("s")}
     assert access.own_credentials is not None
     assert access.unruled_codes == {35, 105}
+    assert access.unruled_methods == {"Heartbeat"}
     assert "hidden-word" not in repr(access)
     assert access.warnings == (
-        "authorizationWhitelist=35, 105: these requests are served unchecked",
+        "authorizationWhitelist=35, 105, Heartbeat: these requests are served unchecked",
     )
 
 
