@@ -206,6 +206,8 @@ class Clients:
         self._kept_until_ms = 0
         self._task: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        """Work for clients that runs, by their ids."""
 
     def __len__(self) -> int:
         """Return the number of clients."""
@@ -258,7 +260,7 @@ class Clients:
         """Look no more for clients that are gone, as all connections end now."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.gather(self._task, *self._busy.values(), return_exceptions=True)
 
     def of(self, call: Caller) -> Client:
         """Return the client of a call.
@@ -318,10 +320,23 @@ class Clients:
                 _log.info("%r sent nothing for %d ms: forgotten", client, IDLE_MS)
                 self.end(client)
                 continue
+            if client.client_id in self._busy:
+                continue
+            if silent_ms > SILENT_MS:
+                self._begin(client, self._leave)
+            elif client.renewals.is_due(self._clock.now_ms()):
+                self._begin(client, lambda client: self._renew(client, MARGIN_MS))
+        if self._busy:
+            await asyncio.wait(self._busy.values(), timeout=LOOK_S)
+
+    def _begin(self, client: Client, work: Callable[[Client], Awaitable[None]]) -> None:
+        """Begin work for a client: one whose broker hangs does not hold up others."""
+
+        async def run() -> None:
             try:
-                if silent_ms > SILENT_MS:
-                    await self._leave(client)
-                elif client.renewals.is_due(self._clock.now_ms()):
-                    await self._renew(client, MARGIN_MS)
+                await work(client)
             except Exception:  # noqa: BLE001 - a failure with one client is not one with others
                 _log.exception("%r: its messages were not renewed", client)
+
+        task = self._busy[client.client_id] = asyncio.ensure_future(run())
+        task.add_done_callback(lambda _: self._busy.pop(client.client_id, None))

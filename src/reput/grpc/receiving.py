@@ -3,10 +3,12 @@
 Source: rocketmq-proxy 5.5.0 ``ReceiveMessageActivity``, ``ConsumerProcessor``.
 """
 
+import asyncio
 import dataclasses
+import itertools
 import logging
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,13 +34,15 @@ from reput.grpc.backend import GroupFacts, UnknownBroker
 from reput.grpc.caller import EARLY_MS, Caller
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
-from reput.grpc.renewal import MARGIN_MS
+from reput.grpc.renewal import MARGIN_MS, Held
 from reput.grpc.statuses import Code, StatusError
 
 AUTO_RENEW_MS = 60_000
 INVISIBLE_MS = (10_000, 12 * 3_600_000)
 """Allowed invisible times of a receive, in ms."""
 POLL_MS_MAX = 20_000
+TOGETHER_MAX = 256
+"""Requests about messages of a client that wait for replies at once."""
 GIVEN_BACK_MS = 1_000
 """Invisible time of messages whose consumer is gone, in ms."""
 _FROM_END = 1
@@ -336,7 +340,8 @@ async def give_back(client: Client, group: str, topic: str, receipt: Receipt) ->
 
 async def renew(client: Client, clock: Clock, margin_ms: int = MARGIN_MS) -> None:
     """Renew the invisible times of a client's messages that end within ``margin_ms``."""
-    for held, invisible_ms in client.renewals.due(clock.now_ms(), margin_ms):
+
+    async def renew_one(held: Held, invisible_ms: int) -> None:
         receipt = Receipt.parse(held.receipt)
         try:
             receipt = await change(
@@ -344,12 +349,25 @@ async def renew(client: Client, clock: Clock, margin_ms: int = MARGIN_MS) -> Non
             )
         except (ReputError, StatusError):
             held.failure_count += 1
-            continue
-        client.renewals.renewed(held, str(receipt), clock.now_ms() + invisible_ms)
+        else:
+            client.renewals.renewed(held, str(receipt), clock.now_ms() + invisible_ms)
+
+    due = client.renewals.due(clock.now_ms(), margin_ms)
+    await _together(renew_one(*renewal) for renewal in due)
     client.renewals.settle()
 
 
 async def leave(client: Client) -> None:
     """Make the messages of a client that is gone visible soon."""
-    for held in client.renewals.take_all():
+
+    async def leave_one(held: Held) -> None:
         await give_back(client, held.group, held.topic, Receipt.parse(held.receipt))
+
+    await _together(map(leave_one, client.renewals.take_all()))
+
+
+async def _together(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Await calls, ``TOGETHER_MAX`` at a time: a broker that hangs takes its time only once."""
+    waiting = iter(calls)
+    while some := list(itertools.islice(waiting, TOGETHER_MAX)):
+        await asyncio.gather(*some)

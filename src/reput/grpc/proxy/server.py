@@ -1,5 +1,6 @@
 """A proxy: makes its parts, starts and stops them."""
 
+import asyncio
 import logging
 from typing import Self
 
@@ -17,6 +18,9 @@ from reput.remoting import tls_settings
 from reput.remoting.client import Dialer, RemotingClient
 from reput.remoting.http2.server import GrpcServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
+
+STOP_S = 5.0
+"""Time that brokers have at the stop to make the messages of clients visible, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +102,11 @@ class Proxy:
             return
         self._is_started = False
         await self._server.stop(GRACE_S)
-        await self.front.stop()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.front.stop()
+        except TimeoutError:
+            _log.warning("some messages of clients stay invisible for their time: a broker hangs")
         if self.accounts is not None:
             await self.accounts.close()
         await self.cluster.close()
