@@ -3,8 +3,12 @@
 import asyncio
 from dataclasses import dataclass
 
+import pytest
+
 from reput.clock import ManualClock
 from reput.errors import RequestTimedOut
+from reput.format.signing import Signer
+from reput.grpc import clients as clients_module
 from reput.grpc.backend import GroupFacts, TopicFacts
 from reput.grpc.caller import Caller
 from reput.grpc.clients import IDLE_MS, SILENT_MS, Client, Clients
@@ -16,13 +20,21 @@ from reput.remoting.channel import Channel, Owner
 class NoBackend:
     """Knows nothing, and connects to nothing."""
 
+    checks_users = True
+
     async def topic(self, name: str) -> TopicFacts | None:
         return None
 
     async def group(self, name: str, address: str) -> GroupFacts | None:
         return None
 
-    async def connect(self, broker_name: str, owner: Owner, address: tuple[str, int]) -> Channel:
+    async def connect(
+        self,
+        broker_name: str,
+        owner: Owner,
+        address: tuple[str, int],
+        signer: Signer | None = None,
+    ) -> Channel:
         raise RequestTimedOut(broker_name, 0, 0)
 
 
@@ -38,6 +50,8 @@ class Fixture:
         self.left: list[str] = []
         self.renewed: list[str] = []
         self.failure: Exception | None = None
+        self.hanging: asyncio.Event | None = None
+        """Set when the renewals of the client ``hanging`` end."""
         self.clients = Clients(NoBackend(), self.clock, lambda *_: None, self._leave, self._renew)
 
     async def _leave(self, client: Client) -> None:
@@ -47,6 +61,8 @@ class Fixture:
 
     async def _renew(self, client: Client, margin_ms: int) -> None:
         self.renewed.append(client.client_id)
+        if self.hanging is not None and client.client_id == "hanging":
+            await self.hanging.wait()
         if self.failure is not None:
             raise self.failure
 
@@ -81,6 +97,26 @@ def test_a_failure_with_one_client_does_not_keep_the_others() -> None:
         await fixture.clients.stop()
         assert sorted(fixture.left) == ["a", "a", "b", "b"]
         assert len(fixture.clients) == 0
+
+    asyncio.run(check())
+
+
+def test_a_broker_that_hangs_holds_up_its_clients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        monkeypatch.setattr(clients_module, "LOOK_S", 0.01)
+        fixture = Fixture()
+        for name in ("hanging", "other"):
+            client = fixture.clients.of(caller(name))
+            client.renewals.add("group", "topic", "receipt", 1, 1)
+        fixture.hanging = asyncio.Event()
+        await fixture.clients.look()
+        await fixture.clients.look()
+        assert fixture.renewed == ["hanging", "other", "other"]
+        fixture.hanging.set()
+        await fixture.clients.look()
+        await fixture.clients.look()
+        assert fixture.renewed.count("hanging") == 2
+        await fixture.clients.stop()
 
     asyncio.run(check())
 
