@@ -92,13 +92,13 @@ class Backend(Protocol):
     """Topics, groups and brokers.
 
     Attributes:
+        keeps_handles: Whether a handle stays valid while its message is renewed. Java's brokers
+            give others.
         checks_users: Whether brokers check each request as one of the client's user.
     """
 
-    checks_users: bool
-
     keeps_handles: bool
-    """Whether a handle stays valid while its message is renewed. Java's brokers give others."""
+    checks_users: bool
 
     async def topic(self, name: str) -> TopicFacts | None:
         """Return a topic; None if it does not exist."""

@@ -28,7 +28,7 @@ from reput.format.bodies import (
 from reput.format.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.grpc_messages import MessageType
-from reput.grpc.backend import BrokerQueues, GroupFacts, TopicFacts
+from reput.grpc.backend import LITE_QUOTA, BrokerQueues, GroupFacts, TopicFacts
 from reput.grpc.proxy.aging_cache import AgingCache
 from reput.grpc.statuses import Code, StatusError
 from reput.remoting.client import RemotingClient
@@ -325,11 +325,14 @@ class Cluster:
         if reply.code != ResponseCode.SUCCESS:
             raise broker_error(reply.code, reply.remark, address)
         config = bodies.decode(SubscriptionGroupConfig, reply.body)
+        attributes = config.attributes or {}
         return GroupFacts(
             config.group_name,
             config.consume_message_orderly,
             config.retry_max_times,
             config.group_retry_policy,
+            attributes.get("lite.bind.topic", ""),
+            int(attributes.get("lite.sub.client.quota", LITE_QUOTA)),
         )
 
     async def _created_group(self, address: str, name: str) -> GroupFacts | None:

@@ -22,6 +22,7 @@ class RemoteBackend:
         clock: The clock.
     """
 
+    keeps_handles = False
     checks_users = False
 
     def __init__(self, cluster: Cluster, dialer: Dialer, clock: Clock) -> None:
