@@ -318,12 +318,12 @@ def _escape(text: str, *, is_key: bool = False) -> str:
     return "".join(chr(unit) if 0x20 <= unit < 0x7F else f"\\u{unit:04x}" for unit in units)
 
 
-def replace_properties(text: str, changes: Mapping[str, str]) -> str:
-    """Return the text of a .properties file with new values of some keys.
+def replace_properties(text: str, changes: Mapping[str, str | None]) -> str:
+    """Return the text of a .properties file with new values of some keys; None removes a key.
 
     Everything else is unchanged, including comments; missing keys are added at the end.
     """
-    left = dict(changes)
+    left = {key: value for key, value in changes.items() if value is not None}
     parts = []
     lines = _LINE.findall(text)
     end = 0
@@ -338,7 +338,8 @@ def replace_properties(text: str, changes: Mapping[str, str]) -> str:
         raw = "".join(lines[begin:end])
         keys = list(parse_properties(raw))
         if keys and keys[0] in changes:
-            raw = property_line(keys[0], changes[keys[0]])
+            value = changes[keys[0]]
+            raw = "" if value is None else property_line(keys[0], value)
             left.pop(keys[0], None)
         parts.append(raw)
     if left and parts and not parts[-1].endswith(("\n", "\r")):

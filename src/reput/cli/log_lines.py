@@ -27,6 +27,8 @@ FILES_KEPT = 10
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_PASSED_ON = "passed_on"
+"""Attribute of a record that is a line of another process."""
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -74,11 +76,28 @@ def begin(
         logging.getLogger(name).setLevel(text.strip().upper())
 
 
+def pass_on(line: str, **names: str) -> None:
+    """Write a line of the log of a child process into the log of this process.
+
+    Args:
+        line: The line, as ``TextLines`` or ``JsonLines`` of the child have made it, or any text.
+        names: Values that are added to it: ``broker="broker-a-0"``.
+    """
+    record = logging.LogRecord("", logging.INFO, "", 0, "", (), None)
+    record.__dict__[_PASSED_ON] = line, names
+    for handler in logging.getLogger().handlers:
+        handler.handle(record)
+
+
 class TextLines(logging.Formatter):
     """Formats lines for people and for ``grep``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of an event."""
+        if _PASSED_ON in record.__dict__:
+            line, names = record.__dict__[_PASSED_ON]
+            words = [_one_line(line), *(f"{key}={_quoted(text)}" for key, text in names.items())]
+            return " ".join(words)
         words = [
             _time(record),
             record.levelname,
@@ -94,14 +113,26 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of an event."""
-        line = {
+        if _PASSED_ON in record.__dict__:
+            line, names = record.__dict__[_PASSED_ON]
+            return json.dumps({**_parsed(line), **names}, default=_text)
+        values = {
             "time": _time(record),
             "level": record.levelname,
             "logger": record.name,
             "message": _shortened(record.getMessage()),
             **_values(self, record),
         }
-        return json.dumps(line, default=_text)
+        return json.dumps(values, default=_text)
+
+
+def _parsed(line: str) -> dict[str, object]:
+    """Return the values of a JSON line; of another line, such as a traceback's, its text."""
+    try:
+        values = json.loads(line)
+    except ValueError:
+        values = None
+    return values if isinstance(values, dict) else {"message": _shortened(line)}
 
 
 def _time(record: logging.LogRecord) -> str:

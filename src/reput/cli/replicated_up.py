@@ -6,17 +6,14 @@ changes them there, so that the next start continues with the brokers' last role
 """
 
 import asyncio
-import contextlib
-import logging
-import signal
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from reput import config as settings
 from reput.broker.settings import exporter
 from reput.broker.settings.exporter import MetricsExporter
+from reput.cli.child_broker import ChildBroker
 from reput.cli.replication import MASTER_ROLES, SLAVE
 from reput.cli.server_texts import CannotServe, join_address
 from reput.cli.serving import (
@@ -43,9 +40,6 @@ PORT_STEP = 10
 REPLICAS_MAX = 8
 EXPORTER_PORT_KEY = "metricsPromExporterPort"
 _START_S = 120.0
-_STOP_S = 60.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -55,8 +49,10 @@ class _Member:
     folder: Path
     port: int
     """Its port; 0: any."""
-    process: asyncio.subprocess.Process | None = None
-    address: str = ""
+    child: ChildBroker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.child = ChildBroker(self.folder.name, self.conf)
 
     @property
     def conf(self) -> Path:
@@ -144,7 +140,7 @@ def run_group(
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
         finally:
-            await asyncio.gather(*map(_stop, members))
+            await asyncio.gather(*(member.child.stop() for member in members))
             await name_server.stop()
 
     return run(body)
@@ -227,50 +223,22 @@ async def _start(member: _Member) -> None:
     """Start a broker, and wait until it serves."""
     log = member.folder / "broker.log"
     with log.open("ab") as output:
-        member.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "reput", "broker", "-c", str(member.conf), "--stop-with-stdin"),
-            stdin=asyncio.subprocess.PIPE,  # it ends with this process, however that ends
-            stdout=asyncio.subprocess.PIPE,
-            stderr=output,
-            # Ctrl-C is for this process, which stops the brokers: a second signal would kill them.
-            start_new_session=True,
-        )
-    assert member.process.stdout is not None
+        await member.child.launch(log=output)
     try:
         async with asyncio.timeout(_START_S):
-            line = (await member.process.stdout.readline()).decode(errors="replace")
+            is_started = await member.child.await_start()
     except TimeoutError:
-        line = ""
-    if "boot success" not in line:
+        is_started = False
+    if not is_started:
         tail = log.read_text(errors="replace").strip().splitlines()[-1:]
         reason = "".join(tail) or f"no word in {_START_S:.0f} s"
         raise CannotServe(f"{member.folder.name} did not start: {reason} (its log: {log})")
-    member.address = line.partition(", ")[2].partition("]")[0]
 
 
 async def _watch(member: _Member) -> None:
     """Wait for the end of a broker's process, and report it."""
-    process = member.process
-    assert process is not None
-    code = await process.wait()
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    print_now(f"{member.folder.name} ({member.address}) has ended: {how}")
-
-
-async def _stop(member: _Member) -> None:
-    process = member.process
-    if process is None or process.returncode is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(_STOP_S):
-            await process.wait()
-    except TimeoutError:
-        _log.error("%s did not stop in %.0f s, and is killed", member.folder.name, _STOP_S)
-        process.kill()
-        await process.wait()
+    how = await member.child.wait()
+    print_now(f"{member.folder.name} ({member.child.address}) has ended: {how}")
 
 
 def _banner(members: list[_Member], namesrv: str) -> str:
@@ -288,16 +256,14 @@ def _banner(members: list[_Member], namesrv: str) -> str:
             slave = member
         else:
             master = member
-        assert member.process is not None
-        what = f"{role} with id {broker_id}, pid {member.process.pid}, {member.folder}"
-        lines.append(f"  {member.address:<20} {what}")
-    assert master.process is not None
+        what = f"{role} with id {broker_id}, pid {member.child.pid}, {member.folder}"
+        lines.append(f"  {member.child.address:<20} {what}")
     lines += [
         "",
         "Try a failover in another terminal:",
         f"  reput cluster replicas -n {namesrv}",
-        f"  kill -9 {master.process.pid}",
-        f"  reput cluster promote {slave.address} -n {namesrv}",
+        f"  kill -9 {master.child.pid}",
+        f"  reput cluster promote {slave.child.address} -n {namesrv}",
         f"  REPUT_BROKER_ROLE=SLAVE REPUT_BROKER_ID={len(members)} reput broker -c {master.conf}",
         "",
         "Ctrl-C stops all brokers; their folders stay.",

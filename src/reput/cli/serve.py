@@ -91,6 +91,13 @@ def _up(arguments: Sequence[str]) -> int:
         help="start N slaves as well, each broker in a separate process (0)",
     )
     parser.add_argument(
+        "--brokers",
+        type=int,
+        metavar="N",
+        help="start N brokers, each in a process and on a core of its own (one, in this process)",
+    )
+    _add_several(parser, "--brokers")
+    parser.add_argument(
         "--json",
         dest="as_json",
         action="store_true",
@@ -116,20 +123,56 @@ def _up(arguments: Sequence[str]) -> int:
         arguments, command = arguments[:end], list(arguments[end + 1 :])
         if not command:
             parser.error("-- is followed by a command")
-    options = _options(parser, arguments)
-    replicas = options.pop("replicas")
-    _refuse_together(parser, replicas, command, options)
+    options, log_options = _options(parser, arguments)
+    replicas, brokers = options.pop("replicas"), options.pop("brokers")
+    several = {name: options.pop(name) for name in ("stores", "is_pinned")}
+    _refuse_without_count(parser, "--brokers", brokers, several)
+    _refuse_together(parser, replicas, brokers, command, options)
     if replicas:
         from reput.cli import replicated_up
 
         return replicated_up.run_group(replicas, **options)
+    if brokers is not None:
+        from reput.cli.several import command as several_brokers
+
+        del options["test_controls"]
+        supervision = several_brokers.supervision(
+            brokers, "--brokers", log_options, **several, **_popped(options, _READY)
+        )
+        return several_brokers.run_up(options.pop("path"), supervision, command=command, **options)
     from reput.cli import serving
 
     return serving.up(command=command, **options)
 
 
+_READY = ("as_json", "ready_file")
+_CHILD_ONLY = ("any_grpc_port", "monitor_socket", "core", "stop_with_stdin")
+
+
+def _popped(options: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: options.pop(name) for name in names}
+
+
+def _refuse_without_count(
+    parser: _Parser, count_option: str, count: int | None, several: dict[str, Any]
+) -> None:
+    """Refuse options of several brokers for one. Raises ``UsageError``."""
+    if count is not None:
+        return
+    for name, is_given in (
+        ("--stores", several["stores"] is not None),
+        ("--no-pin", not several["is_pinned"]),
+    ):
+        if is_given:
+            parser.error(f"{name} is allowed with {count_option} only")
+
+
 def _refuse_together(
-    parser: _Parser, replicas: int, command: Sequence[str], options: dict[str, Any]
+    parser: _Parser,
+    replicas: int,
+    brokers: int | None,
+    command: Sequence[str],
+    options: dict[str, Any],
 ) -> None:
     """Refuse options that exclude each other; delete what --replicas lacks.
 
@@ -138,6 +181,10 @@ def _refuse_together(
     """
     if command and options["as_json"]:
         parser.error("--json is for a terminal or a pipe: a command gets it from --ready-file")
+    if brokers is not None and replicas:
+        parser.error("--brokers is not allowed with --replicas")
+    if brokers is not None and options["test_controls"] is not None:
+        parser.error("--test-controls is not allowed with --brokers")
     if not replicas:
         return
     others = {
@@ -163,7 +210,7 @@ def _namesrv(arguments: Sequence[str]) -> int:
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
-    options = _options(parser, arguments)
+    options, _ = _options(parser, arguments)
     from reput.cli import serving
 
     return serving.namesrv(**options)
@@ -204,20 +251,66 @@ def _broker(arguments: Sequence[str]) -> int:
         "5.5, could not read or protect",
     )
     parser.add_argument(
-        "--json", dest="as_json", action="store_true", help="with --check, print JSON"
+        "--json",
+        dest="as_json",
+        action="store_true",
+        help="with --check, print JSON; with --count, one line of JSON with all addresses",
     )
-    # Of ``reput up --replicas``: its end, even by SIGKILL, closes the pipe.
+    parser.add_argument(
+        "--count",
+        type=int,
+        metavar="N",
+        help="start N brokers, NAME-0 to NAME-(N-1), each in a process and on a core of its own: "
+        "ports + 10 i, stores in the folders 0 to N-1 of storePathRootDir",
+    )
+    _add_several(parser, "--count")
+    parser.add_argument(
+        "--ready-file",
+        metavar="FILE",
+        help="with --count, write the JSON of the addresses to a file once all brokers serve; it "
+        "is deleted at the end",
+    )
+    # Of child processes: the end of the parent, even by SIGKILL, closes the pipe.
     parser.add_argument("--stop-with-stdin", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--any-grpc-port", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--monitor-socket", help=argparse.SUPPRESS)
+    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
-    options = _options(parser, arguments)
-    for name, is_given in (("--json", options["as_json"]), ("--for-java", options["for_java"])):
-        if is_given and not options["check"]:
-            parser.error(f"{name} is allowed with --check only")
-    from reput.cli import serving
+    options, log_options = _options(parser, arguments)
+    count = options.pop("count")
+    several = _popped(options, ("stores", "is_pinned"))
+    ready_file = options.pop("ready_file")
+    _refuse_without_count(parser, "--count", count, several)
+    if ready_file is not None and count is None:
+        parser.error("--ready-file is allowed with --count only")
+    if options["for_java"] and not options["check"]:
+        parser.error("--for-java is allowed with --check only")
+    if options["as_json"] and not options["check"] and count is None:
+        parser.error("--json is allowed with --check or --count only")
+    if count is None:
+        from reput.cli import serving
 
-    return serving.broker(**options)
+        return serving.broker(**options)
+    for name in ("check", "print_all", "print_important"):
+        if options.pop(name):
+            flag = {"check": "--check", "print_all": "-p", "print_important": "-m"}[name]
+            parser.error(f"{flag} is not allowed with --count: use -c STORE/0/broker.conf")
+    from reput.cli.several import command
+
+    del options["for_java"]
+    _popped(options, _CHILD_ONLY)
+    strict = ["--strict"] if options.pop("strict") else []
+    supervision = command.supervision(
+        count,
+        "--count",
+        [*log_options, *strict],
+        ready_file=ready_file,
+        as_json=options.pop("as_json"),
+        **several,
+    )
+    return command.run_count(options.pop("path"), supervision, **options)
 
 
 def _proxy(arguments: Sequence[str]) -> int:
@@ -274,6 +367,20 @@ def _add_config(parser: _Parser, text: str) -> None:
     parser.add_argument("-c", "--config", dest="path", metavar="FILE", help=text)
 
 
+def _add_several(parser: _Parser, count_option: str) -> None:
+    parser.add_argument(
+        "--stores",
+        metavar="DIRS",
+        help=f"with {count_option}, the store folders instead, such as one a disk: /d0,/d1",
+    )
+    parser.add_argument(
+        "--no-pin",
+        dest="is_pinned",
+        action="store_false",
+        help=f"with {count_option}, do not pin each broker to a core",
+    )
+
+
 def _add_metrics(parser: _Parser) -> None:
     parser.add_argument(
         "--metrics-port", type=_port, help="serve /metrics and /health over HTTP (metricsPort)"
@@ -314,12 +421,14 @@ def _add_logging(parser: _Parser, level: str) -> None:
     parser.add_argument("--log-json", action="store_true", help="log one JSON object a line")
 
 
-def _options(parser: _Parser, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the options, after logging has been configured by two of them."""
+def _options(parser: _Parser, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the options, and the options of logs for child processes.
+
+    Logging has then been configured by them.
+    """
     from reput.cli import log_lines
 
     options = vars(parser.parse_args(arguments))
-    log_lines.begin(
-        options.pop("log_level"), as_json=options.pop("log_json"), file=options.pop("log_file")
-    )
-    return options
+    level, as_json = options.pop("log_level"), options.pop("log_json")
+    log_lines.begin(level, as_json=as_json, file=options.pop("log_file"))
+    return options, ["--log-level", level, *(["--log-json"] if as_json else [])]

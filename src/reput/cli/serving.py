@@ -145,8 +145,14 @@ def broker(
     as_json: bool = False,
     for_java: str | None = None,
     stop_with_stdin: bool = False,
+    any_grpc_port: bool = False,
+    monitor_socket: str | None = None,
+    core: int | None = None,
 ) -> int:
-    """Run a broker; return the exit code."""
+    """Run a broker; return the exit code.
+
+    The last four arguments are those of child processes, see ``cli.several``.
+    """
     from reput.broker.server import Broker
     from reput.broker.settings import config
 
@@ -181,8 +187,10 @@ def broker(
         for key, text in loaded.tls.pairs(set_only=True).items():
             print(f"{key}={remote_settings.shown(key, text)}")
         return 0
-    if not loaded.broker.name_servers:
+    if not loaded.broker.name_servers and monitor_socket is None:
         _log.warning("this broker registers at no name server: set one with -n or namesrvAddr")
+    if core is not None:
+        os.sched_setaffinity(0, {core})
 
     async def body(stop: StopSignal) -> None:
         server = Broker(
@@ -192,12 +200,13 @@ def broker(
         port_option = "--port, or listenPort in broker.conf"
         with readable_errors(loaded.broker.listen_port, port_option, store=where):
             _refuse_store(where)
+            _refuse_several_stores(where)
             _refuse_port(loaded.broker.bind_address, loaded.broker.listen_port)
             await server.start()
         if stop_with_stdin:
             stop.listen_to(sys.stdin.fileno())
         front = None
-        if loaded.broker.grpc_server_port:
+        if loaded.broker.grpc_server_port or any_grpc_port:
             front = await _start_front(server, loaded.broker.grpc_server_port, GRPC_OPTION)
         address = server.identity.address
         name_servers = loaded.broker.namesrv_addr
@@ -205,8 +214,11 @@ def broker(
         text += "serializeType=JSON" + (
             f" and name server is {name_servers}" if name_servers else ""
         )
+        if front is not None:
+            text += f" and 5.x clients at {join_address(loaded.broker.broker_ip1, front.port)}"
         option = "--metrics-port, or metricsPort in broker.conf"
-        await _serve(server, stop, option, lambda: text, front=front)
+        async with _answering_parent(server, monitor_socket):
+            await _serve(server, stop, option, lambda: text, front=front)
 
     return run(body)
 
@@ -403,6 +415,16 @@ def _refuse_store(root: str) -> None:
     first = next(path for path in (Path(root), *Path(root).parents) if path.exists())
     if not first.is_dir():
         raise CannotServe(f"{first} is no folder; choose another for the store: --store")
+
+
+def _refuse_several_stores(root: str) -> None:
+    """Refuse a folder with the stores of several brokers. Raises ``CannotServe``."""
+    folder = Path(root)
+    if (folder / "0/commitlog").exists() and not (folder / "commitlog").exists():
+        raise CannotServe(
+            f"{root} has the stores of several brokers: start them with --count, or one of them "
+            f"with its own file: -c {root}/0/broker.conf"
+        )
 
 
 def _refuse_port(host: str, port: int) -> None:
@@ -612,21 +634,51 @@ async def _monitored(server: "Broker", option: str) -> AsyncIterator[None]:
 
     task = asyncio.create_task(check_addresses(), name="address check")
 
-    async def queues(query: Mapping[str, str]) -> "list[Family | HistogramFamily]":
-        from reput.broker.monitoring import queue_metrics
-
-        return await queue_metrics.answer(server, query)
-
     config, refusals = server.settings.broker, server.serving.refusals
     try:
         async with (
-            _metrics(broker_meter, refusals, config, option, {"/metrics/queues": queues}),
+            _metrics(broker_meter, refusals, config, option, {"/metrics/queues": _queues(server)}),
             _exporter(server, refusals),
         ):
             yield
     finally:
         task.cancel()
         await asyncio.wait((task,))
+
+
+def _queues(server: "Broker") -> "Detail":
+    """Return the page of the metrics of single queues."""
+
+    async def queues(query: Mapping[str, str]) -> "list[Family | HistogramFamily]":
+        from reput.broker.monitoring import queue_metrics
+
+        return await queue_metrics.answer(server, query)
+
+    return queues
+
+
+@contextlib.asynccontextmanager
+async def _answering_parent(server: "Broker", path: str | None) -> AsyncIterator[None]:
+    """Serve metrics, also under RocketMQ's names, and health at the Unix socket of a parent."""
+    if path is None:
+        yield
+        return
+    from reput.broker.monitoring.current_meter import CurrentMeter
+    from reput.broker.monitoring.rocketmq_metrics import RocketmqMeter
+    from reput.remoting.metrics_server import MetricsServer
+
+    ours, theirs = CurrentMeter(server), CurrentMeter(server, RocketmqMeter)
+
+    async def rocketmq(query: Mapping[str, str]) -> "list[Family | HistogramFamily]":
+        return await theirs.measure()
+
+    details: dict[str, Detail] = {"/metrics/queues": _queues(server), "/metrics/rocketmq": rocketmq}
+    metrics = MetricsServer(ours, path=path, refusals=server.serving.refusals, details=details)
+    metrics.start()
+    try:
+        yield
+    finally:
+        await metrics.stop()
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from reput import limits
@@ -63,6 +64,7 @@ class HttpListener:
             loop, one task per request.
         host: Address to listen on.
         port: Port to listen on; 0 for any free port.
+        path: Path of a Unix socket to listen on instead; ``stop`` deletes it.
         refusals: Counts refusals by limits.
         connections: Limit of connections.
         request_bytes: Limit of the size of a request's head, and of its body.
@@ -74,8 +76,9 @@ class HttpListener:
         self,
         answer: Callable[[str], Awaitable[HttpAnswer]],
         *,
-        host: str,
+        host: str = "127.0.0.1",
         port: int = 0,
+        path: str | None = None,
         refusals: Refusals | None = None,
         connections: Limit = limits.HTTP_CONNECTIONS,
         request_bytes: Limit = limits.HTTP_REQUEST_BYTES,
@@ -85,6 +88,7 @@ class HttpListener:
         self.host = host
         self.port = port
         """Port it listens on, after ``start``."""
+        self._path = path
         self._answer = answer
         self._post = post
         self._refusals = Refusals() if refusals is None else refusals
@@ -103,9 +107,16 @@ class HttpListener:
         Raises:
             OSError: The address is in use, or does not belong to this machine.
         """
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listening = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
-        self.port = listening.getsockname()[1]
+        if self._path is None:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            address = self.host, self.port
+            listening = socket.create_server(address, family=family, backlog=_BACKLOG)
+            self.port = listening.getsockname()[1]
+        else:
+            Path(self._path).unlink(missing_ok=True)
+            listening = socket.socket(socket.AF_UNIX)
+            listening.bind(self._path)
+            listening.listen(_BACKLOG)
         is_ready = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(listening, is_ready), name="reput-http", daemon=True
@@ -128,13 +139,14 @@ class HttpListener:
             self._loop = runner.get_loop()
             self._stopping = asyncio.Event()
             runner.run(self._serve(listening, self._stopping, is_ready))
+        if self._path is not None:
+            Path(self._path).unlink(missing_ok=True)
 
     async def _serve(
         self, listening: socket.socket, stopping: asyncio.Event, is_ready: threading.Event
     ) -> None:
-        server = await asyncio.start_server(
-            self._connected, sock=listening, limit=self._request_bytes.maximum
-        )
+        start = asyncio.start_server if self._path is None else asyncio.start_unix_server
+        server = await start(self._connected, sock=listening, limit=self._request_bytes.maximum)
         is_ready.set()
         await stopping.wait()
         # asyncio opens an accepted connection in a separate task. If the server is closed before

@@ -105,6 +105,7 @@ class MetricsServer:
         meter: Measures the server.
         host: Address to listen on.
         port: Port to listen on; 0 for any free port.
+        path: Path of a Unix socket to listen on instead.
         answer_timeout_ms: Timeout of the event loop's response, in ms.
         refusals: Counts refusals by limits.
         details: Further pages, by path; one measurement at a time.
@@ -116,15 +117,19 @@ class MetricsServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        path: str | None = None,
         answer_timeout_ms: int = ANSWER_TIMEOUT_MS,
         refusals: Refusals | None = None,
         details: Mapping[str, Detail] | None = None,
     ) -> None:
         self._meter = meter
+        self._path = path
         self._details = details or {}
         self._detail_lock = asyncio.Lock()
         self._answer_timeout_ms = answer_timeout_ms
-        self._listener = HttpListener(self._answer, host=host, port=port, refusals=refusals)
+        self._listener = HttpListener(
+            self._answer, host=host, port=port, path=path, refusals=refusals
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._measuring: asyncio.Task[list[Family | HistogramFamily]] | None = None
         self._process = CollectorRegistry()
@@ -148,7 +153,8 @@ class MetricsServer:
         """
         self._loop = asyncio.get_running_loop()
         self._listener.start()
-        _log.info("metrics and health are at http://%s:%d", self.host, self.port)
+        if self._path is None:
+            _log.info("metrics and health are at http://%s:%d", self.host, self.port)
 
     async def stop(self) -> None:
         """Stop listening; running requests are answered."""

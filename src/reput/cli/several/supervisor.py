@@ -1,0 +1,146 @@
+"""Runs the processes of several brokers: starts and restarts them, and passes on their log.
+
+A broker that ends with exit code 0 was stopped by somebody, as after it was drained: it stays so.
+Any other end is a failure: it is started again, after a second, then after twice as long each time,
+up to a minute; after a minute of service the next delay is a second again.
+"""
+
+import asyncio
+import enum
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from reput.cli import log_lines
+from reput.cli.child_broker import ChildBroker
+from reput.cli.server_texts import CannotServe
+from reput.cli.several.plan import Member
+
+FIRST_DELAY_S = 1.0
+DELAY_MAX_S = 60.0
+SERVED_S = 60.0
+"""A broker that has served for so long gets the first delay again, in seconds."""
+_READ_BYTES = 1 << 16
+_LINE_BYTES_MAX = 1 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class State(enum.StrEnum):
+    """State of a broker."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Supervised:
+    """A broker under the parent.
+
+    Args:
+        member: The broker.
+        options: Options of its process.
+        socket: Path of the socket where it answers questions about metrics and health.
+        environment: Environment of its process.
+    """
+
+    def __init__(
+        self, member: Member, options: list[str], socket: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.member = member
+        self.child = ChildBroker(member.name, member.conf)
+        self.socket = socket
+        self.state = State.STARTING
+        self.restart_count = 0
+        self.last_end = ""
+        """How its process has ended last."""
+        self._options = [*options, "--monitor-socket", str(socket)]
+        if member.core is not None:
+            self._options += ["--core", str(member.core)]
+        self._environment = dict(environment)
+        self._last_line = ""
+        self._reading: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Start the broker, and wait until it serves.
+
+        Raises:
+            CannotServe: It has ended instead.
+        """
+        self._last_line = ""
+        await self.child.launch(
+            *self._options, log=asyncio.subprocess.PIPE, environment=self._environment
+        )
+        process = self.child.process
+        assert process is not None
+        assert process.stderr is not None
+        self._reading = [asyncio.create_task(self._pass_on(process.stderr))]
+        if not await self.child.await_start():
+            self.last_end = await self.child.wait()
+            await asyncio.gather(*self._reading)
+            self.state = State.FAILED
+            reason = self._last_line or self.last_end
+            raise CannotServe(f"{self.member.name} did not start: {reason}")
+        assert process.stdout is not None
+        self._reading.append(asyncio.create_task(self._pass_on(process.stdout)))
+        # After a restart, clients find it at the same port also if that was any.
+        self._environment["REPUT_LISTEN_PORT"] = self.child.address.rpartition(":")[2]
+        self.state = State.SERVING
+
+    async def keep(self) -> None:
+        """Wait for the end of the started broker, and start it again while it fails."""
+        delay_s = FIRST_DELAY_S
+        while True:
+            begin = time.monotonic()
+            if self.state is State.SERVING:
+                self.last_end = await self.child.wait()
+                await asyncio.gather(*self._reading)
+                if self.child.process is not None and self.child.process.returncode == 0:
+                    self.state = State.STOPPED
+                    _log.warning("%s was stopped, and is not started again", self.member.name)
+                    return
+                self.state = State.FAILED
+                if time.monotonic() - begin >= SERVED_S:
+                    delay_s = FIRST_DELAY_S
+            _log.error(
+                "%s has ended (%s), and is started again in %.0f s",
+                *(self.member.name, self.last_end, delay_s),
+            )
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, DELAY_MAX_S)
+            self.restart_count += 1
+            self.state = State.STARTING
+            try:
+                await self.start()
+            except CannotServe as error:
+                _log.error("%s", error)
+            else:
+                _log.warning("%s serves again, pid %s", self.member.name, self.child.pid)
+
+    async def stop(self) -> None:
+        """Stop the broker cleanly."""
+        await self.child.stop()
+        if self._reading:
+            await asyncio.gather(*self._reading, return_exceptions=True)
+        if self.state is State.SERVING:
+            self.state = State.STOPPED
+
+    async def _pass_on(self, stream: asyncio.StreamReader) -> None:
+        """Write the lines of the broker's output into the log of this process, with its name."""
+        rest = b""
+        while data := await stream.read(_READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > _LINE_BYTES_MAX:
+                lines, rest = [*lines, rest], b""
+            for line in lines:
+                self._write(line)
+        if rest:
+            self._write(rest)
+
+    def _write(self, line: bytes) -> None:
+        text = line.decode(errors="replace").rstrip()
+        if text:
+            self._last_line = text
+            log_lines.pass_on(text, broker=self.member.name)
