@@ -47,7 +47,7 @@ from reput.store.known_queues import KnownQueues
 from reput.store.pop_reader import PopReader
 from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.putting import Putter
-from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb
+from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb, refuse_rocksdb_tables
 from reput.store.recovery import Progress, Recovery, RecoveryReport
 from reput.store.removal import Removal, Removals
 from reput.store.replica_acks import ReplicaAcks
@@ -230,6 +230,7 @@ class MessageStore:
     def _start(self, progress: Progress) -> None:
         folder = open_folder(self.root, commit_log_folders=self.config.commit_log_folders)
         refuse_rocksdb(folder)
+        refuse_rocksdb_tables(folder)
         recovery = Recovery(
             root=self.root,
             folder=folder,

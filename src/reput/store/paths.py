@@ -60,6 +60,14 @@ ROCKSDB_MARKS = {
     f"{CONFIG}/metadata": "configuration tables",
 }
 """Files of a broker in RocksDB mode -> data that it does not keep in plain files."""
+ROCKSDB_TABLES = {
+    f"{CONFIG}/topics": TOPICS,
+    f"{CONFIG}/subscriptionGroups": SUBSCRIPTION_GROUPS,
+    f"{CONFIG}/consumerOffsets": CONSUMER_OFFSETS,
+}
+"""Folders of tables in RocksDB mode, one each by default -> the file that reput reads."""
+ROCKSDB_DATA_SUFFIXES = (".sst", ".log")
+"""Ends of the names of files with data in such a folder."""
 
 _OFFSET_DIGITS = 20
 _OFFSET_MAX = (1 << 63) - 1

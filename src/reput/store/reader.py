@@ -745,6 +745,43 @@ class StoreReader:
         return config_tables.subscription_groups(self._folder)
 
 
+EXPORT_ROCKSDB = (
+    "after the stop, export it with mqadmin of 5.5: rocksDBConfigToJson -p {folder}/config "
+    "-t {table} -e {folder}/{file}; then move {folder}/{path} away"
+)
+"""How a table of RocksDB becomes a file."""
+
+
+def rocksdb_tables(folder: Folder) -> dict[str, bool]:
+    """Return the tables that a Java broker has kept in RocksDB: path -> whether it is in use.
+
+    A broker that has returned from RocksDB to files leaves the folder. So a table is in use if
+    there is no file, or if the folder has data that is newer than the file.
+    """
+    tables = {}
+    for path, file in paths.ROCKSDB_TABLES.items():
+        if folder.entry(f"{path}/CURRENT") is None:
+            continue
+        entry = folder.entry(file)
+        written_ms = [
+            data.modified_ms
+            for data in folder.entries(path)
+            if data.name.endswith(paths.ROCKSDB_DATA_SUFFIXES) and data.size
+        ]
+        tables[path] = entry is None or max(written_ms, default=0) > entry.modified_ms
+    return tables
+
+
+def export_rocksdb(folder: Folder, path: str) -> str:
+    """Return how a table of RocksDB, of ``rocksdb_tables``, becomes a file."""
+    return EXPORT_ROCKSDB.format(
+        folder=folder.location,
+        table=path.rpartition("/")[2],
+        file=paths.ROCKSDB_TABLES[path],
+        path=path,
+    )
+
+
 def refuse_rocksdb(folder: Folder) -> None:
     """Raise an error if the store keeps queues or tables in RocksDB.
 
@@ -758,6 +795,19 @@ def refuse_rocksdb(folder: Folder) -> None:
             raise StoreUnavailable(
                 f"{folder.location} keeps its {what} in RocksDB ({mark} is there); reput reads "
                 "stores whose queues and tables are files (storeType=default)"
+            )
+
+
+def refuse_rocksdb_tables(folder: Folder) -> None:
+    """Raise an error if a broker's start would miss tables: topics, groups or offsets.
+
+    Raises:
+        StoreUnavailable: They are in RocksDB.
+    """
+    for path, is_in_use in rocksdb_tables(folder).items():
+        if is_in_use:
+            raise StoreUnavailable(
+                f"{folder.location} keeps {path} in RocksDB; {export_rocksdb(folder, path)}"
             )
 
 

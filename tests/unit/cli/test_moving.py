@@ -274,6 +274,7 @@ def test_messages_from_the_future_stop(
         ("consumequeue_rocksdb/CURRENT", "MANIFEST-1", "RocksDB"),
         ("config/rdb/CURRENT", "MANIFEST-1", "RocksDB"),
         ("config/metadata/CURRENT", "MANIFEST-1", "RocksDB"),
+        ("config/topics/CURRENT", "MANIFEST-1", "RocksDB"),
         ("rocksdbstore/000020.sst", "data", "RocksDB"),
         ("kvStore/000020.log", "data", "RocksDB"),
         ("config/tieredStoreMetadata.json", "{}", "tiered storage"),
@@ -291,6 +292,8 @@ def test_a_feature_that_reput_lacks_stops(
     root = golden_copy("5.5.0", "clean")
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(content)
+    if path == "config/topics/CURRENT":
+        (root / paths.TOPICS).unlink()
     code, document = check(root, **settings_of("5.5.0"))
     assert code == EXIT_ERROR
     assert set(found(document, "stop")) == {subject}
@@ -431,7 +434,7 @@ def test_options_of_the_check_need_it(
     option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["broker", *option]) == EXIT_ERROR
-    assert f"{option[0]} is allowed with --check only" in capsys.readouterr().err
+    assert f"{option[0]} is allowed with --check" in capsys.readouterr().err
 
 
 # --- the way back -------------------------------------------------------------------------------

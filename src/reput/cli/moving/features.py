@@ -10,7 +10,7 @@ from reput.errors import CorruptRecord, InvalidOption
 from reput.format import names
 from reput.store import config_tables, paths
 from reput.store.config import StoreConfig
-from reput.store.reader import StoreReader
+from reput.store.reader import StoreReader, export_rocksdb, rocksdb_tables
 
 DEFAULT_DELAY_LEVELS = StoreConfig.__dataclass_fields__["message_delay_level"].default
 
@@ -19,12 +19,12 @@ _ROCKSDB_STORES = {
     "kvStore": "messages that are popped and not acknowledged",
 }
 """Folders of RocksDB that 5.4 and later create, empty at first -> what they have in other modes."""
-_ROCKSDB_TABLES = {
-    f"{paths.CONFIG}/topics": paths.TOPICS,
-    f"{paths.CONFIG}/subscriptionGroups": paths.SUBSCRIPTION_GROUPS,
-    f"{paths.CONFIG}/consumerOffsets": paths.CONSUMER_OFFSETS,
+_ROCKSDB_CURES = {
+    "consume queues": "after the stop, move the folder away: the start makes queues from the log",
+    "configuration tables": "RocketMQ does not export this form: let another broker take new "
+    "messages, and this one serve what it has until it is consumed (reput cluster drain)",
 }
-"""Folders of tables in RocksDB mode -> the file that reput reads."""
+"""What RocksDB has -> what to do."""
 _STATIC_TOPICS = f"{paths.CONFIG}/topicQueueMapping.json"
 _TIERED = f"{paths.CONFIG}/tieredStoreMetadata.json"
 _CONTROLLER = "epochFileCheckpoint"
@@ -64,17 +64,15 @@ def _check_folders(reader: StoreReader, findings: Findings) -> None:
             findings.stop(
                 "RocksDB",
                 f"{what} are in RocksDB: {mark}",
-                "let the Java broker export them (5.x: rocksdbCQDoubleWriteEnable, mqadmin "
-                "rocksDBConfigToJson), and start it with storeType=default",
+                _ROCKSDB_CURES[what],
             )
-    for path, table in _ROCKSDB_TABLES.items():
-        if folder.entry(f"{path}/CURRENT") is None:
-            continue
-        if folder.entry(table) is None:
-            action = "export it before the move: mqadmin rocksDBConfigToJson"
-            findings.stop("RocksDB", f"{path} is in RocksDB, and there is no {table}", action)
+    for path, is_in_use in rocksdb_tables(folder).items():
+        table = paths.ROCKSDB_TABLES[path]
+        if is_in_use:
+            fact = f"{path} is in RocksDB, and {table} is older, or does not exist"
+            findings.stop("RocksDB", fact, export_rocksdb(folder, path))
         else:
-            action = f"check that {table} is newer: it is the one that is read"
+            action = f"move {path} away: {table} is newer, and is the one that is read"
             findings.warn("RocksDB", f"{path} is in RocksDB, besides {table}", action)
     for path, what in _ROCKSDB_STORES.items():
         if size := _rocksdb_bytes(reader, path):
