@@ -54,7 +54,7 @@ def test_a_start_without_the_newest_table_is_refused(
     if not has_file:
         (root / paths.ROCKSDB_TABLES[path]).unlink()
     with pytest.raises(StoreUnavailable, match=rf"{path} in RocksDB.*-t {name} -e .*\.json"):
-        MessageStore.open(config_of(root))
+        MessageStore.open(config=config_of(root))
     assert not (root / paths.ABORT).exists(), "a refused start leaves no trace"
     # Messages do not depend on tables.
     StoreReader.open(str(root))
@@ -66,4 +66,4 @@ def test_a_start_with_newer_files_is_not_refused(
     root = golden_copy("5.5.0", "clean")
     for path in paths.ROCKSDB_TABLES:
         put_into_rocksdb(root, path.rpartition("/")[2], 1)
-    MessageStore.open(config_of(root)).close()
+    MessageStore.open(config=config_of(root)).close()
