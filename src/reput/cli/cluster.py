@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reput import remote_settings
-from reput.cli import replication, statistics, upkeep
+from reput.cli import draining, replication, statistics, upkeep
 from reput.cli.connecting import all_masters
 from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.options import CLUSTER, BrokerOption, Session, command, parse_pairs
@@ -287,5 +287,6 @@ COMMANDS = {
         {"get": config_get, "set": config_set},
     ),
     **replication.COMMANDS,
+    **draining.COMMANDS,
     **upkeep.COMMANDS,
 }

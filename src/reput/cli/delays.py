@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 @command(*MASTERS)
 def delay_list(session: Session) -> View:
     """Show the delay levels in use: how many messages are pending, and how many delivered."""
-    levels = session.ask_masters(_levels)
+    levels = session.ask_masters(levels_of)
     columns = "broker=broker_name #level delay #waiting=waiting_count #delivered=delivered_count"
     return View({"levels": levels}, Table(columns, levels))
 
 
-async def _levels(admin: "Admin", broker: str) -> list[Document]:
+async def levels_of(admin: "Admin", broker: str) -> list[Document]:
     """Return the delay levels of a broker that have had messages: level n is queue n - 1.
 
     The runtime info has the delivered offset as ``scheduleMessageOffset_n``; some brokers leave it

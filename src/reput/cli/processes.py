@@ -13,11 +13,18 @@ def owner_of_store(root: str) -> str:
         wanted = os.stat(lock)  # noqa: PTH116 - compared with os.stat of descriptors
     except OSError:
         return ""
-    return _process_with(lambda status: os.path.samestat(status, wanted))
+    pid = _process_with(lambda status: os.path.samestat(status, wanted))
+    return "" if pid is None else _described(pid)
 
 
 def owner_of_port(port: int) -> str:
     """Return the process that listens on a port; empty if it cannot be determined."""
+    pid = pid_of_port(port)
+    return "" if pid is None else _described(pid)
+
+
+def pid_of_port(port: int) -> int | None:
+    """Return the id of the process that listens on a port; None if it cannot be determined."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
@@ -25,11 +32,11 @@ def owner_of_port(port: int) -> str:
                 words = line.split()
                 if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
                     inodes.add(int(words[9]))
-    return _process_with(lambda status: status.st_ino in inodes) if inodes else ""
+    return _process_with(lambda status: status.st_ino in inodes) if inodes else None
 
 
-def _process_with(is_wanted: Callable[[os.stat_result], bool]) -> str:
-    """Return the process that has a file or socket open: ``pid 17 (python -m reput up)``."""
+def _process_with(is_wanted: Callable[[os.stat_result], bool]) -> int | None:
+    """Return the id of the process that has a file or socket open."""
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():
             continue
@@ -37,7 +44,15 @@ def _process_with(is_wanted: Callable[[os.stat_result], bool]) -> str:
             for descriptor in descriptors:
                 with contextlib.suppress(OSError):
                     if is_wanted(os.stat(descriptor.path)):  # noqa: PTH116 - called thousands of times
-                        words = (process / "cmdline").read_bytes().split(b"\0")
-                        text = b" ".join(words).decode(errors="replace").strip()
-                        return f"pid {process.name} ({text[:80]})"
-    return ""
+                        return int(process.name)
+    return None
+
+
+def _described(pid: int) -> str:
+    """Return a process with its command line: ``pid 17 (python -m reput up)``."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    text = b" ".join(words).decode(errors="replace").strip()
+    return f"pid {pid} ({text[:80]})"

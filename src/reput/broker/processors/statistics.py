@@ -50,7 +50,7 @@ def runtime_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the state of the broker as a table of texts."""
     yield from parts.deliveries.stats.update()
     table = _described(parts)
-    for part in (_counted, _timed, _parked, _stored, _replicated):
+    for part in (_counted, _timed, _parked, _stored, _undecided, _replicated):
         table |= part(parts)
     return commands.reply(request, body=bodies.encode(KvTable(table=dict(sorted(table.items())))))
 
@@ -174,6 +174,14 @@ def _stored(parts: Parts) -> dict[str, str]:
     if refusal := store.refusal:
         state["putRefusal"] = refusal  # not in Java: why puts are refused
     return state
+
+
+def _undecided(parts: Parts) -> dict[str, str]:
+    """Return the number of messages that wait for a client's decision; not in Java."""
+    return {
+        "halfMessages": str(parts.transactions.waiting_count),
+        "poppedMessages": str(parts.pops.revive.checkpoints.message_count),
+    }
 
 
 def _replicated(parts: Parts) -> dict[str, str]:
