@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,15 @@ from reput.client import (
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command
 
-QUICK = ("--quiet", "0.2")
+QUICK = ("--quiet", "0.2", "--limit", "60")
 WAIT_S = 60
+
+
+@pytest.fixture
+def rocketmq() -> Iterator[LocalBroker]:
+    """A broker of its own: what other tests have left would be waited for."""
+    with LocalBroker() as broker:
+        yield broker
 
 
 def perm_of(namesrv: str, topic: str) -> int:
@@ -72,7 +79,7 @@ def test_what_remains_is_shown_and_waited_for(command: Command, rocketmq: LocalB
         "shop", namesrv=namesrv, check=lambda _: TransactionState.UNKNOWN
     ) as producer:
         producer.send_in_transaction(Message("Orders", b"x"), lambda *_: TransactionState.UNKNOWN)
-    limited = ("cluster", "drain", "broker-a", *QUICK, "--yes", "--limit", "0")
+    limited = ("cluster", "drain", "broker-a", "--yes", "--limit", "0")
     drained = command.json(*limited, code=1)
     assert not drained["is_drained"]
     assert drained["remaining"] == [
