@@ -14,6 +14,7 @@ _EXTRAS = {
     "lark": _SERVER,
     "lz4": _COMPRESSION,
     "numpy": _SERVER,
+    "opentelemetry": ("otel", "the API of OpenTelemetry"),
     "prometheus_client": _SERVER,
     "zstandard": _COMPRESSION,
     "rich": _CLI,

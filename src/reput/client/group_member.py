@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Self
 
-from reput.client.config import ClientConfig, ConsumerConfig
+from reput.client.config import ClientConfig, ConsumerConfig, MessageModel
 from reput.client.connection_events import ConnectionCallback, ConnectionCalls, ConnectionEvent
 from reput.client.core import subscription as subscriptions
 from reput.client.core.assign import Strategy
@@ -19,6 +19,7 @@ from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
+from reput.client.hooks import ClientFacts
 from reput.client.instance import Answer, ClientInstance, MemberKind, NotReady, NotStarted
 from reput.client.listener import ListenerCalls
 from reput.client.membership import Membership, Rebalance, check_expressions, learn_routes
@@ -148,6 +149,16 @@ class GroupMember:
             await self._connection_calls.close()
             if traces is not None:
                 await traces.close()
+
+    def _facts(self, instance: ClientInstance) -> ClientFacts:
+        """Return what hooks are told of this client."""
+        own = self._client_config.namespace
+        return ClientFacts(
+            namespace.unwrap(own, self.group),
+            own,
+            instance.client_id,
+            self.config.message_model is MessageModel.BROADCASTING,
+        )
 
     def _started(self) -> ClientInstance:
         if self._instance is None:

@@ -5,7 +5,9 @@ One that returns nothing has consumed its messages; one that raises gets them ag
 """
 
 import asyncio
+import contextvars
 import enum
+import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -120,7 +122,8 @@ class ListenerCalls:
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._thread_count, "reput-consume")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        in_context = functools.partial(contextvars.copy_context().run, call)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, in_context)
 
     def close(self) -> None:
         """Let the threads end after their calls; a further call starts new ones."""

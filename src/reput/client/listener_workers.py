@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
+from reput.client import hooks
 from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.trace_codec import Outcome
+from reput.client.hooks import ClientFacts, ConsumeCall, ConsumeOperation
 from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
 from reput.client.owned_queues import Record
 from reput.client.trace import TraceWriter
@@ -45,6 +47,7 @@ class ListenerWorkers(Generic[Q]):
         rates: Records the rate of calls.
         clock: Measures durations.
         traces: Traces the calls, if tracing is on.
+        client: The client, for hooks.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class ListenerWorkers(Generic[Q]):
         rates: RatesByTopic,
         clock: Clock,
         traces: TraceWriter | None = None,
+        client: ClientFacts | None = None,
     ) -> None:
         self.is_closing = False
         """True once closing; no more lines are taken."""
@@ -66,6 +70,7 @@ class ListenerWorkers(Generic[Q]):
         self._rates = rates
         self._clock = clock
         self._traces = traces
+        self._client = client or ClientFacts(group, "")
         self._ready: deque[Q] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
 
@@ -114,7 +119,10 @@ class ListenerWorkers(Generic[Q]):
         result, error = ConsumeResult.LATER, None
         call_id = self._traces.begun(batch.messages) if self._traces is not None else ""
         try:
-            result, error = await self._calls.call(list(batch.messages), context)
+            if hooks.installed is None:
+                result, error = await self._calls.call(list(batch.messages), context)
+            else:
+                result, error = await self._observed(batch, context)
         finally:
             now_ms = self._clock.now_ms()
             duration_ms = self._clock.monotonic_ms() - begun_ms
@@ -127,6 +135,18 @@ class ListenerWorkers(Generic[Q]):
                 outcome = Outcome.EXCEPTION if error is not None else outcome
                 self._traces.consumed(batch.messages, call_id, outcome, duration_ms)
         return result
+
+    async def _observed(
+        self, batch: Record, context: ConsumeContext
+    ) -> tuple[ConsumeResult, BaseException | None]:
+        """Call the listener, and report the call to the hook."""
+        call = ConsumeCall(
+            ConsumeOperation.PROCESS, self._client, batch.messages, self._clock.now_ms()
+        )
+        with hooks.consuming(call):
+            result, call.error = await self._calls.call(list(batch.messages), context)
+            call.is_failure = result in (ConsumeResult.LATER, ConsumeResult.ROLLBACK)
+            return result, call.error
 
     def end_call(self) -> None:
         """Count a call as finished."""

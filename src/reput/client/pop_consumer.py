@@ -29,10 +29,12 @@ Source: rocketmq 5.5.0 ``DefaultMQPushConsumerImpl`` in pop mode.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from reput.client import hooks
 from reput.client.acks import Acks
 from reput.client.config import (
     ClientConfig,
@@ -47,6 +49,7 @@ from reput.client.core.assign import Averagely
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.trace_codec import Outcome
 from reput.client.group_member import GroupMember
+from reput.client.hooks import ConsumeCall, ConsumeOperation
 from reput.client.instance import ClientInstance
 from reput.client.listener import Listener, ListenerCalls
 from reput.client.listener_workers import ListenerWorkers
@@ -173,7 +176,12 @@ class PopConsumer(GroupMember):
         if retries_max < 0:
             retries_max = UNLIMITED if self._orderly else MAX_RECONSUME_TIMES
         self._workers = ListenerWorkers[PopLine](
-            self.group, calls, self._rates, self._clock, self._traces
+            self.group,
+            calls,
+            self._rates,
+            self._clock,
+            self._traces,
+            self._facts(instance),
         )
         self._consumption = PopConsumption(
             self.config,
@@ -304,8 +312,15 @@ class PopConsumer(GroupMember):
             raise InvalidOption("listener", "given", "None, where messages are asked for with pop")
         if count_max < 1:
             raise InvalidOption("count_max", count_max, "at least 1")
-        messages = self._take(count_max)
-        if messages or timeout_ms <= 0:
+        begun_ms = self._clock.now_ms()
+        messages = self._take(count_max) or await self._wait_for_some(count_max, timeout_ms)
+        if hooks.installed is not None and messages and self._instance is not None:
+            hooks.received(self._facts(self._instance), messages, begun_ms)
+        return messages
+
+    async def _wait_for_some(self, count_max: int, timeout_ms: int) -> list[PoppedMessage]:
+        messages: list[PoppedMessage] = []
+        if timeout_ms <= 0:
             return messages
         me = object()
         self._asking[me] = count_max, self._clock.monotonic_ms() + timeout_ms
@@ -350,11 +365,11 @@ class PopConsumer(GroupMember):
             NoRoute, BrokerError, RemotingError: The broker was not reached or refused; it delivers
                 the messages again.
         """
-        self._started()
         by_broker: dict[str, list[PoppedMessage]] = {}
         for message in messages:
             by_broker.setdefault(message.broker_name, []).append(message)
-        await asyncio.gather(*map(self._popper.ack, by_broker.values()))
+        with self._settling(ConsumeOperation.ACK, messages):
+            await asyncio.gather(*map(self._popper.ack, by_broker.values()))
         now_ms = self._clock.now_ms()
         for message in messages:
             self._rates.of(message.asked_topic, now_ms).add_consumed(now_ms, 1)
@@ -375,10 +390,21 @@ class PopConsumer(GroupMember):
         """
         if delay_ms is None:
             delay_ms = pop_handles.retry_delay_ms(message.reconsume_times)
-        await self._change("delay_ms", message, delay_ms)
+        with self._settling(ConsumeOperation.NACK, [message]):
+            await self._change("delay_ms", message, delay_ms)
         now_ms = self._clock.now_ms()
         self._rates.of(message.asked_topic, now_ms).add_consumed(now_ms, 0, 1)
         self._trace_end([message], Outcome.FAILED)
+
+    def _settling(
+        self, operation: ConsumeOperation, messages: Sequence[PoppedMessage]
+    ) -> contextlib.AbstractContextManager[object]:
+        """Report to the hook what is done to messages."""
+        instance = self._started()
+        if hooks.installed is None or not messages:
+            return contextlib.nullcontext()
+        call = ConsumeCall(operation, self._facts(instance), messages, self._clock.now_ms())
+        return hooks.consuming(call)
 
     async def extend(self, message: PoppedMessage, invisible_ms: int | None = None) -> None:
         """Extend the invisible time of a message.

@@ -10,16 +10,18 @@ the reply was lost: a retried message can be stored twice, with one ``message_id
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
 import random
 import socket
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Self, cast
 
+from reput.client import hooks
 from reput.client.config import ClientConfig, ProducerConfig, client_config
 from reput.client.connection_events import ConnectionCallback, ConnectionCalls, ConnectionEvent
 from reput.client.core import requests, retry
@@ -30,6 +32,7 @@ from reput.client.core.route_cache import TopicRoute
 from reput.client.core.send_counts import SendCounts, TopicSends
 from reput.client.core.subscription import TAG_SEPARATOR
 from reput.client.core.unique_key import UniqueKeys
+from reput.client.hooks import ClientFacts, SendCall, SendOperation
 from reput.client.instance import Answer, ClientInstance, MemberKind, NotReady, NotStarted
 from reput.client.membership import Problem
 from reput.client.message import (
@@ -43,7 +46,7 @@ from reput.client.message import (
 )
 from reput.client.metrics import Metric, producer_metrics
 from reput.client.request_reply import AwaitedReplies, NoReply, is_reply, reply_message
-from reput.client.trace import TraceWriter, sender_config, sender_group
+from reput.client.trace import GROUP_PREFIX, TraceWriter, sender_config, sender_group
 from reput.clock import Clock, SystemClock
 from reput.errors import (
     InvalidHeader,
@@ -338,7 +341,12 @@ class Producer:
         """
         if sharding_key is not None:
             message, queue = _sharded(message, sharding_key, queue)
-        return await self._send(await self._outgoing(message), queue, timeout_ms)
+        if hooks.installed is None:
+            return await self._send(await self._outgoing(message), queue, timeout_ms)
+        with self._observed(SendOperation.SEND, [message]) as call:
+            (message,) = call.messages
+            call.result = await self._send(await self._outgoing(message), queue, timeout_ms)
+        return call.result
 
     async def send_batch(
         self,
@@ -365,7 +373,13 @@ class Producer:
             sharded = [_sharded(message, sharding_key, queue) for message in batched]
             batched = [message for message, _ in sharded]
             queue = sharded[0][1] if sharded else queue
-        return await self._send(self._outgoing_batch(batched), queue, timeout_ms)
+        if hooks.installed is None:
+            return await self._send(self._outgoing_batch(batched), queue, timeout_ms)
+        _check_batch(batched)
+        with self._observed(SendOperation.SEND, batched, is_batch=True) as call:
+            outgoing = self._outgoing_batch(call.messages)
+            call.result = await self._send(outgoing, queue, timeout_ms)
+        return call.result
 
     async def send_many(
         self,
@@ -461,9 +475,20 @@ class Producer:
             InvalidOption, NoRoute: As in ``send``.
             RemotingError: There is no connection to the broker.
         """
-        instance = self._joined()
         if sharding_key is not None:
             message, queue = _sharded(message, sharding_key, queue)
+        if hooks.installed is None:
+            await self._send_oneway(message, queue)
+            return
+        with self._observed(SendOperation.ONEWAY, [message]) as call:
+            (message,) = call.messages
+            call.broker_address = await self._send_oneway(message, queue)
+
+    async def _send_oneway(
+        self, message: Message, queue: MessageQueue | QueueSelector | None
+    ) -> str:
+        """Send a message without a reply; return the address of the broker."""
+        instance = self._joined()
         outgoing = await self._outgoing(message)
         route = await self._route(outgoing.topic)
         chosen = self._fixed_queue(route, queue, message)
@@ -474,6 +499,7 @@ class Producer:
         begun_ms = self._clock.monotonic_ms()
         await instance.remoting.send_oneway(address, self._request(outgoing, chosen))
         self._sends.of(outgoing.topic).add("oneway", self._clock.monotonic_ms() - begun_ms)
+        return address
 
     async def request(
         self,
@@ -621,6 +647,35 @@ class Producer:
     def _on_connection(self, event: ConnectionEvent) -> None:
         """Report an event to the program."""
         self._connection_calls.report(event)
+
+    # --- hooks ------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _observed(
+        self,
+        operation: SendOperation,
+        messages: list[Message],
+        *,
+        half: SendResult | None = None,
+        is_batch: bool = False,
+    ) -> Iterator[SendCall]:
+        """Report an operation to the hook, except those of the producers of traces.
+
+        The block sets the result, and takes the messages from the call.
+        """
+        topic = messages[0].topic if half is None else half.queue.topic
+        instance = self._joined()
+        own = self._namespace
+        facts = ClientFacts(namespace.unwrap(own, self.group), own, instance.client_id)
+        call = SendCall(operation, facts, topic, messages, is_batch, half)
+        if self.group.startswith(GROUP_PREFIX):
+            yield call
+            return
+        with hooks.sending(call):
+            yield call
+            route = instance.known_route(self._full_topics.get(topic, topic))
+            if call.result is not None and route is not None:
+                call.broker_address = route.address(call.result.queue.broker_name)
 
     # --- from message to request ------------------------------------------------
 

@@ -20,12 +20,12 @@ Source: rocketmq 4.9.8 ``DefaultLitePullConsumerImpl``.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from reput.client import consumer_offsets
+from reput.client import consumer_offsets, hooks
 from reput.client.config import ClientConfig, ConsumerConfig, client_config
 from reput.client.connection_events import ConnectionCallback
 from reput.client.consumer_offsets import ConsumerOffsets, keep_saved
@@ -296,6 +296,7 @@ class PullConsumer(GroupMember):
         self._started()
         if count_max < 1:
             raise InvalidOption("count_max", count_max, "at least 1")
+        begun_ms = self._clock.now_ms()
         self._settle()
         messages = self._next(count_max)
         if messages is None and timeout_ms > 0:
@@ -304,7 +305,13 @@ class PullConsumer(GroupMember):
                     messages = await self._wait_for_next(count_max)
             except TimeoutError:
                 return []
+        self._report(messages, begun_ms)
         return messages or []
+
+    def _report(self, messages: Sequence[ReceivedMessage] | None, begun_ms: int) -> None:
+        """Report messages to the hook."""
+        if hooks.installed is not None and messages and self._instance is not None:
+            hooks.received(self._facts(self._instance), messages, begun_ms)
 
     def __aiter__(self) -> Self:
         """Yield messages one by one, waiting for more, until the consumer is closed."""
@@ -313,10 +320,12 @@ class PullConsumer(GroupMember):
     async def __anext__(self) -> ReceivedMessage:
         if self._started_here() is None:
             raise StopAsyncIteration
+        begun_ms = self._clock.now_ms()
         self._settle()
         messages = self._next(1) or await self._wait_for_next(1)
         if messages is None:
             raise StopAsyncIteration
+        self._report(messages, begun_ms)
         return messages[0]
 
     async def _wait_for_next(self, count_max: int) -> list[ReceivedMessage] | None:

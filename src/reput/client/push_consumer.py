@@ -147,7 +147,12 @@ class PushConsumer(GroupMember):
             is_ordered=self._orderly,
         )
         self._workers = ListenerWorkers[OwnedQueue](
-            self.group, self._calls, self._rates, self._clock, self._traces
+            self.group,
+            self._calls,
+            self._rates,
+            self._clock,
+            self._traces,
+            self._facts(instance),
         )
         self._locks = QueueLocks(instance, self.group) if self._needs_lock else None
         self._queues = OwnedQueues(

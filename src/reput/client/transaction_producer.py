@@ -31,6 +31,7 @@ import msgspec
 from reput.client.config import ClientConfig, ProducerConfig
 from reput.client.connection_events import ConnectionCallback
 from reput.client.core import requests
+from reput.client.hooks import SendOperation
 from reput.client.instance import Answer
 from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from reput.client.producer import Producer
@@ -84,6 +85,10 @@ Check = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionStat
 _ENDS = {
     TransactionState.COMMIT: flags.TRANSACTION_COMMIT,
     TransactionState.ROLLBACK: flags.TRANSACTION_ROLLBACK,
+}
+_OPERATIONS = {
+    TransactionState.COMMIT: SendOperation.COMMIT,
+    TransactionState.ROLLBACK: SendOperation.ROLLBACK,
 }
 _TRACED = {
     TransactionState.COMMIT: "COMMIT_MESSAGE",
@@ -189,9 +194,11 @@ class TransactionProducer(Producer):
                 raise InvalidOption(name, value, "0 in a transaction")
         marks = {props.TRANSACTION_PREPARED: "true", props.PRODUCER_GROUP: self.group}
         half = dataclasses.replace(message, properties={**message.properties, **marks})
-        outgoing = await self._outgoing(half)
-        outgoing.sys_flag |= flags.TRANSACTION_PREPARED
-        return await self._send(outgoing, None, timeout_ms)
+        with self._observed(SendOperation.HALF, [half]) as call:
+            outgoing = await self._outgoing(call.messages[0])
+            outgoing.sys_flag |= flags.TRANSACTION_PREPARED
+            call.result = await self._send(outgoing, None, timeout_ms)
+        return call.result
 
     async def end(
         self, half: SendResult, state: TransactionState, *, message: Message | None = None
@@ -228,7 +235,9 @@ class TransactionProducer(Producer):
                 msg_id=half.message_id,
                 transaction_id=half.transaction_id or half.message_id,
             )
-            is_settled = await self._tell(address, header)
+            messages = [] if message is None else [message]
+            with self._observed(_OPERATIONS[state], messages, half=half):
+                is_settled = await self._tell(address, header)
         return TransactionResult(half, state, is_settled)
 
     async def _tell(self, address: str, header: EndTransactionHeader) -> bool:
