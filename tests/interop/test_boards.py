@@ -97,7 +97,9 @@ async def measured_cluster(side: str, folder: Path) -> AsyncIterator[list[str]]:
     port, own_port = free_port(), free_port()
     exported = settings(port)
     if side == "java":
-        with start_cluster(VERSION, VERSION, folder, {**exported, "timerWheelEnable": True}) as java:
+        with start_cluster(
+            VERSION, VERSION, folder, {**exported, "timerWheelEnable": True}
+        ) as java:
             async with traffic(java.namesrv, java.address):
                 yield [f"127.0.0.1:{port}"]
         return

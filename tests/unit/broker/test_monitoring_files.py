@@ -39,7 +39,7 @@ Shapes = dict[str, set[str]]
 
 def test_the_files_are_those_of_the_list() -> None:
     expected = monitoring_files.files()
-    present = {path for path in OPS.glob("*/*")}
+    present = set(OPS.glob("*/*"))
     known = {path for path in present if path.parent.name in ("grafana", "prometheus")}
     assert known == expected.keys(), "run scripts/monitoring_files.py"
     for path, text in expected.items():
