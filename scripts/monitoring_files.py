@@ -26,7 +26,10 @@ SCHEMA = 39
 WIDTH, HEIGHT = 24, 8
 
 BROKER = 'cluster=~"$cluster",node_id=~"$broker"'
-OWN = 'on (instance, job) group_left (cluster, broker) reput_info{cluster=~"$cluster",broker=~"$broker"}'
+OWN = (
+    "on (instance, job) group_left (cluster, broker) "
+    'reput_info{cluster=~"$cluster",broker=~"$broker"}'
+)
 IN = f'rocketmq_messages_in_total{{{BROKER},is_system="false"}}'
 OUT = f'rocketmq_messages_out_total{{{BROKER},is_system="false"}}'
 LAG = f'rocketmq_consumer_lag_messages{{{BROKER},is_system="false"}}'
@@ -184,9 +187,7 @@ ONE_BROKER = Board(
             f"min(rocketmq_broker_permission{{{BROKER}}})",
             text="2: write, 4: read, 6: both.",
         ),
-        _number(
-            "Producers", "none", f"sum(rocketmq_producer_connections{{{BROKER}}})"
-        ),
+        _number("Producers", "none", f"sum(rocketmq_producer_connections{{{BROKER}}})"),
         _number("Consumers", "none", f"sum(rocketmq_consumer_connections{{{BROKER}}})"),
         _number(
             "Accepts messages", "bool_yes_no", f"min({own('reput_store_writable')})", only="reput"
@@ -257,9 +258,7 @@ ONE_BROKER = Board(
             BY_OWN,
             only="reput",
         ),
-        _curve(
-            "Memory", "bytes", own("process_resident_memory_bytes"), BY_OWN, only="reput"
-        ),
+        _curve("Memory", "bytes", own("process_resident_memory_bytes"), BY_OWN, only="reput"),
         _curve(
             "Refused messages",
             "cps",
@@ -404,9 +403,7 @@ GROUP_BOARD = Board(
         _number("Lag", "none", f"sum({_with(LAG, GROUP)})"),
         _number("Age of the oldest message", "ms", f"max({_with(AGE, GROUP)})"),
         _number("Messages out", "cps", f"sum(rate({_with(OUT, GROUP)}{RATE}))"),
-        _number(
-            "Members", "none", f"sum(rocketmq_consumer_connections{{{BROKER},{GROUP}}})"
-        ),
+        _number("Members", "none", f"sum(rocketmq_consumer_connections{{{BROKER},{GROUP}}})"),
         _number(
             "Dead letters in an hour",
             "none",
@@ -417,9 +414,7 @@ GROUP_BOARD = Board(
             "none",
             f'sum(rocketmq_consumer_lag_messages{{{BROKER},{GROUP},is_retry="true"}}) or vector(0)',
         ),
-        _curve(
-            "Consumer lag", "none", _sum("consumer_group, topic", _with(LAG, GROUP)), BY_GROUP
-        ),
+        _curve("Consumer lag", "none", _sum("consumer_group, topic", _with(LAG, GROUP)), BY_GROUP),
         _curve(
             "Age of the oldest message",
             "ms",
@@ -604,7 +599,9 @@ BOARDS = {
 
 # --- rules --------------------------------------------------------------------------------------
 
-_LAG_BY_GROUP = 'sum by (cluster, topic, consumer_group) (rocketmq_consumer_lag_messages{is_system="false"})'
+_LAG_BY_GROUP = (
+    'sum by (cluster, topic, consumer_group) (rocketmq_consumer_lag_messages{is_system="false"})'
+)
 _GROWTH_BY_GROUP = (
     "sum by (cluster, topic, consumer_group) "
     '(deriv(rocketmq_consumer_lag_messages{is_system="false",topic!="_other"}[10m]))'
@@ -655,7 +652,7 @@ GROUPS = {
             5,
             "warning",
             f"{_ON} has more than 64 MiB that consumers cannot see yet",
-            "Dispatch to the queues is behind the log: look at the disk and at the log of the broker.",
+            "Dispatch to the queues is late: look at the disk and at the log of the broker.",
         ),
         Rule(
             "RocketmqTimerLate",
@@ -669,7 +666,8 @@ GROUPS = {
             "RocketmqTransactionsUndecided",
             "sum by (cluster, node_id) (rocketmq_half_messages) > 0 "
             "unless sum by (cluster, node_id) (increase(rocketmq_commit_messages_total[15m])) > 0 "
-            "unless sum by (cluster, node_id) (increase(rocketmq_rollback_messages_total[15m])) > 0",
+            "unless sum by (cluster, node_id) "
+            "(increase(rocketmq_rollback_messages_total[15m])) > 0",
             15,
             "warning",
             f"Transactions on {_ON} wait, and none is decided",
@@ -682,7 +680,7 @@ GROUPS = {
             f"{_GROWTH_BY_GROUP} > 0 and {_LAG_BY_GROUP} > 1000",
             15,
             "warning",
-            f"Group {_OF} falls behind",
+            f"Group {_OF} lags more and more",
             "Its lag has grown for 15 minutes: look for slow or failing members, or add some.",
         ),
         Rule(

@@ -77,6 +77,15 @@ def test_administer_with_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert "lag: 8 in 4 queues" in capsys.readouterr().out
 
 
+def test_trace_with_opentelemetry(capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalBroker(topics={"Orders": 4}) as mq:
+        run("trace-with-opentelemetry.md", 2, mq)
+    lines = [line.partition(" ") for line in capsys.readouterr().out.splitlines()]
+    assert len({trace_id for trace_id, _, _ in lines}) == 1
+    text = (GUIDES / "trace-with-opentelemetry.md").read_text(encoding="utf-8")
+    assert ", ".join(f"`{name}`" for _, _, name in lines) in text
+
+
 def test_a_consumer_as_a_service_stops_cleanly(tmp_path: Path) -> None:
     (source,) = blocks("run-a-consumer-as-a-service.md")
     program = tmp_path / "service.py"

@@ -151,7 +151,7 @@ class GroupMember:
                 await traces.close()
 
     def _facts(self, instance: ClientInstance) -> ClientFacts:
-        """Return what hooks are told of this client."""
+        """Return this client as hooks see it."""
         own = self._client_config.namespace
         return ClientFacts(
             namespace.unwrap(own, self.group),

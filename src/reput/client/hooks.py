@@ -69,7 +69,7 @@ class SendCall:
     """Topic, without namespace."""
     messages: list[Message]
     """The messages; a hook may replace each by one with more properties before they are sent.
-    Empty if the end of a transaction is not told its message."""
+    Empty if a transaction ends without its message."""
     is_batch: bool = False
     result: SendResult | None = None
     """Result; of the end of a transaction: of its half message."""

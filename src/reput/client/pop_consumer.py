@@ -399,7 +399,7 @@ class PopConsumer(GroupMember):
     def _settling(
         self, operation: ConsumeOperation, messages: Sequence[PoppedMessage]
     ) -> contextlib.AbstractContextManager[object]:
-        """Report to the hook what is done to messages."""
+        """Report the end of messages to the hook."""
         instance = self._started()
         if hooks.installed is None or not messages:
             return contextlib.nullcontext()

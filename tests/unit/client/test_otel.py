@@ -127,7 +127,7 @@ async def test_a_message_is_processed_in_the_trace_of_its_send(
     consumer = PushConsumer("readers", namesrv=rocketmq.namesrv_addr, listener=listen, config=FIRST)
     await consumer.subscribe("Orders")
     async with Producer("orders", namesrv=rocketmq.namesrv_addr) as producer:
-        # The span of the program's start is no parent of what is consumed later.
+        # The span of the program's start is no parent of later consumption.
         with telemetry.tracer.start_as_current_span("program") as program:
             token = contexts.attach(baggage.set_baggage("secret", "1"))
             message = Message("Orders", b"body", tags="new", keys=["a", "b"])
