@@ -14,6 +14,7 @@ One file holds the settings of several parts: make each from the same ``Settings
 import codecs
 import dataclasses
 import enum
+import os
 import re
 import types
 import typing
@@ -225,6 +226,21 @@ class Settings:
                 suggestion = similar_name(given.key, self._known) if may_be_alike else None
                 unknown_keys.append(Unknown(given.name, given.origin, suggestion))
         return tuple(unknown_keys)
+
+
+def home_folder() -> Path | None:
+    """Return the home folder; None if there is none, or this user may not enter it.
+
+    A service may run as a user without a home, or with HOME of another one.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and an unknown user
+        return None
+    # Path.exists() raises for a folder inside of one that may not be entered.
+    folder = next(path for path in (home, *home.parents) if os.path.exists(path))  # noqa: PTH110
+    may_be_used = os.access(folder, os.X_OK if folder == home else os.X_OK | os.W_OK)
+    return home if may_be_used and folder.is_dir() else None
 
 
 def key_of(name: str) -> str:

@@ -14,6 +14,8 @@ from hypothesis import given, strategies as st
 from reput import config
 from reput.config import Keys, Range, Settings, load, parse_properties
 from reput.errors import InvalidOption
+from reput.namesrv.config import NamesrvConfig
+from reput.store.config import StoreConfig
 
 
 class Colour(enum.StrEnum):
@@ -305,3 +307,37 @@ def test_an_error_quotes_only_the_beginning_of_a_long_value() -> None:
     with pytest.raises(InvalidOption, match="hexadecimal") as raised:
         parse_properties("a" * 60_000 + "=\\u12")
     assert len(str(raised.value)) < 600
+
+
+# --- the home folder ----------------------------------------------------------------------------
+
+
+def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "new"))
+    assert config.home_folder() == tmp_path / "new"
+    (tmp_path / "file").touch()
+    for useless in (tmp_path / "file", tmp_path / "file" / "below"):
+        monkeypatch.setenv("HOME", str(useless))
+        assert config.home_folder() is None
+
+
+def test_a_home_that_may_not_be_entered_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "of-root"
+    closed.mkdir()
+    monkeypatch.setenv("HOME", str(closed))
+    # These tests may run as root, who may enter all.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != closed)
+    assert config.home_folder() is None
+
+
+def test_an_unknown_user_without_home_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    assert config.home_folder() is None
+    with pytest.raises(InvalidOption, match=r"storePathRootDir.*home folder"):
+        StoreConfig()
+    assert NamesrvConfig().kv_config_path == str(Path.cwd() / "namesrv" / "kvConfig.json")

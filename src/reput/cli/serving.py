@@ -23,6 +23,7 @@ from reput.cli import garbage
 from reput.cli.exit_codes import EXIT_INTERRUPTED
 from reput.cli.processes import owner_of_port, owner_of_store
 from reput.cli.server_texts import CannotServe, join_address, own_address
+from reput.cli.service_manager import ServiceManager
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.limits import Refusals
 
@@ -106,6 +107,8 @@ def namesrv(
         print(current.text(), end="")
         return 0
 
+    manager = ServiceManager(os.environ)
+
     async def body(stop: StopSignal) -> None:
         server = NameServer(current)
 
@@ -122,8 +125,10 @@ def namesrv(
             option = "--metrics-port, or metricsPort in namesrv.conf"
             async with _metrics(namesrv_meter, server.refusals, current.value, option):
                 # Java's text: scripts wait for it.
-                print_now(f"The Name Server boot success. serializeType=JSON, address {address}")
-                await stop.wait()
+                text = f"The Name Server boot success. serializeType=JSON, address {address}"
+                print_now(text)
+                async with manager.running(text):
+                    await stop.wait()
         finally:
             await server.stop()
 
@@ -192,6 +197,8 @@ def broker(
     if core is not None:
         os.sched_setaffinity(0, {core})
 
+    manager = ServiceManager(os.environ)
+
     async def body(stop: StopSignal) -> None:
         server = Broker(
             loaded.broker, loaded.store, config_path=path, tls=loaded.tls, access=loaded.access
@@ -218,7 +225,7 @@ def broker(
             text += f" and 5.x clients at {join_address(loaded.broker.broker_ip1, front.port)}"
         option = "--metrics-port, or metricsPort in broker.conf"
         async with _answering_parent(server, monitor_socket):
-            await _serve(server, stop, option, lambda: text, front=front)
+            await _serve(server, stop, option, lambda: text, front=front, manager=manager)
 
     return run(body)
 
@@ -520,6 +527,7 @@ async def _serve(
     *,
     until: Callable[[], Coroutine[Any, Any, None]] | None = None,
     front: "FrontServer | None" = None,
+    manager: ServiceManager | None = None,
 ) -> None:
     """Run a broker that has started, until the signal, and stop it.
 
@@ -530,6 +538,7 @@ async def _serve(
         greeting: Returns the text to print when the broker is registered; empty: none.
         until: Returns when the broker is to be stopped, instead of the signal.
         front: Its port for 5.x clients, which has started; None if it has none.
+        manager: Gets a report when the broker is registered; None: nobody does.
     """
     garbage.keep_pauses_short()
     stop.listen()
@@ -540,7 +549,8 @@ async def _serve(
             if text:
                 print_now(text)
             await asyncio.to_thread(server.parts.filters.load_compiler)
-            await _until_ended(server, until or stop.wait)
+            async with (manager or ServiceManager({})).running(text):
+                await _until_ended(server, until or stop.wait)
     finally:
         await _stop(server, front)
 

@@ -77,7 +77,7 @@ ONLY: Mapping[str, tuple[str, str]] = {
 
 
 def _in_home(name: str) -> str:
-    return str(Path.home() / "namesrv" / name)
+    return str((config.home_folder() or Path.cwd()) / "namesrv" / name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

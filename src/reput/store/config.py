@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from reput import config
@@ -201,7 +200,7 @@ class StoreConfig:
 
     # --- folders -----------------------------------------------------------
 
-    store_path_root_dir: str = field(default_factory=lambda: str(Path.home() / "store"))
+    store_path_root_dir: str = field(default_factory=lambda: _in_home("store"))
     """Root folder of the store."""
     store_path_commit_log: str | None = None
     """Folders of log files, separated by commas; by default ``commitlog`` in the root."""
@@ -423,7 +422,8 @@ class StoreConfig:
         for name, minimum, maximum in _CLAMPED:
             self._replace(name, min(max(getattr(self, name), minimum), maximum))
         if not self.store_path_root_dir:
-            raise InvalidOption("storePathRootDir", "", "a folder")
+            allowed = "a folder; the default one is in the home folder, which cannot be used"
+            raise InvalidOption("storePathRootDir", "", allowed)
         room = self.mapped_file_size_commit_log - END_OF_FILE_BYTES - _SMALLEST_RECORD_BYTES
         if self.max_message_size > room:
             size = self.mapped_file_size_commit_log
@@ -531,6 +531,11 @@ _CLAMPED = (
     ("disk_space_warning_level_ratio", 35, 90),
 )
 """Percentages that Java clamps to a range: (field, minimum, maximum)."""
+
+
+def _in_home(name: str) -> str:
+    home = config.home_folder()
+    return "" if home is None else str(home / name)
 
 
 def _folders(text: str | None) -> tuple[str, ...]:
