@@ -74,6 +74,9 @@ _GROUPS = {
 }
 
 _COMMANDS = {
+    "completion": _Group(
+        "completion", "Print a script with which a shell completes commands and options."
+    ),
     "export": _Group("exporting", "Write messages to a file: Parquet, Arrow, JSON lines or CSV."),
 }
 """Commands outside of groups, with the first lines of their helps."""
@@ -86,7 +89,9 @@ def build_app(only: str | None = None) -> typer.Typer:
         only: The group whose commands are built, or the command; "" for none of them. None: build
             all commands.
     """
-    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP)
+    app = typer.Typer(
+        rich_markup_mode=None, pretty_exceptions_enable=False, help=_HELP, add_completion=False
+    )
     app.callback(cls=_LightGroup, invoke_without_command=True)(_root)
     serve.register(app)
     for name, command in _COMMANDS.items():

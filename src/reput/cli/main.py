@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 
-_COMPLETION = "_REPUT_COMPLETE"
 _SERVERS = ("up", "namesrv", "broker")
 _WHOLE_EXTRAS = {"reput export": "arrow", "reput pipeline": "spark"}
 """Commands with a separate extra, whichever package was missed first."""
@@ -62,9 +61,7 @@ def _invoke(arguments: Sequence[str]) -> int:
 
     from reput.cli.app import build_app
 
-    only: str | None = arguments[0] if arguments else ""
-    if _COMPLETION in os.environ:  # the shell asks; its words are in the environment
-        only = None
+    only = arguments[0] if arguments else ""
     command = typer.main.get_command(build_app(only=only))
     result = command.main(list(arguments), prog_name="reput", standalone_mode=False)
     return result if isinstance(result, int) else 0

@@ -18,10 +18,33 @@ class UsageError(ReputError):
     """A command line is wrong."""
 
 
+class _Shown(Exception):
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parser = parser
+
+
 class _Parser(argparse.ArgumentParser):
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse arguments; those of ``parser_of`` raise the parser."""
+        if args is _SHOW:
+            raise _Shown(self)
+        return super().parse_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Raise ``UsageError`` instead of ending the process."""
         raise UsageError(f"{message} ({self.prog} --help shows the usage)")
+
+
+_SHOW: Sequence[str] = ["parser"]
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of one of ``COMMANDS``."""
+    try:
+        COMMANDS[name](_SHOW)
+    except _Shown as shown:
+        return shown.parser
+    raise AssertionError(f"{name} does not parse its arguments")
 
 
 def register(app: "typer.Typer") -> None:
