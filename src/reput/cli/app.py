@@ -77,6 +77,7 @@ _COMMANDS = {
     "completion": _Group(
         "completion", "Print a script with which a shell completes commands and options."
     ),
+    "health": _Group("health", "Ask a broker or name server for its health, and print its answer."),
     "export": _Group("exporting", "Write messages to a file: Parquet, Arrow, JSON lines or CSV."),
 }
 """Commands outside of groups, with the first lines of their helps."""

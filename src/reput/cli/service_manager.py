@@ -33,7 +33,7 @@ class ServiceManager:
         self, environment: MutableMapping[str, str], process_id: int | None = None
     ) -> None:
         address = environment.pop(SOCKET, "")
-        # "@" stands for the zero byte of an abstract address.
+        # "@" is the zero byte of an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         timeout_us = environment.pop(WATCHDOG_US, "")
         owner = environment.pop(WATCHDOG_PID, "")

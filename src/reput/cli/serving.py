@@ -538,7 +538,7 @@ async def _serve(
         greeting: Returns the text to print when the broker is registered; empty: none.
         until: Returns when the broker is to be stopped, instead of the signal.
         front: Its port for 5.x clients, which has started; None if it has none.
-        manager: Gets a report when the broker is registered; None: nobody does.
+        manager: Gets a report when the broker is registered; None: none.
     """
     garbage.keep_pauses_short()
     stop.listen()
