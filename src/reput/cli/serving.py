@@ -23,7 +23,7 @@ from reput.cli import garbage
 from reput.cli.exit_codes import EXIT_INTERRUPTED
 from reput.cli.processes import owner_of_port, owner_of_store
 from reput.cli.server_texts import CannotServe, join_address, own_address
-from reput.cli.service_manager import ServiceManager
+from reput.cli.systemd import Systemd
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.limits import Refusals
 
@@ -107,7 +107,7 @@ def namesrv(
         print(current.text(), end="")
         return 0
 
-    manager = ServiceManager(os.environ)
+    systemd = Systemd(os.environ)
 
     async def body(stop: StopSignal) -> None:
         server = NameServer(current)
@@ -127,7 +127,7 @@ def namesrv(
                 # Java's text: scripts wait for it.
                 text = f"The Name Server boot success. serializeType=JSON, address {address}"
                 print_now(text)
-                async with manager.running(text):
+                async with systemd.running(text):
                     await stop.wait()
         finally:
             await server.stop()
@@ -197,7 +197,7 @@ def broker(
     if core is not None:
         os.sched_setaffinity(0, {core})
 
-    manager = ServiceManager(os.environ)
+    systemd = Systemd(os.environ)
 
     async def body(stop: StopSignal) -> None:
         server = Broker(
@@ -225,7 +225,7 @@ def broker(
             text += f" and 5.x clients at {join_address(loaded.broker.broker_ip1, front.port)}"
         option = "--metrics-port, or metricsPort in broker.conf"
         async with _answering_parent(server, monitor_socket):
-            await _serve(server, stop, option, lambda: text, front=front, manager=manager)
+            await _serve(server, stop, option, lambda: text, front=front, systemd=systemd)
 
     return run(body)
 
@@ -527,7 +527,7 @@ async def _serve(
     *,
     until: Callable[[], Coroutine[Any, Any, None]] | None = None,
     front: "FrontServer | None" = None,
-    manager: ServiceManager | None = None,
+    systemd: Systemd | None = None,
 ) -> None:
     """Run a broker that has started, until the signal, and stop it.
 
@@ -538,7 +538,7 @@ async def _serve(
         greeting: Returns the text to print when the broker is registered; empty: none.
         until: Returns when the broker is to be stopped, instead of the signal.
         front: Its port for 5.x clients, which has started; None if it has none.
-        manager: Gets a report when the broker is registered; None: none.
+        systemd: Gets a report when the broker is registered; None: none.
     """
     garbage.keep_pauses_short()
     stop.listen()
@@ -549,7 +549,7 @@ async def _serve(
             if text:
                 print_now(text)
             await asyncio.to_thread(server.parts.filters.load_compiler)
-            async with (manager or ServiceManager({})).running(text):
+            async with (systemd or Systemd({})).running(text):
                 await _until_ended(server, until or stop.wait)
     finally:
         await _stop(server, front)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ports import free_port, free_port_of_broker
-from reput.cli.service_manager import ServiceManager
+from reput.cli.systemd import Systemd
 
 ROOT = Path(__file__).parents[3]
 UNITS = sorted((ROOT / "ops/systemd").glob("*.service"))
@@ -77,10 +77,10 @@ def test_children_do_not_inherit_the_variables(listener: socket.socket) -> None:
         "WATCHDOG_PID": "7",
         "HOME": "/",
     }
-    manager = ServiceManager(environment, process_id=7)
+    systemd = Systemd(environment, process_id=7)
     assert environment == {"HOME": "/"}
-    assert manager.watchdog_s == 1
-    manager.report(STATUS="one\nREADY=1")
+    assert systemd.watchdog_s == 1
+    systemd.report(STATUS="one\nREADY=1")
     assert report(listener) == {"STATUS": "one READY=1"}
 
 
@@ -94,16 +94,16 @@ def test_children_do_not_inherit_the_variables(listener: socket.socket) -> None:
     ],
 )
 async def test_without_a_watchdog_nothing_feeds_it(environment: dict[str, str]) -> None:
-    manager = ServiceManager(environment, process_id=7)
-    assert manager.watchdog_s is None
-    async with manager.running("ready"):
+    systemd = Systemd(environment, process_id=7)
+    assert systemd.watchdog_s is None
+    async with systemd.running("ready"):
         pass
 
 
 async def test_a_socket_that_is_gone_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).running("ready"):
+    async with Systemd({"NOTIFY_SOCKET": str(tmp_path / "gone")}).running("ready"):
         pass
     assert len(caplog.messages) == 2
 
@@ -114,7 +114,7 @@ def test_an_abstract_address() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(f"\0{name}")
         receiver.settimeout(GUARD_S)
-        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).report(READY=1)
+        Systemd({"NOTIFY_SOCKET": f"@{name}"}).report(READY=1)
         assert report(receiver) == {"READY": "1"}
 
 

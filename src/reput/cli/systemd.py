@@ -21,8 +21,8 @@ FEEDS_PER_TIMEOUT = 3
 _log = logging.getLogger(__name__)
 
 
-class ServiceManager:
-    """The service manager that has started this process, if there is one.
+class Systemd:
+    """The systemd that has started this process, if there is one.
 
     Args:
         environment: ``os.environ``; its variables are removed.
@@ -53,7 +53,7 @@ class ServiceManager:
                 sender.setblocking(False)
                 sender.sendto(text.encode(errors="backslashreplace"), self._address)
         except OSError as error:
-            _log.warning("the service manager does not get %s: %s", text, error)
+            _log.warning("systemd does not get %s: %s", text, error)
 
     @contextlib.asynccontextmanager
     async def running(self, status: str) -> AsyncIterator[None]:
