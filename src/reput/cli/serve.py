@@ -354,7 +354,7 @@ def _proxy(arguments: Sequence[str]) -> int:
     _add_metrics(parser)
     _add_printing(parser)
     _add_logging(parser, "info")
-    options = _options(parser, arguments)
+    options, _ = _options(parser, arguments)
     from reput.cli import serving
 
     return serving.proxy(**options)

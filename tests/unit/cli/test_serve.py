@@ -320,14 +320,6 @@ def test_an_unknown_address_for_metrics_is_refused(
     assert reason in refused(tmp_path, "namesrv", *options)
 
 
-def test_a_missing_home_is_named_with_the_option(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.write_text("no folder")
-    environment = {"HOME": str(home)}
-    text = refused(tmp_path, "namesrv", "--port", "0", environment=environment)
-    assert text.startswith(f"reput: option 'kvConfigPath' is '{home}/namesrv/kvConfig.json'; ")
-
-
 # --- namesrv and broker -------------------------------------------------------------------------
 
 
