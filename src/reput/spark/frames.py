@@ -8,24 +8,24 @@ process, and its tasks run in ``mapInArrow``: one copy of each row less than wit
 import functools
 import inspect
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession, functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from reput.errors import ReputError
-from reput.spark import options as option_texts, query_plan
+from reput.spark import accelerator, options as option_texts, query_plan
 from reput.spark.datasource_api import plain_errors
 from reput.spark.option_table import FAILFAST
 from reput.spark.options import ReadOptions
 from reput.spark.query_plan import ROW_COUNT, Need, Read
-from reput.spark.scan import MessageScan, Scan, scan_of
+from reput.spark.scan import MessageScan, scan_of
 
 log = logging.getLogger("reput.spark")
 
@@ -131,7 +131,30 @@ def _read(spark: SparkSession, read: Read, need: Need) -> DataFrame:
         columns.append("body")  # whether it can be decompressed decides about the row
     log.info("rocketmq reads the columns %s", ", ".join(columns))
     scan = scan_of(options, columns, need.constraint)
-    return _frame(spark, _Tasks(scan, list(scan.tasks()), need.columns, keys), schema)
+    tasks = list(scan.tasks())
+    if keys is None and options.live is not None and options.view == "messages":
+        frame = _accelerated(spark, scan, tasks, options, need.columns)
+        if frame is not None:
+            return frame
+    return _frame(spark, _Tasks(scan.read, tasks, need.columns, keys), schema)
+
+
+def _accelerated(
+    spark: SparkSession,
+    scan: Any,
+    tasks: Sequence[Any],
+    options: ReadOptions,
+    columns: Sequence[str],
+) -> DataFrame | None:
+    """Return a read of brokers whose rows the jar makes; None if it cannot."""
+    plan = accelerator.plan_of_pulled(options, columns)
+    if plan is None or not accelerator.is_available(spark):
+        return None
+    from reput.spark.live.scan import PULLED  # reads of stores need no network
+
+    schema = StructType([StructField("records", BinaryType()), StructField("broker", StringType())])
+    pulled = _frame(spark, _Tasks(scan.read_records, tasks, PULLED.names, None), schema)
+    return accelerator.rows_of_pulled(spark, plan, pulled)
 
 
 def _known_counts(options: ReadOptions, need: Need) -> pa.Table | None:
@@ -162,7 +185,8 @@ _ARROW_TYPES = {
 class _Tasks:
     """The tasks of a read, which go to each executor."""
 
-    scan: Scan
+    read: Callable[[Any], Iterator[pa.RecordBatch]]
+    """Reads a task."""
     tasks: Sequence[Any]
     columns: Sequence[str]
     counted_by: Sequence[str] | None
@@ -171,7 +195,7 @@ class _Tasks:
         """Yield the rows of some tasks, given by number; Spark shows this name in plans."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for rows in self.scan.read(self.tasks[number]):
+                for rows in self.read(self.tasks[number]):
                     if self.counted_by is not None:
                         yield _counted(rows, self.counted_by)
                     else:

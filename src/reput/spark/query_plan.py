@@ -317,21 +317,24 @@ class _Rewriting:
         missing = [name for name in read.attributes if name not in need.columns]
         if not missing:
             return plan
-        expressions = self._jvm.org.apache.spark.sql.catalyst.expressions
-        columns = []
-        for name, column in read.attributes.items():
-            if name in need.columns:
-                columns.append(column)
-                continue
-            null = expressions.Literal(None, column.dataType())
-            none, nothing = self._jvm.scala.Option.empty(), self._seq([])
-            alias = expressions.Alias(
-                null, name, column.exprId(), column.qualifier(), none, nothing
-            )
-            columns.append(alias)
-        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(
-            self._seq(columns), plan
-        )
+        literal = self._jvm.org.apache.spark.sql.catalyst.expressions.Literal
+        columns = [
+            column
+            if name in need.columns
+            else self._alias(column, literal(None, column.dataType()))
+            for name, column in read.attributes.items()
+        ]
+        return self._project(columns, plan)
+
+    def _alias(self, column: Any, value: Any) -> Any:
+        """Return an expression with the name and id of a column."""
+        alias = self._jvm.org.apache.spark.sql.catalyst.expressions.Alias
+        none, nothing = self._jvm.scala.Option.empty(), self._seq([])
+        return alias(value, column.name(), column.exprId(), column.qualifier(), none, nothing)
+
+    def _project(self, columns: list[Any], plan: Any) -> Any:
+        logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+        return logical.Project(self._seq(columns), plan)
 
     def _plan(self, read: Read, need: Need) -> Any:
         """Return the plan of a frame, whose columns have the ids of the read's."""
@@ -339,7 +342,10 @@ class _Rewriting:
         own = _items(plan.output())
         names = need.columns if need.counted_by is None else need.counted_by
         columns = [read.attributes[name] for name in names]
-        return _copy(plan, output=self._seq([*columns, *own[len(columns) :]]))
+        if _kind(plan) != "LogicalRDD":
+            return _copy(plan, output=self._seq([*columns, *own[len(columns) :]]))
+        pairs = zip(columns, own, strict=True)
+        return self._project([self._alias(column, value) for column, value in pairs], plan)
 
     def _counted(self, aggregate: Any) -> Any | None:
         """Return an aggregation that only counts rows over counted rows; None for others."""

@@ -17,18 +17,19 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from reput.spark.accelerator.building import jar
-from reput.spark.accelerator.planning import plan_of
+from reput.spark.accelerator.planning import plan_of, plan_of_pulled
 from reput.spark.options import ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["accelerated", "is_available", "jar"]
+__all__ = ["accelerated", "is_available", "jar", "plan_of_pulled", "rows_of_pulled"]
 
 log = logging.getLogger("reput.spark")
 
 _SOURCE = "reput.accelerator.CommitLogSource"
-_PLAN_VERSION = 1
+_PULLED_ROWS = "reput.accelerator.PulledRows"
+_PLAN_VERSION = 2
 """Version of the plan, as in CommitLogSource.java."""
 
 
@@ -40,8 +41,7 @@ def is_available(spark: "SparkSession") -> bool:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     try:
-        loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-        source = jvm.java.lang.Class.forName(_SOURCE, True, loader)
+        source = _class(jvm, _SOURCE)
     except Py4JJavaError:
         return False
     version = source.getField("PLAN_VERSION").getInt(None)
@@ -53,6 +53,11 @@ def is_available(spark: "SparkSession") -> bool:
             _PLAN_VERSION,
         )
     return bool(version == _PLAN_VERSION)
+
+
+def _class(jvm: Any, name: str) -> Any:
+    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    return jvm.java.lang.Class.forName(name, True, loader)
 
 
 def accelerated(spark: "SparkSession", options: ReadOptions) -> "DataFrame | None":
@@ -67,3 +72,22 @@ def accelerated(spark: "SparkSession", options: ReadOptions) -> "DataFrame | Non
         return None
     plan = plan_of(options)
     return None if plan is None else spark.read.format(_SOURCE).option("plan", plan).load()
+
+
+def rows_of_pulled(spark: "SparkSession", plan: str, pulled: "DataFrame") -> "DataFrame":
+    """Return the rows of pulled records, made by the jar.
+
+    Args:
+        spark: The session, which has the jar.
+        plan: What ``plan_of_pulled`` returned.
+        pulled: Records with the columns of ``reput.spark.live.scan.PULLED``.
+    """
+    from pyspark.sql import DataFrame
+
+    rows = _class(spark._jvm, _PULLED_ROWS).newInstance()
+    rows.setPlan(plan)
+    records = pulled._jdf.queryExecution().toRdd().toJavaRDD()
+    frame = spark._jsparkSession.internalCreateDataFrame(
+        records.mapPartitions(rows).rdd(), rows.schema(), False
+    )
+    return DataFrame(frame, spark)

@@ -14,7 +14,7 @@ from reput.format import body, sys_flag as flags
 from reput.spark import plan
 from reput.spark.options import ReadOptions
 from reput.spark.partition_reader import open_for
-from reput.spark.rows import hidden_topics, message_fields
+from reput.spark.rows import FIELDS, hidden_topics, message_fields
 from reput.spark.scan import MessageScan
 from reput.spark.store_planner import Task
 from reput.store import paths
@@ -59,6 +59,27 @@ def plan_of(options: ReadOptions) -> str | None:
             "hiddenTopics": sorted(hidden_topics(options)),
             "hiddenFlags": flags.TRANSACTION_PREPARED if is_committed else 0,
             "partitions": partitions,
+        }
+    )
+
+
+def plan_of_pulled(options: ReadOptions, columns: Sequence[str]) -> str | None:
+    """Return the plan of rows of pulled records; None if the jar cannot make these columns.
+
+    The records are checked and selected before.
+
+    Args:
+        options: Options of a read of brokers.
+        columns: Names of the needed columns.
+    """
+    has_other_values = options.charset is not None or options.replaced_columns
+    if has_other_values or not FIELDS.keys() >= {*columns}:
+        return None
+    return json.dumps(
+        {
+            "columns": columns,
+            "decompress": options.decompress,
+            "bodyBytesMax": body.BODY_BYTES_MAX,
         }
     )
 

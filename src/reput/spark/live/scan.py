@@ -11,7 +11,7 @@ offset outside of a queue, which brokers would record in a topic.
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ log = logging.getLogger("reput.spark")
 _SIDE_BY_SIDE_MIN = 8
 """Minimum number of replies whose records are located together; fewer are faster one by one."""
 _EXPRESSION_BYTES_MAX = 8 * 1024
+PULLED: Final = pa.schema([("records", pa.binary()), ("broker", pa.string())])
+"""Columns of pulled records: whole records, one after the other, and the name of their broker."""
 
 
 class LiveScan:
@@ -91,6 +93,34 @@ class LiveScan:
             DataLoss: Planned messages were deleted, unless ``failOnDataLoss`` is false.
             ReadFailed: A server does not reply, or refuses.
         """
+        maker = RowMaker(self._columns, self._options, task.broker)
+        for queue, selected in self._selected(task):
+            for kept in portions(selected.columns):
+                try:
+                    batch = maker.batch(kept)
+                except CorruptRecord as error:
+                    _damaged(queue, error.reason, error.physical_offset or 0)
+                if batch.num_rows:
+                    yield batch
+
+    def read_records(self, task: LiveTask) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the rows of a partition as they are stored, for the accelerator.
+
+        Each batch has the schema ``PULLED`` and one row. Raises as ``read``, but not for bodies
+        that cannot be decompressed.
+        """
+        for _, selected in self._selected(task):
+            data = selected.records()
+            ends = np.array([0, len(data)], np.int32)
+            buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+            arrays = [
+                pa.Array.from_buffers(pa.binary(), 1, buffers, 0),
+                pa.array([task.broker], pa.string()),
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=PULLED)
+
+    def _selected(self, task: LiveTask) -> Iterator[tuple[MessageQueue, "_Selected"]]:
+        """Yield the selected records of a partition, at least one, and the queue of the first."""
         cluster = connected(self._live)
         options = self._options
         loss = Loss(options.fail_on_data_loss)
@@ -98,15 +128,14 @@ class LiveScan:
         pipeline = PullPipeline(
             cluster, client, task, lambda topic: _expression(self._constraint, topic), loss
         )
-        rows = _Rows(
-            RowMaker(self._columns, options, task.broker),
-            RowFilter(options, self._constraint),
-            loss,
-            check_crc=options.check_crc,
+        selection = _Selection(
+            RowFilter(options, self._constraint), loss, check_crc=options.check_crc
         )
         try:
             while chunks := pipeline.next():
-                yield from rows.batches(chunks)
+                selected = selection.of(chunks)
+                if selected.columns.count:
+                    yield chunks[0].source.queue, selected
         finally:
             pipeline.close()
 
@@ -125,22 +154,43 @@ def _expression(constraint: Constraint, topic: str) -> str:
     return text if len(text.encode()) <= _EXPRESSION_BYTES_MAX else ALL_TAGS
 
 
-# Rows ----------------------------------------------------------------------------------------
+# Records -------------------------------------------------------------------------------------
 
 
-class _Rows:
-    """Makes rows of pulled records."""
+class _Selected(NamedTuple):
+    """Selected records of some replies."""
 
-    def __init__(
-        self, maker: RowMaker, row_filter: RowFilter, loss: Loss, *, check_crc: bool
-    ) -> None:
-        self._maker = maker
+    columns: kernels.Columns
+    buffer: bytearray
+    """The replies."""
+    positions: npt.NDArray[np.int64]
+    """Positions of the selected records."""
+
+    def records(self) -> bytes | bytearray:
+        """Return the records, one after the other."""
+        sizes = self.columns.numbers("store_size")
+        if int(sizes.sum(dtype=np.int64)) == len(self.buffer):
+            return self.buffer
+        view = memoryview(self.buffer)
+        places = zip(self.positions.tolist(), sizes.tolist(), strict=True)
+        return b"".join([view[start : start + size] for start, size in places])
+
+
+class _Selection:
+    """Checks pulled records, and selects those of rows."""
+
+    def __init__(self, row_filter: RowFilter, loss: Loss, *, check_crc: bool) -> None:
         self._filter = row_filter
         self._loss = loss
         self._check_crc = check_crc
 
-    def batches(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some chunks, in order."""
+    def of(self, chunks: Sequence[Chunk]) -> _Selected:
+        """Return the selected records of some chunks, in order.
+
+        Raises:
+            CorruptRecord: A reply has something else than whole records.
+            DataLoss: A broker skipped messages, unless that is allowed.
+        """
         replies = [part for chunk in chunks for part in chunk.replies]
         buffer = bytearray().join(replies)
         ends = np.cumsum([0, *map(len, replies)], dtype=np.int64)
@@ -157,17 +207,11 @@ class _Rows:
         is_inside = (offsets >= starts[which]) & (offsets < stops[which])
         self._check_gaps(chunks, columns, which, is_inside)
         if not is_inside.all():
-            columns = columns.take(is_inside)
+            columns, positions = columns.take(is_inside), positions[is_inside]
         rows = self._filter.rows(columns)
-        if len(rows) == 0:
-            return
-        for kept in portions(columns if len(rows) == columns.count else columns.take(rows)):
-            try:
-                batch = self._maker.batch(kept)
-            except CorruptRecord as error:
-                _damaged(chunks[0].source.queue, error.reason, error.physical_offset or 0)
-            if batch.num_rows:
-                yield batch
+        if len(rows) < columns.count:
+            columns, positions = columns.take(rows), positions[rows]
+        return _Selected(columns, buffer, positions)
 
     def _judge(
         self,

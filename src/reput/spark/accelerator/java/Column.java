@@ -290,8 +290,11 @@ enum Column {
         return Bodies.decompress(stored, sysFlag, records.plan.bodyBytesMax());
       } catch (IOException error) {
         String reason = "body cannot be decompressed (" + error.getMessage() + ")";
+        long offset = records.physicalOffset(row);
         throw new UncheckedIOException(
-            Damage.error(reason, records.physicalOffset(row), records.file));
+            records.file == null
+                ? Damage.ofPulled(reason, offset, records.broker)
+                : Damage.error(reason, offset, records.file));
       }
     }
   }

@@ -36,7 +36,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  */
 public final class CommitLogSource implements TableProvider {
   /** Version of the plan, as in {@code reput.spark.accelerator}. */
-  public static final int PLAN_VERSION = 1;
+  public static final int PLAN_VERSION = 2;
 
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {

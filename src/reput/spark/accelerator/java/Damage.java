@@ -13,4 +13,11 @@ final class Damage {
             + ". spark.read.format(\"rocketmq\") reports it in full; its option mode=PERMISSIVE"
             + " reads the rest");
   }
+
+  /** Returns an error about a body that a broker has sent. */
+  static IOException ofPulled(String reason, long physicalOffset, String broker) {
+    return new IOException(
+        reason + ": physical offset " + physicalOffset + ", broker " + broker
+            + ". Option decompress=none returns bodies as they are stored");
+  }
 }

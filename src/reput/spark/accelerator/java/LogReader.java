@@ -36,6 +36,7 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
   private final Records records;
   private final ColumnarBatch batch;
   private final CRC32 crc = new CRC32();
+  private final RecordBounds bounds = new RecordBounds();
   /**
    * All maps of the task. Texts point into them, and Spark may hold some until the task ends, so
    * that only the collector unmaps: a read of an unmapped page would end the process.
@@ -123,63 +124,35 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
     if (left < Layout.BLANK_BYTES) {
       throw notWhole();
     }
-    int size = Memory.intAt(address);
-    int magic = Memory.intAt(address + Layout.MAGIC);
-    if (magic == Layout.MAGIC_BLANK && size == segment.fileEnd() - position) {
+    if (Memory.intAt(address + Layout.MAGIC) == Layout.MAGIC_BLANK
+        && Memory.intAt(address) == segment.fileEnd() - position) {
       position = segment.stop();
       return;
     }
-    boolean isV2 = magic == Layout.MAGIC_V2;
-    int width = isV2 ? 2 : 1;
-    if (!isV2 && magic != Layout.MAGIC_V1 || size < Layout.FIXED_BYTES + width || size > left) {
-      throw notWhole();
-    }
-    long end = address + size;
-    int sysFlag = Memory.intAt(address + Layout.SYS_FLAG);
-    long body =
-        address + Layout.BORN_HOST + Layout.hostBytes(sysFlag & Layout.BORN_HOST_V6) + 8
-            + Layout.hostBytes(sysFlag & Layout.STORE_HOST_V6) + Layout.TAIL_BYTES;
-    if (body > end) {
-      throw notWhole();
-    }
-    int bodyLength = Memory.intAt(body - 4);
-    long topic = body + bodyLength + width;
-    if (bodyLength < 0 || topic > end) {
-      throw notWhole();
-    }
-    int topicLength = isV2 ? Memory.shortAt(topic - 2) & 0xFFFF : Memory.byteAt(topic - 1);
-    long properties = topic + topicLength + 2;
-    if (properties > end || !isV2 && topicLength > Layout.TOPIC_BYTES_MAX_V1) {
-      throw notWhole();
-    }
-    int propertiesLength = Memory.shortAt(properties - 2);
-    if (propertiesLength < 0
-        || properties + propertiesLength != end
+    if (!bounds.find(address, left)
         || Memory.longAt(address + Layout.PHYSICAL_OFFSET) != position) {
       throw notWhole();
     }
     if ((queueIds == null || queueIds.contains(Memory.intAt(address + Layout.QUEUE_ID)))
-        && (topics == null || topics.has(topic, topicLength))) {
+        && (topics == null || topics.has(bounds.topic, bounds.topicLength))) {
       if (checkCrc) {
-        checkCrc(address, size, body, bodyLength, propertiesLength);
+        checkCrc(address);
       }
-      if ((sysFlag & hiddenFlags) == 0 && !hiddenTopics.has(topic, topicLength)) {
-        records.add(
-            address, body, bodyLength, topic, topicLength, properties, propertiesLength);
+      if ((bounds.sysFlag & hiddenFlags) == 0
+          && !hiddenTopics.has(bounds.topic, bounds.topicLength)) {
+        records.add(address, bounds);
       }
     }
-    position += size;
+    position += bounds.size;
   }
 
-  private void checkCrc(
-      long address, int size, long body, int bodyLength, int propertiesLength)
-      throws IOException {
-    if (bodyLength > 0
-        && crcOf(body, bodyLength) != Memory.intAt(address + Layout.BODY_CRC)) {
+  private void checkCrc(long address) throws IOException {
+    if (bounds.bodyLength > 0
+        && crcOf(bounds.body, bounds.bodyLength) != Memory.intAt(address + Layout.BODY_CRC)) {
       throw damaged("body does not match BODYCRC");
     }
-    long property = address + size - CRC_PROPERTY_BYTES;
-    if (propertiesLength < CRC_PROPERTY_BYTES
+    long property = address + bounds.size - CRC_PROPERTY_BYTES;
+    if (bounds.propertiesLength < CRC_PROPERTY_BYTES
         || Memory.longAt(property) != CRC_PROPERTY
         || Memory.byteAt(property + 8) != 1
         || Memory.byteAt(property + 19) != 2) {
@@ -193,7 +166,7 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
       }
       value = 10 * value + digit;
     }
-    if (value != crcOf(address, size - CRC_PROPERTY_BYTES)) {
+    if (value != crcOf(address, bounds.size - CRC_PROPERTY_BYTES)) {
       throw damaged("record does not match its __CRC32# property");
     }
   }

@@ -24,7 +24,7 @@ final class Records {
 
   final Plan plan;
   final String broker;
-  /** Path of the file that is being read. */
+  /** Path of the file that is being read; null for records of a running broker. */
   String file;
   private final boolean hasTopics;
   private final boolean hasProperties;
@@ -66,25 +66,21 @@ final class Records {
     replaced.clear();
   }
 
-  void add(long address, long body, int bodyLength, long topic, int topicLength,
-      long properties, int propertiesLength) {
+  void add(long address, RecordBounds bounds) {
     record[count] = address;
-    bodies.set(count, body, bodyLength);
+    bodies.set(count, bounds.body, bounds.bodyLength);
     if (hasTopics) {
-      byte[] repaired = repaired(topic, topicLength);
+      byte[] repaired = repaired(bounds.topic, bounds.topicLength);
       if (repaired == null) {
-        topics.set(count, topic, topicLength);
+        topics.set(count, bounds.topic, bounds.topicLength);
       } else {
         topics.set(count, keep(repaired), repaired.length);
       }
     }
     if (hasProperties) {
-      byte[] repaired = repaired(properties, propertiesLength);
-      if (repaired != null) {
-        properties = keep(repaired);
-        propertiesLength = repaired.length;
-      }
-      split(properties, properties + propertiesLength);
+      byte[] repaired = repaired(bounds.properties, bounds.propertiesLength);
+      long properties = repaired == null ? bounds.properties : keep(repaired);
+      split(properties, properties + (repaired == null ? bounds.propertiesLength : repaired.length));
     }
     count++;
   }
