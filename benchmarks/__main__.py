@@ -32,7 +32,7 @@ WORKLOADS = (
         "broker_idle",
     ),
     "broker_official",
-    "grpc_unary",
+    *("grpc_unary", "grpc_proxy"),
     *("broker_pop", "broker_transaction", "broker_delay", "broker_retry", "broker_replication"),
     "broker_many_queues",
 )

@@ -21,25 +21,25 @@ from benchmarks.grpc_constant import PATH
 NAME = "grpc_unary"
 QUESTION = "what does a unary call cost the server, without a broker?"
 
-_HEAD = struct.Struct(">IBI")
-_CYCLE = 400
+HEAD = struct.Struct(">IBI")
+CYCLE = 400
 """Calls after which the table is emptied, and the blocks are sent again."""
-_HELLO = (
+HELLO = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    + _HEAD.pack(6 << 8 | 4, 0, 0)
+    + HEAD.pack(6 << 8 | 4, 0, 0)
     + struct.pack(">HI", 4, 1 << 20)
-    + _HEAD.pack(4 << 8 | 8, 0, 0)
+    + HEAD.pack(4 << 8 | 8, 0, 0)
     + struct.pack(">I", (1 << 31) - 1 - 65_535)
 )
-_PING = _HEAD.pack(8 << 8 | 6, 0, 0) + b"bandwdth"
+_PING = HEAD.pack(8 << 8 | 6, 0, 0) + b"bandwdth"
 _SECONDS = {False: 4.0, True: 1.0}
 
 
-def _fields(number: int) -> list[tuple[str, str]]:
-    return [
+def _fields(number: int, path: str, client: int) -> list[tuple[str, str]]:
+    fields = [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", PATH),
+        (":path", path),
         (":authority", "127.0.0.1:8081"),
         ("content-type", "application/grpc"),
         ("user-agent", "grpc-go/1.60.1"),
@@ -47,22 +47,24 @@ def _fields(number: int) -> list[tuple[str, str]]:
         ("grpc-timeout", f"{2_999_000 + 7 * number}u"),
         ("x-mq-language", "GO"),
         ("x-mq-client-version", "5.1.4"),
-        ("x-mq-client-id", "bench-host@1234@0@abcdefgh"),
+        ("x-mq-client-id", f"bench-host@1234@0@{client:08}"),
         ("x-mq-protocol", "v2"),
         ("x-mq-request-id", str(uuid.uuid5(uuid.NAMESPACE_DNS, str(number)))),
         ("x-mq-date-time", f"20261124T1622{number // 50:02}Z"),
     ]
+    # A stream that stays open has no deadline.
+    return fields if not path.endswith("Telemetry") else [*fields[:7], *fields[8:]]
 
 
-def blocks(sdk: str) -> list[bytes]:
+def blocks(sdk: str, path: str = PATH, client: int = 0, count: int = CYCLE) -> list[bytes]:
     """Return the header blocks of a cycle of calls."""
     import hpack
 
     encoder = hpack.Encoder()
     made = []
-    for number in range(_CYCLE):
+    for number in range(count):
         headers: list[hpack.HeaderTuple] = []
-        for name, value in _fields(number):
+        for name, value in _fields(number, path, client):
             is_kept = sdk == "go" or not name.startswith(("x-mq", "grpc-timeout"))
             kind = hpack.HeaderTuple if is_kept else hpack.NeverIndexedHeaderTuple
             headers.append(kind(name, value))
@@ -77,7 +79,7 @@ class _Client:
     def __init__(self, port: int, made: list[bytes], message: bytes, *, pings: bool) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.sendall(_HELLO)
+        self.socket.sendall(HELLO)
         self.replies = 0
         self._made = made
         self._body = b"\0" + len(message).to_bytes(4, "big") + message
@@ -90,13 +92,13 @@ class _Client:
         pieces = [_PING] * count if self._pings else []
         body = self._body
         for _ in range(count):
-            block = self._made[self._number % _CYCLE]
+            block = self._made[self._number % CYCLE]
             stream_id = 2 * self._number + 1
             self._number += 1
             pieces += (
-                _HEAD.pack(len(block) << 8 | 1, 4, stream_id),
+                HEAD.pack(len(block) << 8 | 1, 4, stream_id),
                 block,
-                _HEAD.pack(len(body) << 8, 1, stream_id),
+                HEAD.pack(len(body) << 8, 1, stream_id),
                 body,
             )
         self.socket.sendall(b"".join(pieces))
@@ -106,7 +108,7 @@ class _Client:
         data = self._kept + self.socket.recv(1 << 18)
         position, end, ended = 0, len(data), 0
         while end - position >= 9:
-            size_and_kind, flags, _ = _HEAD.unpack_from(data, position)
+            size_and_kind, flags, _ = HEAD.unpack_from(data, position)
             stop = position + 9 + (size_and_kind >> 8)
             if stop > end:
                 break
@@ -114,9 +116,9 @@ class _Client:
             if kind in (3, 7):
                 raise RuntimeError(f"the server refuses: {data[position:stop]!r}")
             if kind == 4 and not flags:
-                self.socket.sendall(_HEAD.pack(4, 1, 0))
+                self.socket.sendall(HEAD.pack(4, 1, 0))
             elif kind == 6 and not flags:
-                self.socket.sendall(_HEAD.pack(8 << 8 | 6, 1, 0) + data[position + 9 : stop])
+                self.socket.sendall(HEAD.pack(8 << 8 | 6, 1, 0) + data[position + 9 : stop])
             elif kind == 1 and flags & 1:
                 ended += 1
             position = stop

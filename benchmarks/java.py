@@ -34,6 +34,11 @@ def load_programs() -> Any:
     return _or_none(lambda: _module_of_tests("interop.java_oracle").benchmark_jars())
 
 
+def proxy_jars() -> Any:
+    """Return the folder with the official proxy 5.5.0; None if Java or its jars are missing."""
+    return _or_none(lambda: _module_of_tests("interop.java_oracle").proxy_jars())
+
+
 def _module_of_tests(name: str) -> Any:
     sys.path.insert(0, str(TESTS))
     try:

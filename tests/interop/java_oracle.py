@@ -83,6 +83,15 @@ def benchmark_jars() -> Path:
     return _fetched(cache() / "example-5.5.0", HERE / "example.pom.xml", "5.5.0")
 
 
+def proxy_jars() -> Path:
+    """Return the folder with the official proxy 5.5.0, which contains a broker.
+
+    Raises:
+        JavaUnavailable: Maven is missing, or it cannot fetch them.
+    """
+    return _fetched(cache() / "proxy-5.5.0", HERE / "proxy.pom.xml", "5.5.0")
+
+
 def more_jars(version: str, part: str, artifacts: Iterable[str], work: Path) -> Path:
     """Return the folder with a further module of RocketMQ; it is fetched next to those of ``jars``.
 
