@@ -205,9 +205,8 @@ def receives(target: Target, seconds: float, receivers: int = 4) -> dict[str, fl
                     receives_due += bool(found)
                 else:
                     acknowledged += 1
-                    if protobuf.decode(METHODS["AckMessage"].reply, replies[0])["status"][
-                        "code"
-                    ] not in (Code.OK,):
+                    ack = protobuf.decode(METHODS["AckMessage"].reply, replies[0])
+                    if ack["status"]["code"] != Code.OK:
                         raise RuntimeError(f"an ack failed: {replies}")
             unacknowledged += len(acks)
             if acks:

@@ -91,6 +91,7 @@ from reput.format.message import Host
 from reput.format.signing import Signer
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.pipe import Pipe
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server import BytesService, LongReply, RemotingServer, Service
 from reput.remoting.server_state import ConnectionLimits, ServerState
@@ -937,6 +938,15 @@ class Broker:
     ) -> Channel:
         """Return a connection from this process to the main port (``RemotingServer``)."""
         return self._servers[0].connect_here(owner, buffer, address, signer)
+
+    def open_pipe(
+        self,
+        address: tuple[str, int],
+        on_late: Callable[[bytes], object],
+        on_closed: Callable[[], object],
+    ) -> Pipe:
+        """Return a connection whose replies need no turn of the loop (``RemotingServer``)."""
+        return self._servers[0].open_pipe(address, on_late, on_closed)
 
     def connection_counts(self) -> dict[str, int]:
         """Return the number of connections of each port."""

@@ -280,6 +280,10 @@ class Clients:
         client.seen_ms = self._clock.monotonic_ms()
         return client
 
+    def has(self, client: Client) -> bool:
+        """Return whether a client is known, and not ended."""
+        return self._by_id.get(client.client_id) is client
+
     def end(self, client: Client) -> None:
         """Forget a client: its messages become visible soon, and its connections are closed."""
         if client in self:

@@ -16,9 +16,9 @@ from reput.format import message_id, pop_codec, properties as props, protobuf, r
 from reput.format.grpc_messages import Code, DigestType, Encoding, MessageType
 from reput.format.message import Host, StoredMessage
 from reput.format.pop_codec import Handle
+from reput.format.reserved_properties import RESERVED_PROPERTIES
 from reput.format.sys_flag import COMPRESSED, TRANSACTION_PREPARED
 from reput.grpc.statuses import StatusError
-from reput.grpc.validation import RESERVED_PROPERTIES
 
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
@@ -85,7 +85,7 @@ def outgoing(message: Mapping[str, Any], address: tuple[str, int], now_ms: int) 
         properties[props.LITE_TOPIC] = lite_topic
     if system.get("trace_context"):
         properties[TRACE_CONTEXT] = system["trace_context"]
-    properties[BORN_HOST] = system.get("born_host", "").strip() or _peer(*address)
+    properties[BORN_HOST] = system.get("born_host", "").strip() or address_text(*address)
     properties[props.BORN_TIMESTAMP] = f"{born_ms}"
     properties = {key: text for key, text in properties.items() if text}
     is_compressed = system.get("body_encoding") == Encoding.GZIP
@@ -119,7 +119,8 @@ _DELAYS = frozenset(
 )
 
 
-def _peer(host: str, port: int) -> str:
+def address_text(host: str, port: int) -> str:
+    """Return an address as text; one of IPv6 in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -30,6 +30,7 @@ from reput.grpc.caller import Caller
 from reput.grpc.clients import Client, Clients
 from reput.grpc.conversion import Receipt
 from reput.grpc.encodings import readable
+from reput.grpc.fast_calls import FastCalls
 from reput.grpc.receiving import Received, Wanted
 from reput.grpc.sending import SEND_MS, Sender
 from reput.grpc.statuses import Code, StatusError
@@ -59,6 +60,7 @@ class Front:
         self._clock = clock
         self._answers = Answers()
         self._sender = Sender(backend)
+        self._fast: FastCalls | None = None
         self._giving_back: set[asyncio.Task[None]] = set()
         self.clients = Clients(
             backend,
@@ -88,6 +90,11 @@ class Front:
             }
         )
 
+    def use_fast_path(self, fast: FastCalls) -> None:
+        """Let requests that come together be served together, where possible."""
+        self._fast = fast
+        self.service.fast = fast
+
     def start(self) -> None:
         """Begin to look after clients."""
         self.clients.start()
@@ -110,6 +117,7 @@ class Front:
     def _unary(self, name: str, handler: Handler) -> Any:
         """Return a method: errors become the status of its reply."""
         method = METHODS[name]
+        is_send = name == "SendMessage"
 
         async def answer(call: Call, message: bytes) -> bytes:
             try:
@@ -119,6 +127,9 @@ class Front:
                     await self._gate.admit(name, caller, call.text, request)
                 reply = await handler(caller, request)
                 reply.setdefault("status", statuses.OK)
+                if is_send and self._fast is not None and reply["status"] is statuses.OK:
+                    topic_name = request["messages"][0]["topic"]["name"]
+                    self._fast.learn(call, self.clients.of(caller), topic_name)
             except (StatusError, ReputError) as error:
                 reply = {"status": statuses.of_error(error)}
             except Exception as error:  # noqa: BLE001 - the outermost edge of a call

@@ -21,8 +21,14 @@ from reput.grpc.backend import (
 )
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
+from reput.store.config_tables import TopicConfig
 
 _TYPE_DEFAULT = "NORMAL"
+
+
+def message_type(topic: TopicConfig) -> str:
+    """Return the type of the messages of a topic."""
+    return dict(topic.attributes).get(MESSAGE_TYPE, _TYPE_DEFAULT)
 
 
 class LocalBackend:
@@ -51,7 +57,7 @@ class LocalBackend:
             topic.write_queue_count,
             topic.perm & broker.broker_permission,
         )
-        return TopicFacts(name, dict(topic.attributes).get(MESSAGE_TYPE, _TYPE_DEFAULT), (queues,))
+        return TopicFacts(name, message_type(topic), (queues,))
 
     async def group(self, name: str, address: str) -> GroupFacts | None:
         """Return a group; create it if ``autoCreateSubscriptionGroup`` allows it.

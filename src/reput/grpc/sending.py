@@ -87,7 +87,12 @@ class Sender:
         ]
         replies = await asyncio.gather(*pending)
         return [
-            _entry(reply, message, broker_name)
+            entry(
+                reply,
+                message.message_id,
+                broker_name,
+                is_half=bool(message.sys_flag & flags.TRANSACTION_PREPARED),
+            )
             for reply, message in zip(replies, outgoing, strict=True)
         ]
 
@@ -241,21 +246,21 @@ def _request(message: Outgoing, queue_id: int) -> Command:
     )
 
 
-def _entry(reply: Command, message: Outgoing, broker_name: str) -> dict[str, Any]:
+def entry(
+    reply: Command, message_id: str, broker_name: str, *, is_half: bool = False
+) -> dict[str, Any]:
     """Return the entry of a message for the broker's reply."""
     status = statuses.of_reply(reply)
-    entry: dict[str, Any] = {"status": status, "message_id": message.message_id}
+    entry: dict[str, Any] = {"status": status, "message_id": message_id}
     if reply.code not in statuses.STORED:
         return entry
     answer = headers.decode(SendMessageReplyHeader, reply.ext_fields)
     entry["offset"] = answer.queue_offset
     if answer.recall_handle:
         entry["recall_handle"] = answer.recall_handle
-    if message.sys_flag & flags.TRANSACTION_PREPARED and reply.code == ResponseCode.SUCCESS:
+    if is_half and reply.code == ResponseCode.SUCCESS:
         place = ids.decode_offset_id(answer.msg_id)
         entry["transaction_id"] = str(
-            TransactionId(
-                answer.queue_offset, place.physical_offset, broker_name, message.message_id
-            )
+            TransactionId(answer.queue_offset, place.physical_offset, broker_name, message_id)
         )
     return entry

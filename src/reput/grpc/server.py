@@ -7,8 +7,10 @@ from pathlib import Path
 from reput import small_file
 from reput.broker.server import Broker
 from reput.errors import WriteFailed
+from reput.grpc.fast_calls import FastCalls
 from reput.grpc.front import Front
 from reput.grpc.local import LocalBackend, gate_of
+from reput.remoting.http2.call_reader import has_kernels
 from reput.remoting.http2.server import GrpcServer
 
 GRACE_S = 1.0
@@ -28,14 +30,20 @@ class FrontServer:
     """
 
     def __init__(self, broker: Broker, port: int) -> None:
-        self.front = Front(LocalBackend(broker), broker.clock, gate_of(broker))
+        gate = gate_of(broker)
+        self.front = Front(LocalBackend(broker), broker.clock, gate)
         self._path = Path(broker.settings.store.store_path_root_dir) / KEPT
+        settings = broker.settings.broker
+        has_fast_path = settings.reput_fast_path and gate is None and has_kernels()
+        if has_fast_path:
+            self.front.use_fast_path(FastCalls(broker, self.front.clients))
         self._server = GrpcServer(
             self.front.service,
-            host=broker.settings.broker.bind_address,
+            host=settings.bind_address,
             port=port,
-            idle_ms=broker.settings.broker.server_channel_max_idle_time_seconds * 1000,
+            idle_ms=settings.server_channel_max_idle_time_seconds * 1000,
             state=broker.serving,
+            has_fast_path=has_fast_path,
         )
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 from reput.format import names, protobuf
 from reput.format.grpc_messages import Code, MessageType
+from reput.format.reserved_properties import RESERVED_PROPERTIES
 from reput.grpc.statuses import StatusError
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -29,24 +30,6 @@ DELAY_MS_MAX = 24 * 3600 * 1000
 RECOVERY_S_MAX = 3600
 """Maximum age of a half message before its first check, in s."""
 GROUP_LETTERS_MAX = 120
-
-RESERVED_PROPERTIES = frozenset(
-    {
-        "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER",
-        "CONSUME_START_TIME", "CORRECTION_FLAG", "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID",
-        "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO", "INNER_MULTI_QUEUE_OFFSET",
-        "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG",
-        "MSG_REGION", "MSG_TYPE", "ORIGIN_GROUP", "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK",
-        "POP_CK_OFFSET", "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME",
-        "REPLY_TO_CLIENT", "RETRY_TOPIC", "TAGS", "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS",
-        "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY", "TIMER_DEQUEUE_MS",
-        "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_ON", "TRANSFER_FLAG",
-        "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT", "_SYS_MSG_PRIORITY_",
-        "__BORNHOST", "__CRC32#", "__LITE_TOPIC",
-    }
-)  # fmt: skip
-"""Properties that users may not set, and do not see on delivery. Source: rocketmq 5.5.0
-``MessageConst.STRING_HASH_SET``."""
 
 _LEGAL_NAME = "^[%|a-zA-Z0-9_-]+$"
 _LEGAL_LITE_TOPIC = re.compile(r"[A-Za-z0-9_-]+\Z")

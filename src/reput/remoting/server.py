@@ -16,6 +16,7 @@ from reput.remoting import time_slices
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.memory_transport import join
+from reput.remoting.pipe import Pipe
 from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
@@ -149,6 +150,23 @@ class RemotingServer:
         own_address = (self.host or "127.0.0.1", self.port)
         join(client, Channel(self, self._buffer, shared=self.state), address, own_address)
         return client
+
+    def open_pipe(
+        self,
+        address: tuple[str, int],
+        on_late: Callable[[bytes], object],
+        on_closed: Callable[[], object],
+    ) -> Pipe:
+        """Return a connection from this process whose replies need no turn of the loop.
+
+        Args:
+            address: Host and port of the client that the server sees.
+            on_late: Called with replies that the server holds back.
+            on_closed: Called when the server has closed the connection.
+        """
+        own_address = (self.host or "127.0.0.1", self.port)
+        channel = Channel(self, self._buffer, shared=self.state)
+        return Pipe(channel, address, own_address, on_late, on_closed)
 
     def _use_source(self, channel: Channel, source: ProxySource) -> None:
         """Take another client for the peer of a connection; close it if it exceeds a limit."""

@@ -125,6 +125,7 @@ def text_writer(text: bytes) -> Any:
 
 
 text_run = _run_finder(b"")
+visible_run = _run_finder(b"\x7f")
 quoted_run = _run_finder(b'"')
 json_run = _run_finder(b'"\\')
 

@@ -20,8 +20,10 @@ from typing import Any
 
 from reput import limits
 from reput.errors import Http2Error, excerpt
+from reput.format.kernels import call_words as words
 from reput.limits import Limit
 from reput.remoting.http2 import frames, hpack, request_fields
+from reput.remoting.http2.call_reader import CallReader, HeaderTable, Row
 from reput.remoting.http2.frames import (
     HEAD,
     PAYLOAD_BYTES_MAX,
@@ -51,6 +53,8 @@ _YOUNG_S = 1.0
 _RESETS_KEPT = 256
 """Streams whose late frames are ignored, as they were reset by this side."""
 _GAPS_KEPT = 64
+_BUSY_CALLS = 16
+"""Calls in a second from which on a kernel reads the frames."""
 
 _DATA, _HEADERS = FrameType.DATA, FrameType.HEADERS
 _OWN_SETTINGS = frames.settings(
@@ -198,6 +202,11 @@ class Http2Connection:
         self.encoder = hpack.Encoder()
         self.call_count = 0
         """Number of requests so far."""
+        self.reader: CallReader | None = None
+        """The kernel that reads the frames of busy connections."""
+        self._table: HeaderTable | None = None  # of a busy connection
+        self._has_table = False  # the table is current, else that of the decoder
+        self._calls_before = 0  # this second
         self._new_stream = new_stream
         self._on_output = on_output
         self._decoder = hpack.Decoder()
@@ -258,8 +267,22 @@ class Http2Connection:
             self._is_receiving = False
 
     def _receive_frames(self, view: memoryview, position: int, end: int) -> int:
+        reader = self.reader
+        if reader is not None and self._is_busy() and reader.takes(self, view):
+            position, has_other = self._receive_calls(reader, view, position, end)
+            if not has_other:
+                return position
+            if self._has_table and view[position + 3] in _OF_BLOCKS:
+                self._give_table_back()
+            position = self._receive_singly(view, position, end, 1)
+            self.has_more = end - position >= 9
+            return position
+        if self._has_table:
+            self._give_table_back()
+        return self._receive_singly(view, position, end, FRAMES_PER_PASS)
+
+    def _receive_singly(self, view: memoryview, position: int, end: int, frames_left: int) -> int:
         unpack = HEAD.unpack_from
-        frames_left = FRAMES_PER_PASS
         self._block_bytes = 0
         while end - position >= 9:
             size_and_kind, flags, stream_id = unpack(view, position)
@@ -302,6 +325,82 @@ class Http2Connection:
                 self.has_more = end - position >= 9
                 break
         return position
+
+    # Many requests at once --------------------------------------------------------------------
+
+    def _is_busy(self) -> bool:
+        """Return whether a kernel may read: there are many calls, and nothing is half done."""
+        if self._table is None:
+            second = int(self.now)
+            if second != self._second:
+                self._begin_second()
+            if self.call_count - self._calls_before < _BUSY_CALLS:
+                return False
+            self._table = HeaderTable()
+        return self._block is None and not self._waiting and not self.is_ending and self.has_begun
+
+    def _give_table_back(self) -> None:
+        assert self._table is not None
+        self._table.give(self._decoder)
+        self._has_table = False
+
+    def _receive_calls(
+        self, reader: CallReader, view: memoryview, position: int, end: int
+    ) -> tuple[int, bool]:
+        """Read frames with the kernel; return their end, and whether the next one is left."""
+        table = self._table
+        assert table is not None
+        if not self._has_table:
+            table.take(self._decoder)
+            self._has_table = True
+        self._begin_second()
+        block = reader.block
+        block[words.LAST_STREAM] = self.last_stream_id
+        block[words.WINDOW] = self.window
+        block[words.RECEIVE_WINDOW] = self._receive_window
+        block[words.RECEIVE_WINDOW_MAX] = CONNECTION_WINDOW
+        block[words.CONTROL_FRAMES] = self._control_frames
+        block[words.EMPTY_FRAMES] = self._empty_frames
+        self._prepare_rows(reader)
+        count = reader.read(self, table, position, end)
+        # The block is used by others from here on.
+        begin, position = position, block[words.POSITION]
+        has_other = bool(block[words.HAS_OTHER])
+        self.last_stream_id = block[words.LAST_STREAM]
+        self.window = block[words.WINDOW]
+        self._receive_window = block[words.RECEIVE_WINDOW]
+        self._control_frames = block[words.CONTROL_FRAMES]
+        self._empty_frames = block[words.EMPTY_FRAMES]
+        if block[words.OUT_SIZE]:
+            self._out.append(reader.out())
+        if count:
+            for row in self._serve_rows(reader, count):
+                self._begin_row(reader, row, view)
+        self.has_more = not has_other and end - position >= 9 and position > begin
+        return position, has_other
+
+    def _prepare_rows(self, reader: CallReader) -> None:
+        """Set the words that decide which rows may be served at once."""
+        reader.block[words.CLIENT] = 0
+
+    def _serve_rows(self, reader: CallReader, count: int) -> list[Row]:
+        """Serve rows at once; return those that are not served."""
+        return reader.rows(count)
+
+    def _begin_row(self, reader: CallReader, row: Row, view: memoryview) -> None:
+        """Make the stream of a request, and pass its data on."""
+        stream_id = row[words.ROW_STREAM]
+        try:
+            self._begin_stream(reader.fields(row), 0, stream_id)
+            begin, stop = row[words.ROW_DATA], row[words.ROW_DATA_END]
+            is_ended = row[words.ROW_IS_ENDED]
+            if begin >= 0 or is_ended:
+                begin, stop = max(begin, 0), max(stop, 0)
+                self._take_data(view, begin, stop, stop - begin, is_ended, stream_id)
+        except Http2Error as error:
+            if not error.stream_id:
+                raise
+            self._reset_stream(error)
 
     # Requests ---------------------------------------------------------------------------------
 
@@ -362,6 +461,10 @@ class Http2Connection:
             self._gaps = [*self._gaps[1 - _GAPS_KEPT :], (self.last_stream_id + 1, stream_id - 1)]
         self.last_stream_id = stream_id
         self._control_frames = self._empty_frames = 0
+        self._begin_stream(fields, flags, stream_id)
+
+    def _begin_stream(self, fields: list[Field], flags: int, stream_id: int) -> None:
+        """Make the stream of a request."""
         if self.is_ending:
             raise _stream_error(stream_id, ErrorCode.REFUSED_STREAM, "the server stops")
         if len(self.streams) >= limits.HTTP2_STREAMS.maximum:
@@ -420,6 +523,12 @@ class Http2Connection:
             self._receive_window += count
         if flags & Flag.PADDED:
             begin, stop = _without_padding(view, begin, stop)
+        self._take_data(view, begin, stop, size, flags, stream_id)
+
+    def _take_data(
+        self, view: memoryview, begin: int, stop: int, size: int, flags: int, stream_id: int
+    ) -> None:
+        """Pass data on to its stream; ``size`` is that of the frame's payload."""
         stream = self.streams.get(stream_id)
         if stream is None or stream.is_ended:
             self._on_late_data(stream_id)
@@ -601,6 +710,7 @@ class Http2Connection:
         if int(self.now) != self._second:
             self._second = int(self.now)
             self._control_frames = self._empty_frames = self._resets = self._settings = 0
+            self._calls_before = self.call_count
 
     def _count_control_frame(self) -> None:
         self._begin_second()
@@ -796,6 +906,7 @@ class Http2Connection:
         self.take_output()
 
 
+_OF_BLOCKS = (FrameType.HEADERS, FrameType.CONTINUATION)
 _OTHERS: dict[int, Callable[[Http2Connection, memoryview, int, int, int, int], None]] = {
     FrameType.PRIORITY: Http2Connection._on_priority,
     FrameType.RST_STREAM: Http2Connection._on_rst_stream,

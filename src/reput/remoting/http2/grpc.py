@@ -19,8 +19,10 @@ from typing import Any, Protocol, cast
 
 from reput import limits
 from reput.errors import CallFailed, LimitExceeded, ReputError
+from reput.format.kernels import call_words as words
 from reput.format.message import Host
 from reput.remoting.http2 import messages
+from reput.remoting.http2.call_reader import CallReader, Row
 from reput.remoting.http2.connection import Http2Connection, Stream
 from reput.remoting.http2.frames import HEAD, PAYLOAD_BYTES_MAX, Flag, FrameType
 from reput.remoting.http2.hpack import Encoder, Field
@@ -102,10 +104,25 @@ class Service:
     methods: Mapping[str, Method]
     """Methods by path: ``/package.Service/Method``."""
     after_read: Callable[["GrpcConnection"], object] | None = None
+    fast: "FastPath | None" = None
+    """Serves many requests of a read at once."""
     by_path: dict[bytes, Method] = field(init=False)
 
     def __post_init__(self) -> None:
         self.by_path = {path.encode(): method for path, method in self.methods.items()}
+
+
+class FastPath(Protocol):
+    """Serves many requests of a read at once; what it leaves goes through the methods."""
+
+    paths: tuple[bytes, ...]
+    """Paths of the methods that it may serve."""
+
+    def prepare(self, connection: "GrpcConnection", reader: CallReader) -> None:
+        """Set the words of the reader that decide which rows may be served."""
+
+    def serve(self, connection: "GrpcConnection", reader: CallReader, count: int) -> list[Row]:
+        """Serve the rows of a read; return those that are not served."""
 
 
 class Peer(Protocol):
@@ -170,6 +187,38 @@ class GrpcConnection(Http2Connection):
         """Calls that wait until the connection is writable, in turn; not those whose own window is
         used up."""
         self._looked_at = 0.0
+        self.fast: Any = None
+        """Property of ``Service.fast``: whatever it keeps with the connection."""
+
+    # Many requests at once --------------------------------------------------------------------
+
+    def _prepare_rows(self, reader: CallReader) -> None:
+        if self.service.fast is None:
+            super()._prepare_rows(reader)
+        else:
+            self.service.fast.prepare(self, reader)
+
+    def _serve_rows(self, reader: CallReader, count: int) -> list[Row]:
+        if self.service.fast is None:
+            return reader.rows(count)
+        return self.service.fast.serve(self, reader, count)
+
+    def reply_blocks(self) -> tuple[bytes, bytes] | None:
+        """Return the header blocks before and after a reply; None if they change the table."""
+        before = self.encoder.known(_REPLY_HEADERS)
+        after = self.encoder.known(_OK_TRAILERS)
+        return None if before is None or after is None else (before, after)
+
+    def begin_waiting(self, reader: CallReader, row: Row) -> "Call | None":
+        """Make the call of a request that is being served; None if it is refused."""
+        self._begin_stream(reader.fields(row), 0, row[words.ROW_STREAM])
+        call = cast("Call | None", self.streams.get(row[words.ROW_STREAM]))
+        if call is None or call.method is None:
+            return None
+        call.is_ended = True
+        self.call_count += 1
+        call.wait()
+        return call
 
     def end_read(self) -> None:
         """Let the service answer the calls of a read; to be called before its output is written."""
@@ -311,7 +360,7 @@ class Call(Stream):
                 text = str(limit.exceeded(connection.unsent_bytes))
                 raise CallFailed(Status.RESOURCE_EXHAUSTED, text)
             if method.kind is MethodKind.BIDIRECTIONAL:
-                self._wait()
+                self.wait()
                 method.handle(self)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
             self._failed(error)
@@ -411,11 +460,11 @@ class Call(Stream):
         if type(reply) is bytes:
             self.reply(reply)
         elif not self.has_ended:
-            self._wait()
+            self.wait()
             if reply is not None:
                 self._wait_for(reply)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """Handle that the reply comes later."""
         if self.deadline is not None:
             self.connection.timed[self] = None

@@ -88,6 +88,17 @@ class Decoder:
         """Dynamic entries, the newest first."""
         return self._entries[_FIRST_DYNAMIC:]
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Present and allowed maximum of the table, in bytes."""
+        return self._bytes_max, self._allowed_bytes
+
+    def restore(self, entries: Iterable[Field], bytes_max: int) -> None:
+        """Replace the dynamic entries, the newest first, and the maximum."""
+        self._entries[_FIRST_DYNAMIC:] = entries
+        self._bytes = sum(len(name) + len(value) + ENTRY_BYTES for name, value in self.entries)
+        self._bytes_max = bytes_max
+
     def decode(self, block: bytes) -> list[Field]:
         """Decode the fields of a block, in order.
 
@@ -268,6 +279,10 @@ class Encoder:
         elif self._recurring.issuperset(fields):
             self._blocks[fields] = block
         return updates + block
+
+    def known(self, fields: tuple[Field, ...]) -> bytes | None:
+        """Return the block of recurring fields if it changes no table; else None."""
+        return self._blocks.get(fields)
 
     def _encode_field(self, field: Field) -> bytes:
         index = _INDEX_OF_FIELD.get(field)

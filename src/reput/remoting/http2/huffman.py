@@ -34,11 +34,16 @@ of their bytes, so that the lengths define all codes."""
 _END = 256
 
 
+def lengths() -> list[tuple[int, int]]:
+    """Return length and byte of each code, in the order of the codes; 256 is the end."""
+    return sorted((length, byte) for byte, length in enumerate(_LENGTHS))
+
+
 def _tree() -> list[list[int]]:
     """Return the nodes: two children each, a node if not negative, or ``-1 - byte``."""
     nodes: list[list[int]] = [[0, 0]]
     code, bits = 0, 0
-    for length, byte in sorted((length, byte) for byte, length in enumerate(_LENGTHS)):
+    for length, byte in lengths():
         code <<= length - bits
         bits = length
         node = 0

@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 
 from reput import limits
+from reput.format.kernels import call_words
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.deadlines import Deadlines
+from reput.remoting.http2.call_reader import CallReader, has_kernels
 from reput.remoting.http2.channel import GrpcChannel
 from reput.remoting.http2.grpc import Service
 from reput.remoting.proxy_header import ProxySource
@@ -32,6 +34,7 @@ class GrpcServer:
         port: Port to listen on; 0 for any free port.
         idle_ms: Time without a call after which a connection is closed, in ms; 0: never.
         state: State shared with other servers, with limits, TLS and proxies; by default its own.
+        has_fast_path: Whether kernels read busy connections, if there are compiled ones.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class GrpcServer:
         port: int = 0,
         idle_ms: int = IDLE_MS,
         state: ServerState | None = None,
+        has_fast_path: bool = True,
     ) -> None:
         self.host = host
         self.port = port
@@ -50,7 +54,10 @@ class GrpcServer:
         self.state = state or ServerState()
         self._service = service
         self._idle_ms = idle_ms
-        self._buffer = memoryview(bytearray(READ_BYTES))
+        memory = bytearray(READ_BYTES + call_words.SLACK)
+        self._buffer = memoryview(memory)[:READ_BYTES]
+        paths = () if service.fast is None else service.fast.paths
+        self._reader = CallReader(memory, paths) if has_fast_path and has_kernels() else None
         self._server: asyncio.Server | None = None
         self.is_stopping = False
         """Whether connections are closed as soon as they have no calls."""
@@ -81,6 +88,7 @@ class GrpcServer:
     def _protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
         channel = GrpcChannel(self, self._service, self._buffer)
+        channel.connection.reader = self._reader
         state = self.state
         protocol = channel if state.tls is None else state.tls.protocol(channel)
         if state.proxies is None:

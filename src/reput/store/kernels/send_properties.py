@@ -20,12 +20,14 @@ from reput.format.kernels.memory import (
     get_i32,
     get_i64,
     get_u8,
+    get_u16,
     get_u32,
     json_run,
     put_u8,
     text_run,
 )
 from reput.format.kernels.plain_text import BACKSLASH, QUOTE, first_word, name_word, number
+from reput.store.kernels import send_rules
 from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.control_block import HELD_HALF, HELD_TIMER
 from reput.store.kernels.send_rules import NAMES_MAX, NAMES_OF_PYTHON, TIMER_UNITS_MS
@@ -47,6 +49,8 @@ TIMER_STARTS = tuple(map(name_word, TIMER_UNITS_MS))
 TIMER_ENDS = tuple(name_word(name[-8:]) for name in TIMER_UNITS_MS)
 TIMER_UNITS = tuple(TIMER_UNITS_MS.values())
 assert all(8 <= size <= 16 for size in TIMER_SIZES)
+BORN_HOST, BORN_HOST_SIZE = name_word(send_rules.BORN_HOST), len(send_rules.BORN_HOST)
+BORN_HOST_END = int.from_bytes(send_rules.BORN_HOST[8:].encode(), "little")
 LETTER_U = ord("u")
 SLASH = ord("/")
 ZEROS = int.from_bytes(b"u000", "little")
@@ -109,6 +113,8 @@ def is_name_of_broker(name, size):
     if letter < 0 or letter >= 63 or FIRST_LETTERS >> letter & 1 == 0:
         return False
     word = first_word(name, size)
+    if size == BORN_HOST_SIZE and word == BORN_HOST and get_u16(name + 8) == BORN_HOST_END:
+        return False
     for i in range(len(STARTS)):  # noqa: SIM110 - kernels have no generators
         if word & MASKS[i] == STARTS[i]:
             return True

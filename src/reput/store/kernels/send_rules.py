@@ -33,10 +33,13 @@ NAMES_OF_PYTHON = {
     "INNER_": "light queues (4.9), batches that are one record (5.x)",
     "CLUSTER": "set by the broker; a sent one would be there twice",
     "_": "_SYS_MSG_PRIORITY_ decides the queue, __LITE_TOPIC the light queue, __CRC32# is read as "
-    "the record's checksum, __RMQ.TRANSIENT. must not be stored (5.x); all others are reserved",
+    "the record's checksum, __RMQ.TRANSIENT. must not be stored (5.x); all others but BORN_HOST "
+    "are reserved",
 }
 """Beginnings of names that fall back, and why. At most eight characters of a name are compared."""
 
+BORN_HOST = "__BORNHOST"
+"""A property of all messages of 5.x clients, which no broker interprets."""
 TIMER_UNITS_MS = {props.TIMER_DELAY_SEC: 1000, props.TIMER_DELAY_MS: 1, props.TIMER_DELIVER_MS: 0}
 """Properties for the timer -> the unit of their value, ms; 0 for a time instead of a delay."""
 HELD_BACK = (props.TRANSACTION_PREPARED, props.DELAY, *TIMER_UNITS_MS)
