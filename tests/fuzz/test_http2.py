@@ -11,10 +11,13 @@ from hypothesis import given, strategies as st
 
 import http2_peer as wire
 from http2_peer import HELLO, REQUEST, Http2Peer, echo_service, grpc_peer
+from reput.format.kernels import call_words
 from reput.remoting.http2 import frames, messages
+from reput.remoting.http2.call_reader import CallReader, HeaderTable, has_kernels
 from reput.remoting.http2.frames import FrameType
 from reput.remoting.http2.grpc import Call, server_stream
 
+needs_kernels = pytest.mark.skipif(not has_kernels(), reason="there are no compiled kernels")
 PATHS = [b"/test.Service/" + name for name in (b"Echo", b"Later", b"Chat", b"Many", b"None")]
 
 
@@ -89,6 +92,40 @@ def conversation(draw: st.DrawFn) -> list[bytes]:
         damaged[position] ^= 1 << draw(st.integers(0, 7))
         pieces[index] = bytes(damaged)
     return pieces
+
+
+KERNEL_BUFFER = bytearray((1 << 16) + call_words.SLACK)
+
+
+@needs_kernels
+@given(conversation())
+def test_a_kernel_makes_no_difference(pieces: list[bytes]) -> None:
+    """Each call gets the same answer; answers of other calls may come in another order."""
+    sent = b"".join(pieces)
+    expected, later = peer_of_all([]), peer_of_all([])
+    later.connection.reader = CallReader(KERNEL_BUFFER, ())
+    later.connection._table = HeaderTable()  # as of a busy connection
+    KERNEL_BUFFER[: len(sent)] = sent
+    for peer, view in ((expected, memoryview(sent)), (later, memoryview(KERNEL_BUFFER))):
+        position = 0
+        while True:
+            position = peer.connection.receive(view, position, len(sent), 1.0)
+            if not peer.connection.has_more:
+                break
+        check(peer)
+    first, second = expected.received(), later.received()
+    assert _answers(expected, second=first) == _answers(later, second=second)
+    ours, theirs = expected.connection, later.connection
+    assert list(ours.streams) == list(theirs.streams)
+    assert (ours.window, ours.call_count) == (theirs.window, theirs.call_count)
+    assert ours.last_stream_id == theirs.last_stream_id
+    assert ours._receive_window == theirs._receive_window
+
+
+def _answers(peer: Http2Peer, second: list[wire.Frame]) -> object:
+    replies = wire.Replies(peer).add(second)
+    others = sorted(frame for frame in second if frame.kind > FrameType.HEADERS)
+    return replies.fields, replies.data, replies.resets, replies.ends, others
 
 
 def output_of(sent: bytes, sizes: list[int], later: list[Call]) -> bytes:
