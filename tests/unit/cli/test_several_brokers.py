@@ -110,9 +110,7 @@ def stored(folder: Path, topic: str) -> list[str]:
     bodies: list[str] = []
     for store in sorted((folder / "stores").glob("[0-9]")):
         reader = StoreReader.open(str(store))
-        bodies += [
-            message.body.decode() for message in reader.messages() if message.topic == topic
-        ]
+        bodies += [message.body.decode() for message in reader.messages() if message.topic == topic]
     return sorted(bodies)
 
 
