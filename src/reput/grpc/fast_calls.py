@@ -1,16 +1,19 @@
-"""Fast path of the front: the sends of one read of a connection become one batch of the broker.
+"""Fast path of the front: the sends and acks of one read become one batch of the broker.
 
     rows of requests -> requests of remoting -> the broker's fast path -> replies
 
-Kernels (``format.kernels.grpc_sends``) make requests and replies; between them is a connection to
+Kernels (``format.kernels.grpc_calls``) make requests and replies; between them is a connection to
 the broker like any other, so that its checks, quotas and statistics hold, whichever path it takes.
 All that the kernels do not handle is served by ``Front``, with the same results; without this
 module the front works, but slower. ``reputFastPath=false`` switches it off.
 
-A client's first send of a topic is served by the front. After that, it is known here.
+A client's first send to a topic is served by the front, as is the first ack of a topic and group.
+After that, their names are known here.
 """
 
 import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from reput.format.grpc_messages import METHODS, SERVICE
 from reput.format.kernels import call_words as words
 from reput.grpc import conversion, local, sending, statuses, validation
 from reput.grpc.clients import Client, Clients
+from reput.grpc.statuses import StatusError
 from reput.remoting.connection import find_frame
 from reput.remoting.http2.call_reader import (
     ROWS_MAX,
@@ -37,7 +41,7 @@ from reput.remoting.pipe import Pipe
 from reput.store.config_tables import TopicConfig
 
 _TOPICS_MAX = 16
-"""Topics that are known at a time."""
+"""Topics that are known at a time; and pairs of topic and group."""
 _OPAQUE_END = 1 << 30
 _TYPES = ("NORMAL", "MIXED")
 """Types of topics that take messages without a special property."""
@@ -61,6 +65,18 @@ class FastClient:
         self.pipe: Pipe | None = None
 
 
+@dataclass(slots=True)
+class Asked:
+    """A request whose reply is not simply a success, or comes later."""
+
+    call: Call
+    client: Client
+    is_ack: bool
+    message_id: str
+    group: str = ""
+    handle: str = ""
+
+
 class FastCalls:
     """Serves rows of requests.
 
@@ -69,33 +85,40 @@ class FastCalls:
         clients: The clients of the front.
     """
 
-    paths = tuple(f"/{SERVICE}/{name}".encode() for name in ("SendMessage",))
+    paths = tuple(f"/{SERVICE}/{name}".encode() for name in ("SendMessage", "AckMessage"))
     """Paths whose rows it serves; their numbers are those of the kernels."""
 
     def __init__(self, broker: Broker, clients: Clients) -> None:
         self._broker = broker
         self._clients = clients
         self._clock = broker.clock
-        self._make_sends = kernel("grpc_sends", 2)
-        self._make_replies = kernel("grpc_send_replies", 2)
+        self._make_requests = kernel("grpc_requests", 2)
+        self._make_replies = kernel("grpc_replies", 2)
+        name = broker.settings.broker.broker_name.encode()
+        self._broker_name = np.frombuffer(name + bytes(16), np.uint8)
+        self._broker_name_size = len(name)
         self._topics: dict[str, tuple[TopicConfig, Any]] = {}
         self._permission = 0
         self._topic_words = np.zeros(words.TOPIC_WORDS * _TOPICS_MAX, np.int64)
+        self._topic_count = 0
+        self._pairs: dict[tuple[str, str], Any] = {}
+        self._pair_words = np.zeros(words.PAIR_WORDS * _TOPICS_MAX, np.int64)
         self._opaque = 0
         self._turn = 0
-        self._late: dict[int, tuple[Call, str]] = {}
-        """Calls whose replies the broker holds back, by their opaques; and message ids."""
+        self._late: dict[int, Asked] = {}
+        """Requests whose replies the broker holds back, by their opaques."""
 
     # What is known ------------------------------------------------------------------------------
 
-    def learn(self, call: Call, client: Client, topic_name: str) -> None:
-        """Take the next sends of a client to a topic: the front has just stored one."""
-        connection = call.connection
-        known = connection.fast
-        if known is None or known.client is not client:
-            is_plain = client.client_id.isascii() and client.client_id.isprintable()
-            connection.fast = known = FastClient(client) if is_plain else None
-        if known is None or topic_name in self._topics:
+    def learn(self, call: Call, client: Client, request: dict[str, Any]) -> None:
+        """Take the next requests like one that the front has just served with success."""
+        if "messages" in request:
+            self._learn_send(call, client, request["messages"][0]["topic"]["name"])
+        else:
+            self._learn_ack(call, client, request["topic"]["name"], request["group"]["name"])
+
+    def _learn_send(self, call: Call, client: Client, topic_name: str) -> None:
+        if not self._learn_client(call, client) or topic_name in self._topics:
             return
         topic = self._broker.parts.topics.get(topic_name)
         if topic is None or not topic_name.isascii() or len(self._topics) == _TOPICS_MAX:
@@ -105,6 +128,30 @@ class FastCalls:
             name = np.frombuffer(topic_name.encode() + bytes(16), np.uint8)
             self._topics[topic_name] = topic, name
             self._set_topics()
+
+    def _learn_ack(self, call: Call, client: Client, topic_name: str, group: str) -> None:
+        pair = topic_name, group
+        if not self._learn_client(call, client) or pair in self._pairs:
+            return
+        if not topic_name.isascii() or not group.isascii():
+            return
+        if len(self._pairs) == _TOPICS_MAX:
+            self._pairs.clear()
+        self._pairs[pair] = np.frombuffer((topic_name + group).encode() + bytes(16), np.uint8)
+        table: list[int] = []
+        for (topic, name), text in self._pairs.items():
+            address = address_of(text)
+            table += (address, len(topic), address + len(topic), len(name))
+        self._pair_words[: len(table)] = table
+
+    def _learn_client(self, call: Call, client: Client) -> bool:
+        """Take the next calls of a connection for those of a client; return False for an odd id."""
+        connection = call.connection
+        known = connection.fast
+        if known is None or known.client is not client:
+            is_plain = client.client_id.isascii() and client.client_id.isprintable()
+            connection.fast = known = FastClient(client) if is_plain else None
+        return known is not None
 
     def _set_topics(self) -> None:
         table: list[int] = []
@@ -142,13 +189,13 @@ class FastCalls:
         """Serve rows; return those that are not served."""
         known: FastClient | None = connection.fast
         blocks = connection.reply_blocks()
-        if known is None or blocks is None or not self._topics:
+        if known is None or blocks is None:
             return reader.rows(count)
         pipe = known.pipe
         if pipe is None or pipe.is_closing():
             pipe = known.pipe = self._open(known.client)
         self._check_topics()
-        if not pipe.is_ready or not self._topics:
+        if not pipe.is_ready:
             return reader.rows(count)
         block, argument = reader.block, reader.argument
         block[words.TOPICS] = address_of(self._topic_words)
@@ -160,12 +207,20 @@ class FastCalls:
         block[words.LANGUAGE] = known.language
         block[words.OPAQUE] = opaque = self._opaque
         block[words.BODY_BYTES_MAX] = validation.BODY_BYTES_MAX
-        made = self._make_sends(argument, count)
-        if not made:
-            return reader.rows(count)
+        block[words.PAIRS] = address_of(self._pair_words)
+        block[words.PAIR_COUNT] = len(self._pairs)
+        block[words.BROKER_NAME] = address_of(self._broker_name)
+        block[words.BROKER_NAME_SIZE] = self._broker_name_size
+        made = self._make_requests(argument, count)
+        client = known.client
+        if not made or (len(client.renewals) and self._has_renewed(client, reader, count)):
+            rows = reader.rows(count)
+            for row in rows:
+                row[words.ROW_STATE] = words.STATE_NEW
+            return rows
         self._turn = block[words.TURN]
         self._opaque = (opaque + ROWS_MAX) % _OPAQUE_END
-        known.client.seen_ms = self._clock.monotonic_ms()
+        client.seen_ms = self._clock.monotonic_ms()
         replies = pipe.exchange(reader.frames())
         # Other connections may have used the block meanwhile, but for the rows.
         headers, trailers = map(_memory, blocks)
@@ -181,36 +236,68 @@ class FastCalls:
             connection.window = block[words.WINDOW]
             connection.write(reader.out())
             connection.call_count += done
+        if len(client.renewals):
+            self._drop_renewals(client, reader, count)
         if done == count:
             return []
         rows = reader.rows(count)
         if done < made:
-            self._answer_others(connection, reader, rows, opaque, replies)
+            by_opaque = {reply.opaque - opaque: reply for reply in _commands(replies)}
+            for number, row in enumerate(rows):
+                if row[words.ROW_STATE] == words.STATE_ASKED:
+                    reply = by_opaque.get(number)
+                    self._answer_other(connection, reader, row, client, opaque + number, reply)
         return [row for row in rows if row[words.ROW_STATE] == words.STATE_NEW]
 
-    def _answer_others(
+    # Messages that are renewed ------------------------------------------------------------------
+
+    def _acks(self, reader: CallReader, count: int, state: int) -> Iterator[tuple[str, str]]:
+        """Return group and handle of the acks in a state."""
+        for row in reader.rows(count):
+            if row[words.ROW_STATE] == state and row[words.ROW_PATH] == words.ACK_PATH:
+                yield (
+                    _text(reader, row, words.ROW_GROUP),
+                    _text(reader, row, words.ROW_HANDLE),
+                )
+
+    def _has_renewed(self, client: Client, reader: CallReader, count: int) -> bool:
+        """Return whether one of the acks names a handle that the front has renewed."""
+        return any(
+            client.renewals.current(group, handle) != handle
+            for group, handle in self._acks(reader, count, words.STATE_ASKED)
+        )
+
+    def _drop_renewals(self, client: Client, reader: CallReader, count: int) -> None:
+        """Renew the messages no more that were acknowledged."""
+        for group, handle in self._acks(reader, count, words.STATE_DONE):
+            client.renewals.drop(group, handle)
+
+    # Other replies ------------------------------------------------------------------------------
+
+    def _answer_other(
         self,
         connection: GrpcConnection,
         reader: CallReader,
-        rows: list[Row],
+        row: Row,
+        client: Client,
         opaque: int,
-        replies: bytes,
+        reply: Command | None,
     ) -> None:
-        """Answer the sends that are not simply stored, or whose replies come later."""
-        by_opaque = {reply.opaque: reply for reply in _commands(replies)}
-        for number, row in enumerate(rows):
-            if row[words.ROW_STATE] != words.STATE_ASKED:
-                continue
-            begin = row[words.ROW_ID]
-            message_id = reader.buffer[begin : begin + row[words.ROW_ID_SIZE]].decode()
-            call = connection.begin_waiting(reader, row)
-            if call is None:
-                continue
-            reply = by_opaque.get(opaque + number)
-            if reply is None:
-                self._late[opaque + number] = call, message_id
-            else:
-                self._answer(call, message_id, reply)
+        """Answer a request that did not simply succeed, or whose reply comes later (None)."""
+        is_ack = row[words.ROW_PATH] == words.ACK_PATH
+        message_id = _text(reader, row, words.ROW_ID)
+        group = handle = ""
+        if is_ack:
+            group = _text(reader, row, words.ROW_GROUP)
+            handle = _text(reader, row, words.ROW_HANDLE)
+        call = connection.begin_waiting(reader, row)
+        if call is None:
+            return
+        asked = Asked(call, client, is_ack, message_id, group, handle)
+        if reply is not None:
+            self._answer(asked, reply)
+        else:
+            self._late[opaque] = asked
 
     # Replies that come later --------------------------------------------------------------------
 
@@ -219,21 +306,52 @@ class FastCalls:
 
     def _take_late(self, data: bytes) -> None:
         for reply in _commands(data):
-            waiting = self._late.pop(reply.opaque, None)
-            if waiting is not None:
-                self._answer(*waiting, reply)
+            asked = self._late.pop(reply.opaque, None)
+            if asked is not None:
+                self._answer(asked, reply)
 
-    def _answer(self, call: Call, message_id: str, reply: Command) -> None:
-        entries = [sending.entry(reply, message_id, self._broker.settings.broker.broker_name)]
-        answer = {"status": statuses.of_entries(entries), "entries": entries}
-        call.reply(protobuf.encode(METHODS["SendMessage"].reply, answer))
+    def _answer(self, asked: Asked, reply: Command) -> None:
+        """Answer a request as the front does."""
+        if asked.is_ack:
+            try:
+                statuses.check(reply, of_receipt=True)
+                asked.client.renewals.drop(asked.group, asked.handle)
+                status: dict[str, Any] = statuses.OK
+            except StatusError as error:
+                status = statuses.of_error(error)
+            self._reply(asked, self._ack_entry(asked, status))
+        else:
+            broker_name = self._broker.settings.broker.broker_name
+            self._reply(asked, sending.entry(reply, asked.message_id, broker_name))
+
+    def _ack_entry(self, asked: Asked, status: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "message_id": asked.message_id,
+            "receipt_handle": asked.handle,
+            "status": status,
+        }
+
+    def _reply(self, asked: Asked, entry: dict[str, Any]) -> None:
+        method = METHODS["AckMessage" if asked.is_ack else "SendMessage"]
+        answer = {"status": statuses.of_entries([entry]), "entries": [entry]}
+        asked.call.reply(protobuf.encode(method.reply, answer))
 
     def _lose_late(self) -> None:
-        """Answer the calls whose connection is closed, of whatever client: the broker stops."""
+        """Answer the requests whose connection is closed, of whatever client: the broker stops."""
         late, self._late = self._late, {}
-        reply = {"status": statuses.of_error(ConnectionLost("the broker"))}
-        for call, _ in late.values():
-            call.reply(protobuf.encode(METHODS["SendMessage"].reply, reply))
+        status = statuses.of_error(ConnectionLost("the broker"))
+        for asked in late.values():
+            if asked.is_ack:
+                self._reply(asked, self._ack_entry(asked, status))
+            else:
+                method = METHODS["SendMessage"]
+                asked.call.reply(protobuf.encode(method.reply, {"status": status}))
+
+
+def _text(reader: CallReader, row: Row, word: int) -> str:
+    """Return a text of a row, whose size is in the next word."""
+    begin, size = row[word], row[word + 1]
+    return reader.buffer[begin : begin + size].decode()
 
 
 @functools.lru_cache(8)

@@ -13,7 +13,7 @@ import asyncio
 import functools
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,19 +22,22 @@ from reput.errors import InvalidOption, ReputError
 from reput.format import protobuf
 from reput.format.bodies import ConsumerData
 from reput.format.grpc_messages import METHODS, SERVICE, ClientType
-from reput.format.message import Host, StoredMessage
-from reput.grpc import conversion, lite, receiving, routes, settings, statuses, validation
+from reput.format.message import Host
+from reput.grpc import deliveries, lite, receiving, routes, settings, statuses, validation
 from reput.grpc.access import Gate
 from reput.grpc.backend import Backend, GroupFacts, TopicFacts
 from reput.grpc.caller import Caller
 from reput.grpc.clients import Client, Clients
 from reput.grpc.conversion import Receipt
+from reput.grpc.deliveries import Deliveries
 from reput.grpc.encodings import readable
 from reput.grpc.fast_calls import FastCalls
 from reput.grpc.receiving import Received, Wanted
+from reput.grpc.records import Popped
 from reput.grpc.sending import SEND_MS, Sender
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.telemetry import Answers, Stream
+from reput.remoting.http2 import messages
 from reput.remoting.http2.grpc import Call, Service, bidirectional, server_stream, unary
 
 GIVE_BACK_S = 0.2
@@ -61,6 +64,7 @@ class Front:
         self._answers = Answers()
         self._sender = Sender(backend)
         self._fast: FastCalls | None = None
+        self._deliveries: Deliveries | None = None
         self._giving_back: set[asyncio.Task[None]] = set()
         self.clients = Clients(
             backend,
@@ -93,6 +97,7 @@ class Front:
     def use_fast_path(self, fast: FastCalls) -> None:
         """Let requests that come together be served together, where possible."""
         self._fast = fast
+        self._deliveries = Deliveries()
         self.service.fast = fast
 
     def start(self) -> None:
@@ -117,7 +122,7 @@ class Front:
     def _unary(self, name: str, handler: Handler) -> Any:
         """Return a method: errors become the status of its reply."""
         method = METHODS[name]
-        is_send = name == "SendMessage"
+        is_fast = name in ("SendMessage", "AckMessage")
 
         async def answer(call: Call, message: bytes) -> bytes:
             try:
@@ -127,9 +132,8 @@ class Front:
                     await self._gate.admit(name, caller, call.text, request)
                 reply = await handler(caller, request)
                 reply.setdefault("status", statuses.OK)
-                if is_send and self._fast is not None and reply["status"] is statuses.OK:
-                    topic_name = request["messages"][0]["topic"]["name"]
-                    self._fast.learn(call, self.clients.of(caller), topic_name)
+                if is_fast and self._fast is not None and reply["status"] is statuses.OK:
+                    self._fast.learn(call, self.clients.of(caller), request)
             except (StatusError, ReputError) as error:
                 reply = {"status": statuses.of_error(error)}
             except Exception as error:  # noqa: BLE001 - the outermost edge of a call
@@ -336,15 +340,14 @@ class Front:
         try:
             replies = await self._received(call, message)
         except (StatusError, ReputError) as error:
-            replies = [{"status": statuses.of_error(error)}]
+            replies = [_reply({"status": statuses.of_error(error)})]
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
             _log.exception("ReceiveMessage of %s", call.peer.peer)
-            replies = [{"status": statuses.of_error(error)}]
-        replies.append({"delivery_timestamp": protobuf.from_ms(self._clock.now_ms())})
-        table = METHODS["ReceiveMessage"].reply
-        call.send(*[protobuf.encode(table, reply) for reply in replies])
+            replies = [_reply({"status": statuses.of_error(error)})]
+        end = _reply({"delivery_timestamp": protobuf.from_ms(self._clock.now_ms())})
+        call.send_encoded(b"".join((*replies, end)))
 
-    async def _received(self, call: Call, message: bytes) -> list[dict[str, Any]]:
+    async def _received(self, call: Call, message: bytes) -> list[bytes]:
         request = protobuf.decode(METHODS["ReceiveMessage"].request, message)
         caller = self._caller(call)
         if self._gate is not None:
@@ -371,33 +374,23 @@ class Front:
             raise StatusError(
                 Code.MESSAGE_NOT_FOUND, "no match message" if received else "no new message"
             )
-        messages = [await readable(item.message, client.language) for item in delivered]
+        items = [
+            replace(item, message=await readable(item.message, client.language))
+            if isinstance(item, Received)
+            else item
+            for item in delivered
+        ]
         if call.has_ended:
             return []
-        return [
-            {"status": statuses.OK},
-            *(
-                self._deliver(call, client, wanted, item, stored)
-                for item, stored in zip(delivered, messages, strict=True)
-            ),
-        ]
-
-    def _deliver(
-        self, call: Call, client: Client, wanted: Wanted, item: Received, message: StoredMessage
-    ) -> dict[str, Any]:
-        receipt = str(item.receipt)
         if wanted.renews:
-            group, now_ms = wanted.group.name, self._clock.now_ms()
-            client.renewals.add(group, wanted.topic, receipt, item.due_ms, now_ms, call.peer)
-        return {
-            "message": conversion.incoming(
-                message,
-                topic=wanted.topic,
-                receipt_handle=receipt,
-                invisible_ms=wanted.invisible_ms,
-                delivery_attempt=item.delivery_attempt,
-            )
-        }
+            group_name, now_ms = wanted.group.name, self._clock.now_ms()
+            for item in items:
+                client.renewals.add(
+                    group_name, wanted.topic, item.receipt_text, item.due_ms, now_ms, call.peer
+                )
+        if self._deliveries is None:
+            return [_OK_REPLY, *(deliveries.encode(wanted, item) for item in items)]
+        return [_OK_REPLY, *self._deliveries.encode(wanted, items)]
 
     def _keep(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -405,7 +398,7 @@ class Front:
         task.add_done_callback(self._giving_back.discard)
 
     async def _give_back(
-        self, client: Client, wanted: Wanted, popping: "asyncio.Future[list[Received]]"
+        self, client: Client, wanted: Wanted, popping: "asyncio.Future[Sequence[Received | Popped]]"
     ) -> None:
         """Make messages visible again that were popped for a call that has ended."""
         try:
@@ -515,6 +508,14 @@ class Front:
         change = lite.change_of(client, request)
         await lite.change(client, await self._brokers_of([topic]), change)
         return {}
+
+
+def _reply(values: dict[str, Any]) -> bytes:
+    """Return a message of a reply of ReceiveMessage."""
+    return messages.encode(protobuf.encode(METHODS["ReceiveMessage"].reply, values))
+
+
+_OK_REPLY = _reply({"status": statuses.OK})
 
 
 def _path(name: str) -> str:

@@ -34,6 +34,7 @@ from reput.grpc.backend import GroupFacts, UnknownBroker
 from reput.grpc.caller import EARLY_MS, Caller
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
+from reput.grpc.records import Popped, popped
 from reput.grpc.renewal import MARGIN_MS, Held
 from reput.grpc.statuses import Code, StatusError
 
@@ -79,6 +80,16 @@ class Received:
     delivery_attempt: int
     due_ms: int
     """When it becomes visible again, in ms since the epoch."""
+
+    @property
+    def receipt_text(self) -> str:
+        """The handle as text."""
+        return str(self.receipt)
+
+    @property
+    def tags(self) -> str | None:
+        """The tag."""
+        return self.message.tags
 
 
 def wanted(call: Caller, request: dict[str, Any], group: GroupFacts, clock: Clock) -> Wanted:
@@ -132,7 +143,7 @@ def milliseconds(duration: dict[str, int] | None) -> int:
     return 0 if duration is None else protobuf.duration_ms(duration)
 
 
-async def pop(client: Client, wanted: Wanted, clock: Clock) -> list[Received]:
+async def pop(client: Client, wanted: Wanted, clock: Clock) -> Sequence[Received | Popped]:
     """Pop messages; none if there were none in time.
 
     Raises:
@@ -160,6 +171,9 @@ async def pop(client: Client, wanted: Wanted, clock: Clock) -> list[Received]:
     statuses.check(reply)
     answer = headers.decode(PopMessageReplyHeader, reply.ext_fields)
     handles = ReplyHandles(answer, wanted.broker_name)
+    found = popped(reply.body, answer, handles, wanted.broker_name)
+    if found is not None:
+        return found
     return [_received(message, handles, answer) for message in messages_of(reply.body)]
 
 
@@ -185,12 +199,14 @@ def _received(
 
 
 def split(
-    received: Sequence[Received], wanted: Wanted
-) -> tuple[list[Received], list[Received], list[Received]]:
+    received: Sequence[Received | Popped], wanted: Wanted
+) -> tuple[list[Received | Popped], list[Received | Popped], list[Received | Popped]]:
     """Return messages to deliver, those with other tags, and those with too many attempts."""
-    delivered, unwanted, dead = [], [], []
+    delivered: list[Received | Popped] = []
+    unwanted: list[Received | Popped] = []
+    dead: list[Received | Popped] = []
     for item in received:
-        if wanted.subscription.tag_set and item.message.tags not in wanted.subscription.tag_set:
+        if wanted.subscription.tag_set and item.tags not in wanted.subscription.tag_set:
             unwanted.append(item)
         elif item.delivery_attempt > wanted.group.retry_max + 1:
             dead.append(item)

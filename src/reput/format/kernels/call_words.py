@@ -95,6 +95,12 @@ TRAILERS_BLOCK = next(_words)
 TRAILERS_SIZE = next(_words)
 OUT_ROOM = next(_words)
 BODY_BYTES_MAX = next(_words)
+PAIRS = next(_words)
+"""Address of pairs of topic and group, each of PAIR_WORDS words."""
+PAIR_COUNT = next(_words)
+BROKER_NAME = next(_words)
+"""Address of the name of the broker."""
+BROKER_NAME_SIZE = next(_words)
 
 M_WORDS = 32
 M_FIRST = next(_words)
@@ -122,7 +128,10 @@ ROW_ID_SIZE = 9
 ROW_HANDLE = 10
 """Position of the receipt handle."""
 ROW_HANDLE_SIZE = 11
-ROW_WORDS = 12
+ROW_GROUP = 12
+"""Position of the name of the group."""
+ROW_GROUP_SIZE = 13
+ROW_WORDS = 14
 
 STATE_NEW = 0
 STATE_ASKED = 1
@@ -174,6 +183,9 @@ SYMBOLS = FIRST_SYMBOLS + LENGTH_MAX + 1
 SYMBOL_COUNT = 257
 HUFFMAN_WORDS = SYMBOLS + SYMBOL_COUNT
 
+SEND_PATH, ACK_PATH = 1, 2
+"""Numbers of the paths of SendMessage and AckMessage among PATHS."""
+
 # --- a topic ----------------------------------------------------------------------------
 
 TOPIC_NAME = 0
@@ -182,3 +194,5 @@ TOPIC_NAME_SIZE = 1
 TOPIC_QUEUES = 2
 """Number of queues that can be written."""
 TOPIC_WORDS = 3
+PAIR_WORDS = 4
+"""Address and size of the topic's name, then of the group's."""

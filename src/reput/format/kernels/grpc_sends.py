@@ -1,7 +1,7 @@
-r"""Kernels: turn SendMessage requests into requests to a broker, and its replies into replies.
+"""Kernels: turn a SendMessage into a request to a broker, and its reply into a reply.
 
-``grpc_sends`` looks at the rows of ``read_calls`` whose path is the first one. A request becomes a
-frame of code 310 with a binary header, the same as the front makes of it (``reput.grpc.sending``).
+A request becomes a frame of code 310 with a binary header, the same as the front makes of it
+(``reput.grpc.sending``). ``grpc_calls`` has the entry points.
 
 **What takes the fast path**; the front serves all others:
 
@@ -14,8 +14,7 @@ frame of code 310 with a binary header, the same as the front makes of it (``rep
   and do not begin with ``_``. The message without its body has at most TEXT_BYTES_MAX bytes.
 * A body that is not empty.
 
-``grpc_send_replies`` writes the replies to requests whose message is stored with nothing to add;
-the others are left to the front.
+A reply is written if the message is stored, and there is nothing to add.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -24,15 +23,31 @@ from numba import njit
 
 from reput.format import names, properties as props
 from reput.format.command import Command, Serialization
-from reput.format.grpc_messages import Code, MessageType
+from reput.format.grpc_messages import MessageType
 from reput.format.kernels import call_words as words
 from reput.format.kernels.columns import NAME_VALUE, PAIR_END
+from reput.format.kernels.grpc_wire import (
+    AT_FIELDS,
+    OK,
+    REPLY_SIZE,
+    begin_reply,
+    delimited,
+    end_reply,
+    is_visible,
+    message_of,
+    put_copy,
+    put_digits,
+    put_ok_reply,
+    put_varint,
+    read_resource,
+    set_place,
+    varint,
+)
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
     get_u8,
-    load_i16,
     load_i32,
     load_u16,
     put_u8,
@@ -40,16 +55,12 @@ from reput.format.kernels.memory import (
     store_i16,
     store_i32,
     text_writer,
-    visible_run,
     word,
 )
 from reput.format.kernels.plain_text import first_word, name_word, number
 from reput.format.reserved_properties import RESERVED_PROPERTIES
 
-SEND_PATH = 1
-"""Number of the path of SendMessage among PATHS."""
 SEND_CODE = 310
-PREFIX_BYTES = 5
 ID_BYTES_MAX = 80
 PROPERTIES_MAX = 16
 TEXT_BYTES_MAX = 4096
@@ -75,8 +86,6 @@ TRANSACTION = int(MessageType.TRANSACTION)
 GZIP = 2
 BINARY_MARK = int(Serialization.ROCKETMQ) << 24
 VERSION = Command(SEND_CODE).version
-AT_FIELDS = 8 + 21
-"""Size of length, mark, and what precedes the fields of a binary header."""
 
 
 def _pair(name: str) -> bytes:
@@ -115,60 +124,11 @@ put_last = text_writer(LAST)
 LAST_SIZE = len(LAST)
 
 
-def _varint(value: int) -> bytes:
-    return bytes([value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14])
-
-
-OK = b"\x08" + _varint(int(Code.OK)) + b"\x12\x02OK"
-"""The Status of a success."""
-REPLY = b"\x0a" + bytes([len(OK)]) + OK + b"\x12"
-put_ok_reply = text_writer(REPLY)
-REPLY_SIZE = len(REPLY)
 ENTRY = b"\x0a" + bytes([len(OK)]) + OK + b"\x12"
 put_ok_entry = text_writer(ENTRY)
 ENTRY_SIZE = len(ENTRY)
 W_OFFSET, W_OFFSET_END = name_word("queueOffset"), name_word("queueOffset"[-8:])
 W_HANDLE = name_word("recallHandle")
-FRAME_HEAD_BYTES = 9
-REPLY_ROOM = 512
-
-
-# --- protobuf -------------------------------------------------------------------------
-
-
-@njit(**COMPILE_OPTIONS)
-def varint(address, end):
-    """Return a number of up to 8 bytes, and its end; 0 for the end if it has another form."""
-    value = 0
-    shift = 0
-    while address < end and shift < 56:
-        byte = get_u8(address)
-        address += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, address
-        shift += 7
-    return 0, 0
-
-
-@njit(**COMPILE_OPTIONS)
-def delimited(address, end):
-    """Return begin and end of the bytes whose size is at an address; zeros if they are cut off."""
-    size, begin = varint(address, end)
-    if begin == 0 or size > end - begin:
-        return 0, 0
-    return begin, begin + size
-
-
-@njit(**COMPILE_OPTIONS)
-def is_visible(address, end):
-    """Return whether text is visible ASCII and spaces. Bytes after the end are read."""
-    while address < end:
-        run = visible_run(address)
-        address += run
-        if run < 16:
-            return address >= end
-    return True
 
 
 @njit(**COMPILE_OPTIONS)
@@ -177,33 +137,6 @@ def is_trimmed(address, end):
     if address >= end or get_u8(address) == SPACE or get_u8(end - 1) == SPACE:
         return False
     return is_visible(address, end)
-
-
-@njit(**COMPILE_OPTIONS)
-def set_place(block, number, begin, end):
-    """Set the place of a field; return False if it has one."""
-    if word(block, number) != 0:
-        return False
-    set_word(block, number, begin)
-    set_word(block, number + 1, end - begin)
-    return True
-
-
-@njit(**COMPILE_OPTIONS)
-def read_resource(block, address, end, number):
-    """Read the name of a resource; return whether it is plain."""
-    while address < end:
-        tag = get_u8(address)
-        begin, stop = delimited(address + 1, end)
-        if stop == 0 or not is_visible(begin, stop):
-            return False
-        if tag == 0x12:
-            if not set_place(block, number, begin, stop):
-                return False
-        elif tag != 0x0A:  # the namespace, which is ignored
-            return False
-        address = stop
-    return word(block, number) != 0
 
 
 @njit(**COMPILE_OPTIONS)
@@ -422,22 +355,6 @@ def find_topic(block):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_digits(address, value):
-    """Write a number that is not negative; return its end."""
-    size = 1
-    bound = 10
-    while size < 18 and value >= bound:
-        size += 1
-        bound *= 10
-    digit = address + size
-    while digit > address:
-        digit -= 1
-        put_u8(digit, 48 + value % 10)
-        value //= 10
-    return address + size
-
-
-@njit(**COMPILE_OPTIONS)
 def put_text(address, letter, text, size):
     """Write a field; return its end."""
     store_i16(address, 1)
@@ -455,13 +372,6 @@ def put_number(address, letter, value):
     end = put_digits(address + 7, value)
     store_i32(address + 3, end - address - 7)
     return end
-
-
-@njit(**COMPILE_OPTIONS)
-def put_copy(address, text, size):
-    """Copy bytes; return the end of the copy."""
-    copy(address, text, size)
-    return address + size
 
 
 @njit(**COMPILE_OPTIONS)
@@ -557,47 +467,24 @@ def put_request(block, start, opaque, queue_id):
 
 
 @njit(**COMPILE_OPTIONS)
-def message_of(address, end):
-    """Return begin and end of the one message of a request; zeros for another one."""
-    if end - address < PREFIX_BYTES + 2 or get_u8(address) != 0:
-        return 0, 0
-    if load_i32(address + 1) != end - address - PREFIX_BYTES:
-        return 0, 0
-    return address + PREFIX_BYTES, end
-
-
-@njit(**COMPILE_OPTIONS)
-def grpc_sends(block, count):
-    """Entry point: make the requests of ``count`` rows; return the number of those made."""
+def make_send(block, row, opaque, frame, limit):
+    """Write the request of a row at ``frame``; return its end, 0 if the row is left."""
     buffer = word(block, words.BUFFER)
-    frames = word(block, words.FRAMES)
-    room = word(block, words.FRAMES_ROOM)
-    row = word(block, words.ROWS) - 8 * words.ROW_WORDS
-    used, made = 0, 0
-    for i in range(count):
-        row += 8 * words.ROW_WORDS
-        if word(row, words.ROW_PATH) != SEND_PATH or word(row, words.ROW_IS_ENDED) == 0:
-            continue
-        data, data_end = buffer + word(row, words.ROW_DATA), buffer + word(row, words.ROW_DATA_END)
-        begin, end = message_of(data, data_end)
-        if end == 0 or get_u8(begin) != 0x0A:
-            continue
-        begin, stop = delimited(begin + 1, end)
-        if stop != end or not read_message(block, begin, end):
-            continue
-        topic = find_topic(block)
-        if topic == 0 or used + (data_end - data) + ROOM_BESIDE > room:
-            continue
-        turn = word(block, words.TURN)
-        set_word(block, words.TURN, turn + 1)
-        queue_id = turn % word(topic, words.TOPIC_QUEUES)
-        used = put_request(block, frames + used, word(block, words.OPAQUE) + i, queue_id) - frames
-        set_word(row, words.ROW_STATE, words.STATE_ASKED)
-        set_word(row, words.ROW_ID, word(block, M_ID) - buffer)
-        set_word(row, words.ROW_ID_SIZE, word(block, M_ID + 1))
-        made += 1
-    set_word(block, words.FRAMES_SIZE, used)
-    return made
+    data, data_end = buffer + word(row, words.ROW_DATA), buffer + word(row, words.ROW_DATA_END)
+    begin, end = message_of(data, data_end)
+    if end == 0 or get_u8(begin) != 0x0A:
+        return 0
+    begin, stop = delimited(begin + 1, end)
+    if stop != end or not read_message(block, begin, end):
+        return 0
+    topic = find_topic(block)
+    if topic == 0 or frame + (data_end - data) + ROOM_BESIDE > limit:
+        return 0
+    turn = word(block, words.TURN)
+    set_word(block, words.TURN, turn + 1)
+    set_word(row, words.ROW_ID, word(block, M_ID) - buffer)
+    set_word(row, words.ROW_ID_SIZE, word(block, M_ID + 1))
+    return put_request(block, frame, opaque, turn % word(topic, words.TOPIC_QUEUES))
 
 
 # --- replies ------------------------------------------------------------------------------
@@ -628,26 +515,6 @@ def stored_offset(address, end):
 
 
 @njit(**COMPILE_OPTIONS)
-def put_varint(address, value):
-    """Write a number that is not negative; return its end."""
-    while value > 127:
-        put_u8(address, value & 127 | 128)
-        value >>= 7
-        address += 1
-    put_u8(address, value)
-    return address + 1
-
-
-@njit(**COMPILE_OPTIONS)
-def put_frame_head(address, size, kind, flags, stream):
-    """Write the head of a frame; return its end."""
-    store_i32(address, size << 8 | kind)
-    put_u8(address + 4, flags)
-    store_i32(address + 5, stream)
-    return address + FRAME_HEAD_BYTES
-
-
-@njit(**COMPILE_OPTIONS)
 def put_send_message_response(address, message_id, id_size, queue_offset):
     """Write a SendMessageResponse of one entry; return its end."""
     put_ok_reply(address)
@@ -664,82 +531,14 @@ def put_send_message_response(address, message_id, id_size, queue_offset):
 
 
 @njit(**COMPILE_OPTIONS)
-def begin_reply(block, out, stream):
-    """Write the headers of a reply; return the place of its message."""
-    size = word(block, words.HEADERS_SIZE)
-    address = put_frame_head(out, size, 1, 4, stream)
-    copy(address, word(block, words.HEADERS_BLOCK), size)
-    return address + size + FRAME_HEAD_BYTES + PREFIX_BYTES
-
-
-@njit(**COMPILE_OPTIONS)
-def end_reply(block, message, end, stream):
-    """Write what precedes and follows the message of a reply; return the end, 0 if it must wait."""
-    size = end - message + PREFIX_BYTES
-    window = word(block, words.WINDOW)
-    if size > window or size > word(block, words.INITIAL_WINDOW):
+def answer_send(block, row, fields, end, out):
+    """Write the reply to a send for that of the broker; return its end, 0 if it is left."""
+    queue_offset = stored_offset(fields, end)
+    if queue_offset < 0:
         return 0
-    set_word(block, words.WINDOW, window - size)
-    put_frame_head(message - PREFIX_BYTES - FRAME_HEAD_BYTES, size, 0, 0, stream)
-    put_u8(message - PREFIX_BYTES, 0)
-    store_i32(message - 4, size - PREFIX_BYTES)
-    trailers = word(block, words.TRAILERS_SIZE)
-    end = put_frame_head(end, trailers, 1, 5, stream)
-    copy(end, word(block, words.TRAILERS_BLOCK), trailers)
-    return end + trailers
-
-
-@njit(**COMPILE_OPTIONS)
-def grpc_send_replies(block, count):
-    """Entry point: write the replies for those of the broker; return the number of those written.
-
-    ``count`` is the number of rows.
-    """
-    address = word(block, words.REPLIES)
-    replies_end = address + word(block, words.REPLIES_SIZE)
-    buffer = word(block, words.BUFFER)
-    rows = word(block, words.ROWS)
-    start = word(block, words.OUT)
-    out = start
-    limit = start + word(block, words.OUT_ROOM) - REPLY_ROOM
-    done = 0
-    while replies_end - address >= AT_FIELDS and out <= limit:
-        end = address + 4 + load_i32(address)
-        header = address + 8
-        mark = load_i32(address + 4)
-        fields = address + AT_FIELDS
-        address = end
-        if end > replies_end or end < fields:
-            break
-        header_size = mark & 0xFFFFFF
-        if mark >> 24 != BINARY_MARK >> 24 or header + header_size > end:
-            continue
-        if load_i16(header) != 0 or load_i32(header + 13) != 0:
-            continue
-        number_of_row = load_i32(header + 5) - word(block, words.OPAQUE)
-        if number_of_row < 0 or number_of_row >= count:
-            continue
-        row = rows + 8 * words.ROW_WORDS * number_of_row
-        if word(row, words.ROW_STATE) != words.STATE_ASKED:
-            continue
-        if word(row, words.ROW_PATH) != SEND_PATH:
-            continue
-        queue_offset = stored_offset(fields, header + header_size)
-        if queue_offset < 0:
-            continue
-        stream = word(row, words.ROW_STREAM)
-        message = begin_reply(block, out, stream)
-        message_id, id_size = buffer + word(row, words.ROW_ID), word(row, words.ROW_ID_SIZE)
-        message_end = put_send_message_response(message, message_id, id_size, queue_offset)
-        reply_end = end_reply(block, message, message_end, stream)
-        if reply_end == 0:
-            continue
-        out = reply_end
-        set_word(row, words.ROW_STATE, words.STATE_DONE)
-        done += 1
-    set_word(block, words.OUT_SIZE, out - start)
-    return done
-
-
-ENTRY_POINTS = {"grpc_sends": 2, "grpc_send_replies": 2}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+    message = begin_reply(block, out, word(row, words.ROW_STREAM))
+    message_id = word(block, words.BUFFER) + word(row, words.ROW_ID)
+    message_end = put_send_message_response(
+        message, message_id, word(row, words.ROW_ID_SIZE), queue_offset
+    )
+    return end_reply(block, message, message_end, word(row, words.ROW_STREAM))

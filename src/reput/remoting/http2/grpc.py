@@ -550,11 +550,15 @@ class Call(Stream):
 
     def send(self, *sent: bytes) -> bool:
         """Send messages; return ``is_writable``. What the client does not read yet is kept."""
+        return self.send_encoded(b"".join(map(messages.encode, sent)))
+
+    def send_encoded(self, data: bytes) -> bool:
+        """Send messages that have their prefixes, as ``send``."""
         if not self.has_ended:
             if not self._has_sent:
                 self._has_sent = True
                 self.send_headers(self.connection.encoder.encode(_REPLY_HEADERS))
-            self.send_data(b"".join(map(messages.encode, sent)))
+            self.send_data(data)
         return self.is_writable
 
     def finish(self) -> None:

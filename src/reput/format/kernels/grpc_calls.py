@@ -1,0 +1,112 @@
+"""Kernels: turn the requests of rows into requests to a broker, and its replies into replies.
+
+``grpc_requests`` looks at the rows of ``read_calls`` that may be fast: SendMessage (``grpc_sends``)
+and AckMessage (``grpc_acks``). ``grpc_replies`` writes the replies to those that simply succeeded.
+All others are left to the front, row by row.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
+
+from numba import njit
+
+from reput.format.command import Serialization
+from reput.format.kernels import call_words as words
+from reput.format.kernels.grpc_acks import answer_ack, make_ack, opaque_of_success
+from reput.format.kernels.grpc_sends import answer_send, make_send
+from reput.format.kernels.grpc_wire import AT_FIELDS
+from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
+
+SEND_PATH, ACK_PATH = words.SEND_PATH, words.ACK_PATH
+BINARY = int(Serialization.ROCKETMQ)
+REPLY_ROOM = 1024
+
+
+@njit(**COMPILE_OPTIONS)
+def grpc_requests(block, count):
+    """Entry point: make the requests of ``count`` rows; return the number of those made."""
+    frames = word(block, words.FRAMES)
+    limit = frames + word(block, words.FRAMES_ROOM)
+    row = word(block, words.ROWS) - 8 * words.ROW_WORDS
+    frame = frames
+    made = 0
+    for i in range(count):
+        row += 8 * words.ROW_WORDS
+        path = word(row, words.ROW_PATH)
+        if path == 0 or word(row, words.ROW_IS_ENDED) == 0 or word(row, words.ROW_DATA) < 0:
+            continue
+        end = 0
+        opaque = word(block, words.OPAQUE) + i
+        if path == SEND_PATH:
+            end = make_send(block, row, opaque, frame, limit)
+        elif path == ACK_PATH:
+            end = make_ack(block, row, opaque, frame, limit)
+        if end != 0:
+            frame = end
+            set_word(row, words.ROW_STATE, words.STATE_ASKED)
+            made += 1
+    set_word(block, words.FRAMES_SIZE, frame - frames)
+    return made
+
+
+@njit(**COMPILE_OPTIONS)
+def answer(block, frame, end, count, out):
+    """Write the reply for a frame of the broker; return its end, 0 if it is left."""
+    header = frame + 8
+    mark = load_i32(frame + 4)
+    is_binary = mark >> 24 == BINARY
+    if is_binary:
+        header_end = header + (mark & 0xFFFFFF)
+        if end - header < AT_FIELDS - 8 or header_end > end:
+            return 0
+        if load_i16(header) != 0 or load_i32(header + 13) != 0:
+            return 0
+        opaque = load_i32(header + 5)
+    else:
+        if mark != end - header:
+            return 0
+        opaque = opaque_of_success(header, end)
+    number = opaque - word(block, words.OPAQUE)
+    if number < 0 or number >= count:
+        return 0
+    row = word(block, words.ROWS) + 8 * words.ROW_WORDS * number
+    if word(row, words.ROW_STATE) != words.STATE_ASKED:
+        return 0
+    path = word(row, words.ROW_PATH)
+    reply_end = 0
+    if is_binary and path == SEND_PATH:
+        reply_end = answer_send(block, row, frame + AT_FIELDS, header_end, out)
+    elif not is_binary and path == ACK_PATH:
+        reply_end = answer_ack(block, row, out)
+    if reply_end != 0:
+        set_word(row, words.ROW_STATE, words.STATE_DONE)
+    return reply_end
+
+
+@njit(**COMPILE_OPTIONS)
+def grpc_replies(block, count):
+    """Entry point: write the replies for those of the broker; return the number of those written.
+
+    ``count`` is the number of rows.
+    """
+    frame = word(block, words.REPLIES)
+    replies_end = frame + word(block, words.REPLIES_SIZE)
+    start = word(block, words.OUT)
+    limit = start + word(block, words.OUT_ROOM) - REPLY_ROOM
+    out = start
+    done = 0
+    while replies_end - frame >= 8 and out <= limit:
+        size = load_i32(frame)
+        end = frame + 4 + size
+        if size < 4 or end > replies_end:
+            break
+        reply_end = answer(block, frame, end, count, out)
+        if reply_end != 0:
+            out = reply_end
+            done += 1
+        frame = end
+    set_word(block, words.OUT_SIZE, out - start)
+    return done
+
+
+ENTRY_POINTS = {"grpc_requests": 2, "grpc_replies": 2}
+"""Entry points and their numbers of arguments. Arguments and results are int64."""

@@ -1,0 +1,112 @@
+"""Replies of ReceiveMessage: messages as bytes of gRPC.
+
+A kernel makes them from records (``format.kernels.grpc_delivery``). What it leaves, and what is no
+record any more, is converted one by one.
+"""
+
+import ctypes
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from reput.format import protobuf
+from reput.format.grpc_messages import METHODS
+from reput.format.kernels import delivery_words as words
+from reput.grpc import conversion
+from reput.grpc.receiving import Received, Wanted
+from reput.grpc.records import SLACK, Popped
+from reput.remoting.http2 import messages
+from reput.remoting.http2.call_reader import address_of, kernel
+
+_OUT_BYTES = 512 << 10
+_ROWS_MAX = 32
+_TOPIC_BYTES_MAX = 125
+_REPLY = METHODS["ReceiveMessage"].reply
+
+
+def encode(wanted: Wanted, item: Received | Popped) -> bytes:
+    """Return a message of the reply."""
+    message = conversion.incoming(
+        item.message,
+        topic=wanted.topic,
+        receipt_handle=item.receipt_text,
+        invisible_ms=wanted.invisible_ms,
+        delivery_attempt=item.delivery_attempt,
+    )
+    return messages.encode(protobuf.encode(_REPLY, {"message": message}))
+
+
+class Deliveries:
+    """Makes messages of replies with the kernel.
+
+    Raises:
+        KernelsUnavailable: There are no compiled kernels.
+    """
+
+    def __init__(self) -> None:
+        self._deliver = kernel("grpc_deliver", 2)
+        self._memory = np.zeros(words.WORDS, np.int64)
+        self._block = self._memory.data
+        self._argument = ctypes.c_int64(address_of(self._memory))
+        self._rows = np.zeros(_ROWS_MAX * words.ROW_WORDS, np.int64)
+        self._row_words = self._rows.data
+        self._out = np.zeros(_OUT_BYTES, np.uint8)
+        self._scratch = np.zeros(words.SCRATCH_BYTES, np.uint8)
+        block = self._block
+        block[words.ROWS] = address_of(self._rows)
+        block[words.OUT] = address_of(self._out)
+        block[words.OUT_ROOM] = _OUT_BYTES
+        block[words.SCRATCH] = address_of(self._scratch)
+
+    def encode(self, wanted: Wanted, items: Sequence[Received | Popped]) -> list[bytes]:
+        """Return the messages of the reply."""
+        name = wanted.topic.encode()
+        first = items[0]
+        if (
+            not isinstance(first, Popped)
+            or len(items) > _ROWS_MAX
+            or len(name) > _TOPIC_BYTES_MAX
+            or not name.isascii()
+        ):
+            return [encode(wanted, item) for item in items]
+        data = first.data
+        view = memoryview(data)
+        rows: list[int] = []
+        texts: list[bytes] = []
+        place = len(name)
+        for item in items:
+            assert isinstance(item, Popped), "all items are of one reply"
+            handle = item.receipt_text.encode()
+            body = item.position + 88
+            digest = hashlib.md5(view[body : body + item.body_size], usedforsecurity=False)
+            digest_place = place + len(handle)
+            rows += (item.position, place, len(handle), digest_place, item.delivery_attempt, 0, 0)
+            texts.append(handle)
+            texts.append(digest.hexdigest().upper().encode())
+            place = digest_place + 32
+        memory = np.frombuffer(b"".join((name, *texts, bytes(SLACK))), np.uint8)
+        records = np.frombuffer(data, np.uint8)
+        width = words.ROW_WORDS
+        self._rows[: len(rows)] = rows
+        block = self._block
+        block[words.RECORDS] = address_of(records)
+        block[words.TEXTS] = block[words.TOPIC] = address_of(memory)
+        block[words.TOPIC_SIZE] = len(name)
+        block[words.INVISIBLE_MS] = wanted.invisible_ms
+        count = len(items)
+        done = self._deliver(self._argument, count)
+        out = block[words.OUT]
+        if done == count:
+            size = self._row_words[width * (count - 1) + words.ROW_END]
+            return [ctypes.string_at(out, size)]
+        parts = []
+        for number, item in enumerate(items):
+            begin, end = self._row_words[
+                width * number + words.ROW_BEGIN : width * number + words.ROW_END + 1
+            ]
+            is_made = end > begin
+            parts.append(
+                ctypes.string_at(out + begin, end - begin) if is_made else encode(wanted, item)
+            )
+        return parts

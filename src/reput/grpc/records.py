@@ -1,0 +1,85 @@
+"""Popped records as they are in a reply, which are not decoded unless somebody looks at them.
+
+Most messages go from the record to the client as bytes (``deliveries``).
+"""
+
+import struct
+from typing import NamedTuple
+
+from reput.client.core.pop_handles import ReplyHandles
+from reput.format import message as records, pop_codec, properties as props
+from reput.format.headers import PopMessageReplyHeader
+from reput.format.message import StoredMessage
+from reput.grpc.conversion import Receipt
+
+SLACK = 32
+"""Bytes after the records that kernels may read."""
+_HEAD = struct.Struct(">i 8x i 4x q q i 8x 8x 8x 8x i 8x i")
+"""Size, queue id, queue offset, physical offset, system flags, times it was consumed, body size."""
+_ODD_FLAGS = 0x31
+"""Compressed, or with hosts of IPv6."""
+_TAGS = props.TAGS.encode() + b"\1"
+
+
+class Popped(NamedTuple):
+    """A record that was popped, of the topic itself."""
+
+    data: bytes
+    """All records of the reply, then ``SLACK`` bytes."""
+    position: int
+    body_size: int
+    receipt_text: str
+    delivery_attempt: int
+    due_ms: int
+    """When it becomes visible again, in ms since the epoch."""
+
+    @property
+    def receipt(self) -> Receipt:
+        """The handle."""
+        return Receipt.parse(self.receipt_text)
+
+    @property
+    def message(self) -> StoredMessage:
+        """The message."""
+        return records.decode(self.data, self.position, check_crc=False)
+
+    @property
+    def tags(self) -> str | None:
+        """The tag."""
+        begin = self.position + _HEAD.size + self.body_size
+        begin += 3 + self.data[begin]
+        size = int.from_bytes(self.data[begin - 2 : begin])
+        pairs = self.data[begin : begin + size]
+        if not pairs.startswith(_TAGS):
+            found = pairs.find(b"\2" + _TAGS)
+            if found < 0:
+                return None
+            pairs = pairs[found + 1 :]
+        return pairs[len(_TAGS) :].partition(b"\2")[0].decode()
+
+
+def popped(
+    body: bytes, reply: PopMessageReplyHeader, handles: ReplyHandles, broker_name: str
+) -> list[Popped] | None:
+    """Return the records of a reply; None if they may be of retry topics, ordered, or odd."""
+    if handles.kinds != {pop_codec.NORMAL} or reply.order_count_info:
+        return None
+    data = body + bytes(SLACK)
+    due_ms = reply.pop_time + reply.invisible_time
+    prefixes: dict[int, str] = {}
+    found = []
+    position, end = 0, len(body)
+    while position < end:
+        size, queue_id, queue_offset, physical_offset, flags, consumed, body_size = (
+            _HEAD.unpack_from(data, position)
+        )
+        if flags & _ODD_FLAGS or size <= _HEAD.size or position + size > end:
+            return None
+        prefix = prefixes.get(queue_id)
+        if prefix is None:
+            handle = str(handles.of(pop_codec.NORMAL, queue_id, queue_offset, None))
+            prefix = prefixes[queue_id] = handle[: -len(f"{queue_offset}")]
+        text = f"{prefix}{queue_offset} {physical_offset}"
+        found.append(Popped(data, position, body_size, text, consumed + 1, due_ms))
+        position += size
+    return found
