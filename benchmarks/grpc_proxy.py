@@ -177,6 +177,7 @@ def receives(target: Target, seconds: float, receivers: int = 4) -> dict[str, fl
     first receive, so the group begins before.
     """
     group = f"bench-grpc-{time.monotonic_ns()}"
+    grpc_targets.create_group(target, group)
     fill(target, group, 0)
     wanted = round(seconds * 12_000 * (1 if target.name == grpc_targets.JAVA else 3))
     fill(target, group, wanted)

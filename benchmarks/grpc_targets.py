@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks import broker_targets, java
 from benchmarks.broker_targets import BrokerMissing, Target
 from reput.client.blocking import Admin
+from reput.format.bodies import SubscriptionGroupConfig
 
 JAVA = "java_proxy_5_5_0"
 OURS = "reput"
@@ -42,6 +43,12 @@ def create_topic(target: Target, name: str) -> None:
     """Create a topic for normal messages, with four queues."""
     with Admin(target.namesrv) as admin:
         admin.create_topic(name, queue_count=QUEUES, attributes={"message.type": "NORMAL"})
+
+
+def create_group(target: Target, name: str) -> None:
+    """Create a consumer group: the official proxy in local mode refuses unknown ones."""
+    with Admin(target.namesrv) as admin:
+        admin.create_group(SubscriptionGroupConfig(group_name=name))
 
 
 @contextlib.contextmanager
