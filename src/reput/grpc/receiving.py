@@ -313,9 +313,14 @@ async def check_place(client: Client, group: str, topic: str, receipt: Receipt) 
     reply = await _ask(client, receipt, request)
     handle = receipt.handle
     message = records.decode(reply.body, check_crc=False)
-    wanted_topic = pop_codec.topic_of(handle.kind, topic, group)
-    place = message.topic, message.queue_id, message.queue_offset
-    if place != (wanted_topic, handle.queue_id, handle.queue_offset):
+    if receipt.lite_topic:
+        place: tuple[object, ...] = message.topic, message.properties.get(props.LITE_TOPIC)
+        is_right = place == (topic, receipt.lite_topic)
+    else:
+        wanted_topic = pop_codec.topic_of(handle.kind, topic, group)
+        place = message.topic, message.queue_id, message.queue_offset
+        is_right = place == (wanted_topic, handle.queue_id, handle.queue_offset)
+    if not is_right:
         raise StatusError(
             Code.INVALID_RECEIPT_HANDLE, "the place in the handle is that of another message"
         )

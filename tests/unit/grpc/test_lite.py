@@ -1,4 +1,4 @@
-"""Lite topics of 5.x clients over a broker.
+"""Lite topics of 5.x clients over a broker, and of a proxy before one.
 
 Expected statuses and orders are those of rocketmq-proxy and rocketmq-broker 5.5.0.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from grpc_client import OK, GrpcClient, message
+from proxied_broker import ProxiedBroker
 from reput.client.blocking import Admin
 from reput.format.bodies import SubscriptionGroupConfig
 from reput.format.grpc_messages import ClientType, LiteSubscriptionAction
@@ -18,9 +19,9 @@ from reput.testing import LocalBroker
 FIRST = {"policy": 1}
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[LocalBroker]:
-    with LocalBroker() as running:
+@pytest.fixture(scope="module", params=[LocalBroker, ProxiedBroker], ids=["broker", "proxy"])
+def broker(request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
+    with request.param() as running:
         yield running
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from reput import limits
+from reput.broker.lite.subscriptions import BIND_TOPIC, CLIENT_QUOTA
 from reput.client.core import requests
 from reput.clock import Clock
 from reput.errors import (
@@ -331,8 +332,8 @@ class Cluster:
             config.consume_message_orderly,
             config.retry_max_times,
             config.group_retry_policy,
-            attributes.get("lite.bind.topic", ""),
-            int(attributes.get("lite.sub.client.quota", LITE_QUOTA)),
+            attributes.get(BIND_TOPIC, ""),
+            int(attributes.get(CLIENT_QUOTA, LITE_QUOTA)),
         )
 
     async def _created_group(self, address: str, name: str) -> GroupFacts | None:

@@ -22,7 +22,7 @@ class RemoteBackend:
         clock: The clock.
     """
 
-    keeps_handles = False
+    keeps_handles = False  # RocketMQ's brokers give others
     checks_users = False
 
     def __init__(self, cluster: Cluster, dialer: Dialer, clock: Clock) -> None:
