@@ -263,6 +263,8 @@ def proxy(
             print(f"{key}={remote_settings.shown(key, text)}")
         return 0
 
+    systemd = Systemd(os.environ)
+
     async def body(stop: StopSignal) -> None:
         server = Proxy(loaded)
 
@@ -281,11 +283,13 @@ def proxy(
             async with _metrics(proxy_meter, server.serving.refusals, value, option):
                 where = f"{value.bind_address}:{server.port}"
                 # Java's text first: scripts wait for it.
-                print_now(
+                text = (
                     f"rocketmq-proxy startup successfully; 5.x clients connect to {where}, "
                     f"name servers {';'.join(value.name_servers)}"
                 )
-                await stop.wait()
+                print_now(text)
+                async with systemd.running(text):
+                    await stop.wait()
         finally:
             await server.stop()
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from grpc_client import OK, GrpcClient, message
 from ports import free_port
 from proxied_broker import ProxiedBroker
+from reput.cli import serve
 from reput.errors import InvalidOption
 from reput.grpc.proxy import config
 from reput.grpc.proxy.metrics import ProxyMeter, check
@@ -195,3 +198,40 @@ def test_the_users_of_others_need_a_check_of_clients(tmp_path: Path) -> None:
     loaded = config.load(str(path))
     assert any("every client may do" in warning for warning in loaded.warnings)
     assert "secretKey" not in str(loaded)
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_prints_its_settings_without_secrets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "proxy.conf"
+    path.write_text(
+        "authenticationEnabled=true\n"
+        'innerClientAuthenticationCredentials={"accessKey":"a","secretKey":"hidden-word"}\n'
+    )
+    arguments = ["proxy", "-c", str(path), "-n", "10.0.0.1:9876", "--port", "18081", "-p"]
+    assert serve.run(arguments) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert "namesrvAddr=10.0.0.1:9876" in printed
+    assert "grpcServerPort=18081" in printed
+    assert "authenticationEnabled=true" in printed
+    assert not any("hidden-word" in line for line in printed)
+
+
+def test_the_command_serves_until_a_signal(tmp_path: Path) -> None:
+    with ProxiedBroker(topics=["T"]) as mq:
+        port = free_port()
+        with subprocess.Popen(
+            [sys.executable, "-m", "reput", "proxy", "-n", mq.namesrv_addr, "--port", str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith(b"rocketmq-proxy startup successfully"), line
+            with GrpcClient(f"127.0.0.1:{port}") as client:
+                assert client.call("QueryRoute", topic={"name": "T"})["status"]["code"] == OK
+            process.terminate()
+            assert process.wait(20) == 0
