@@ -15,7 +15,7 @@ from reput.format.grpc_messages import METHODS
 from reput.format.kernels import delivery_words as words
 from reput.grpc import conversion
 from reput.grpc.receiving import Received, Wanted
-from reput.grpc.records import SLACK, Popped
+from reput.grpc.records import SLACK, PoppedRecord
 from reput.remoting.http2 import messages
 from reput.remoting.http2.call_reader import address_of, kernel
 
@@ -25,7 +25,7 @@ _TOPIC_BYTES_MAX = 125
 _REPLY = METHODS["ReceiveMessage"].reply
 
 
-def encode(wanted: Wanted, item: Received | Popped) -> bytes:
+def encode(wanted: Wanted, item: Received | PoppedRecord) -> bytes:
     """Return a message of the reply."""
     message = conversion.incoming(
         item.message,
@@ -59,12 +59,12 @@ class Deliveries:
         block[words.OUT_ROOM] = _OUT_BYTES
         block[words.SCRATCH] = address_of(self._scratch)
 
-    def encode(self, wanted: Wanted, items: Sequence[Received | Popped]) -> list[bytes]:
+    def encode(self, wanted: Wanted, items: Sequence[Received | PoppedRecord]) -> list[bytes]:
         """Return the messages of the reply."""
         name = wanted.topic.encode()
         first = items[0]
         if (
-            not isinstance(first, Popped)
+            not isinstance(first, PoppedRecord)
             or len(items) > _ROWS_MAX
             or len(name) > _TOPIC_BYTES_MAX
             or not name.isascii()
@@ -76,7 +76,7 @@ class Deliveries:
         texts: list[bytes] = []
         place = len(name)
         for item in items:
-            assert isinstance(item, Popped), "all items are of one reply"
+            assert isinstance(item, PoppedRecord), "all items are of one reply"
             handle = item.receipt_text.encode()
             body = item.position + 88
             digest = hashlib.md5(view[body : body + item.body_size], usedforsecurity=False)

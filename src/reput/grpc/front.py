@@ -33,7 +33,7 @@ from reput.grpc.deliveries import Deliveries
 from reput.grpc.encodings import readable
 from reput.grpc.fast_calls import FastCalls
 from reput.grpc.receiving import Received, Wanted
-from reput.grpc.records import Popped
+from reput.grpc.records import PoppedRecord
 from reput.grpc.sending import SEND_MS, Sender
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.telemetry import Answers, Stream
@@ -398,7 +398,7 @@ class Front:
         task.add_done_callback(self._giving_back.discard)
 
     async def _give_back(
-        self, client: Client, wanted: Wanted, popping: "asyncio.Future[Sequence[Received | Popped]]"
+        self, client: Client, wanted: Wanted, popping: "asyncio.Future[Sequence[Received | PoppedRecord]]"
     ) -> None:
         """Make messages visible again that were popped for a call that has ended."""
         try:

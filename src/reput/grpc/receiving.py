@@ -34,7 +34,7 @@ from reput.grpc.backend import GroupFacts, UnknownBroker
 from reput.grpc.caller import EARLY_MS, Caller
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
-from reput.grpc.records import Popped, popped
+from reput.grpc.records import PoppedRecord, popped
 from reput.grpc.renewal import MARGIN_MS, Held
 from reput.grpc.statuses import Code, StatusError
 
@@ -143,7 +143,7 @@ def milliseconds(duration: dict[str, int] | None) -> int:
     return 0 if duration is None else protobuf.duration_ms(duration)
 
 
-async def pop(client: Client, wanted: Wanted, clock: Clock) -> Sequence[Received | Popped]:
+async def pop(client: Client, wanted: Wanted, clock: Clock) -> Sequence[Received | PoppedRecord]:
     """Pop messages; none if there were none in time.
 
     Raises:
@@ -199,12 +199,12 @@ def _received(
 
 
 def split(
-    received: Sequence[Received | Popped], wanted: Wanted
-) -> tuple[list[Received | Popped], list[Received | Popped], list[Received | Popped]]:
+    received: Sequence[Received | PoppedRecord], wanted: Wanted
+) -> tuple[list[Received | PoppedRecord], list[Received | PoppedRecord], list[Received | PoppedRecord]]:
     """Return messages to deliver, those with other tags, and those with too many attempts."""
-    delivered: list[Received | Popped] = []
-    unwanted: list[Received | Popped] = []
-    dead: list[Received | Popped] = []
+    delivered: list[Received | PoppedRecord] = []
+    unwanted: list[Received | PoppedRecord] = []
+    dead: list[Received | PoppedRecord] = []
     for item in received:
         if wanted.subscription.tag_set and item.tags not in wanted.subscription.tag_set:
             unwanted.append(item)

@@ -1,4 +1,4 @@
-"""Popped records as they are in a reply, which are not decoded unless somebody looks at them.
+"""PoppedRecord records as they are in a reply, which are not decoded unless somebody looks at them.
 
 Most messages go from the record to the client as bytes (``deliveries``).
 """
@@ -21,7 +21,7 @@ _ODD_FLAGS = 0x31
 _TAGS = props.TAGS.encode() + b"\1"
 
 
-class Popped(NamedTuple):
+class PoppedRecord(NamedTuple):
     """A record that was popped, of the topic itself."""
 
     data: bytes
@@ -60,7 +60,7 @@ class Popped(NamedTuple):
 
 def popped(
     body: bytes, reply: PopMessageReplyHeader, handles: ReplyHandles, broker_name: str
-) -> list[Popped] | None:
+) -> list[PoppedRecord] | None:
     """Return the records of a reply; None if they may be of retry topics, ordered, or odd."""
     if handles.kinds != {pop_codec.NORMAL} or reply.order_count_info:
         return None
@@ -80,6 +80,6 @@ def popped(
             handle = str(handles.of(pop_codec.NORMAL, queue_id, queue_offset, None))
             prefix = prefixes[queue_id] = handle[: -len(f"{queue_offset}")]
         text = f"{prefix}{queue_offset} {physical_offset}"
-        found.append(Popped(data, position, body_size, text, consumed + 1, due_ms))
+        found.append(PoppedRecord(data, position, body_size, text, consumed + 1, due_ms))
         position += size
     return found
