@@ -54,7 +54,12 @@ def create_group(target: Target, name: str) -> None:
 @contextlib.contextmanager
 def _ours(folder: Path) -> Iterator[Target]:
     grpc_port = broker_targets.free_port(1)
-    settings = {**broker_targets.OFFICIAL, "grpcServerPort": grpc_port}
+    settings = {
+        **broker_targets.OFFICIAL,
+        "grpcServerPort": grpc_port,
+        "reputConnectionsMax": 30_000,  # all clients have one address here
+        "reputConnectionsPerAddressMax": 30_000,
+    }
     with broker_targets.ours(folder, settings) as broker:
         address = f"127.0.0.1:{grpc_port}"
         yield Target(OURS, address, broker.namesrv, broker.pid, broker.start_s)

@@ -40,7 +40,7 @@ from reput.remoting.http2.grpc import Call, GrpcConnection
 from reput.remoting.pipe import Pipe
 from reput.store.config_tables import TopicConfig
 
-_TOPICS_MAX = 16
+_TOPICS_MAX = 64
 """Topics that are known at a time; and pairs of topic and group."""
 _OPAQUE_END = 1 << 30
 _TYPES = ("NORMAL", "MIXED")
@@ -70,7 +70,7 @@ class Asked:
     """A request whose reply is not simply a success, or comes later."""
 
     call: Call
-    client: Client
+    known: "FastClient"
     is_ack: bool
     message_id: str
     group: str = ""
@@ -121,13 +121,13 @@ class FastCalls:
         if not self._learn_client(call, client) or topic_name in self._topics:
             return
         topic = self._broker.parts.topics.get(topic_name)
-        if topic is None or not topic_name.isascii() or len(self._topics) == _TOPICS_MAX:
-            self._topics.clear()
-            self._set_topics()
-        elif local.message_type(topic) in _TYPES:
-            name = np.frombuffer(topic_name.encode() + bytes(16), np.uint8)
-            self._topics[topic_name] = topic, name
-            self._set_topics()
+        if topic is None or local.message_type(topic) not in _TYPES or not topic_name.isascii():
+            return
+        if len(self._topics) == _TOPICS_MAX:
+            del self._topics[next(iter(self._topics))]
+        name = np.frombuffer(topic_name.encode() + bytes(16), np.uint8)
+        self._topics[topic_name] = topic, name
+        self._set_topics()
 
     def _learn_ack(self, call: Call, client: Client, topic_name: str, group: str) -> None:
         pair = topic_name, group
@@ -136,7 +136,7 @@ class FastCalls:
         if not topic_name.isascii() or not group.isascii():
             return
         if len(self._pairs) == _TOPICS_MAX:
-            self._pairs.clear()
+            del self._pairs[next(iter(self._pairs))]
         self._pairs[pair] = np.frombuffer((topic_name + group).encode() + bytes(16), np.uint8)
         table: list[int] = []
         for (topic, name), text in self._pairs.items():
@@ -149,6 +149,7 @@ class FastCalls:
         connection = call.connection
         known = connection.fast
         if known is None or known.client is not client:
+            self.lost(connection)
             is_plain = client.client_id.isascii() and client.client_id.isprintable()
             connection.fast = known = FastClient(client) if is_plain else None
         return known is not None
@@ -180,10 +181,16 @@ class FastCalls:
         if known is None or self._broker.parts.access is not None or connection.is_ending:
             return
         if not self._clients.has(known.client):
-            connection.fast = None
+            self.lost(connection)
             return
         block[words.CLIENT] = address_of(known.client_id)
         block[words.CLIENT_SIZE] = known.id_size
+
+    def lost(self, connection: GrpcConnection) -> None:
+        """Forget the client of a connection."""
+        known, connection.fast = connection.fast, None
+        if known is not None and known.pipe is not None:
+            known.pipe.close()
 
     def serve(self, connection: GrpcConnection, reader: CallReader, count: int) -> list[Row]:
         """Serve rows; return those that are not served."""
@@ -193,7 +200,9 @@ class FastCalls:
             return reader.rows(count)
         pipe = known.pipe
         if pipe is None or pipe.is_closing():
-            pipe = known.pipe = self._open(known.client)
+            pipe = known.pipe = self._broker.open_pipe(
+                known.client.address, self._take_late, functools.partial(self._lose_late, known)
+            )
         self._check_topics()
         if not pipe.is_ready:
             return reader.rows(count)
@@ -222,7 +231,6 @@ class FastCalls:
         self._opaque = (opaque + ROWS_MAX) % _OPAQUE_END
         client.seen_ms = self._clock.monotonic_ms()
         replies = pipe.exchange(reader.frames())
-        # Other connections may have used the block meanwhile, but for the rows.
         headers, trailers = map(_memory, blocks)
         data = np.frombuffer(replies or b"\0", np.uint8)
         block[words.REPLIES], block[words.REPLIES_SIZE] = address_of(data), len(replies)
@@ -246,7 +254,7 @@ class FastCalls:
             for number, row in enumerate(rows):
                 if row[words.ROW_STATE] == words.STATE_ASKED:
                     reply = by_opaque.get(number)
-                    self._answer_other(connection, reader, row, client, opaque + number, reply)
+                    self._answer_other(connection, reader, row, known, opaque + number, reply)
         return [row for row in rows if row[words.ROW_STATE] == words.STATE_NEW]
 
     # Messages that are renewed ------------------------------------------------------------------
@@ -279,7 +287,7 @@ class FastCalls:
         connection: GrpcConnection,
         reader: CallReader,
         row: Row,
-        client: Client,
+        known: FastClient,
         opaque: int,
         reply: Command | None,
     ) -> None:
@@ -293,16 +301,13 @@ class FastCalls:
         call = connection.begin_waiting(reader, row)
         if call is None:
             return
-        asked = Asked(call, client, is_ack, message_id, group, handle)
+        asked = Asked(call, known, is_ack, message_id, group, handle)
         if reply is not None:
             self._answer(asked, reply)
         else:
             self._late[opaque] = asked
 
     # Replies that come later --------------------------------------------------------------------
-
-    def _open(self, client: Client) -> Pipe:
-        return self._broker.open_pipe(client.address, self._take_late, self._lose_late)
 
     def _take_late(self, data: bytes) -> None:
         for reply in _commands(data):
@@ -315,7 +320,7 @@ class FastCalls:
         if asked.is_ack:
             try:
                 statuses.check(reply, of_receipt=True)
-                asked.client.renewals.drop(asked.group, asked.handle)
+                asked.known.client.renewals.drop(asked.group, asked.handle)
                 status: dict[str, Any] = statuses.OK
             except StatusError as error:
                 status = statuses.of_error(error)
@@ -336,11 +341,12 @@ class FastCalls:
         answer = {"status": statuses.of_entries([entry]), "entries": [entry]}
         asked.call.reply(protobuf.encode(method.reply, answer))
 
-    def _lose_late(self) -> None:
-        """Answer the requests whose connection is closed, of whatever client: the broker stops."""
-        late, self._late = self._late, {}
+    def _lose_late(self, known: FastClient) -> None:
+        """Answer the requests of a client whose connection to the broker is closed."""
+        late = [opaque for opaque, asked in self._late.items() if asked.known is known]
         status = statuses.of_error(ConnectionLost("the broker"))
-        for asked in late.values():
+        for opaque in late:
+            asked = self._late.pop(opaque)
             if asked.is_ack:
                 self._reply(asked, self._ack_entry(asked, status))
             else:

@@ -14,8 +14,9 @@ from reput.grpc.conversion import Receipt
 
 SLACK = 32
 """Bytes after the records that kernels may read."""
-_HEAD = struct.Struct(">i 8x i 4x q q i 8x 8x 8x 8x i 8x i")
-"""Size, queue id, queue offset, physical offset, system flags, times it was consumed, body size."""
+_HEAD = struct.Struct(">ii 4x i 4x q q i 8x 8x 8x 8x i 8x i")
+"""Size, magic, queue id, both offsets, system flags, times it was consumed, size of the body."""
+_FIXED_BYTES = _HEAD.size + 1 + 2
 _ODD_FLAGS = 0x31
 """Compressed, or with hosts of IPv6."""
 _TAGS = props.TAGS.encode() + b"\1"
@@ -64,16 +65,20 @@ def popped(
     """Return the records of a reply; None if they may be of retry topics, ordered, or odd."""
     if handles.kinds != {pop_codec.NORMAL} or reply.order_count_info:
         return None
+    if not reply.start_offset_info:
+        return None  # each message is the start of its own handle
     data = body + bytes(SLACK)
     due_ms = reply.pop_time + reply.invisible_time
     prefixes: dict[int, str] = {}
     found = []
     position, end = 0, len(body)
     while position < end:
-        size, queue_id, queue_offset, physical_offset, flags, consumed, body_size = (
+        size, magic, queue_id, queue_offset, physical_offset, flags, consumed, body_size = (
             _HEAD.unpack_from(data, position)
         )
-        if flags & _ODD_FLAGS or size <= _HEAD.size or position + size > end:
+        if magic != records.MAGIC_V1 or flags & _ODD_FLAGS or position + size > end:
+            return None
+        if not 0 <= body_size <= size - _FIXED_BYTES:
             return None
         prefix = prefixes.get(queue_id)
         if prefix is None:

@@ -75,6 +75,15 @@ class Channel(asyncio.BufferedProtocol):
         fields: Fields that the requests get before they are signed.
     """
 
+    # In the class, as instances of more than 30 attributes have a table of names each.
+    is_proxied = False
+    """True if a proxy has opened the connection: for another client, or for itself."""
+    finds_repeats = False
+    """Whether requests that have a field twice are marked; for owners that check signatures."""
+    _is_counted = False
+    _is_held = False
+    _problem: Exception | None = None
+
     def __init__(
         self,
         owner: Owner,
@@ -91,11 +100,7 @@ class Channel(asyncio.BufferedProtocol):
         self.host = NOWHERE
         """Address of the peer in the form of records."""
         self.local_host = NOWHERE
-        self.is_proxied = False
-        """True if a proxy has opened the connection: for another client, or for itself."""
         self.is_closed = False
-        self.finds_repeats = False
-        """Whether requests that have a field twice are marked; for owners that check signatures."""
         self.active_at = 0.0
         """Time of the latest read or write, in the loop's seconds."""
         self._owner = owner
@@ -111,20 +116,16 @@ class Channel(asyncio.BufferedProtocol):
         """End of its turn, in seconds of ``perf_counter``; 0 if it has just begun."""
         self._waits_for_turn = False
         self._was_checked = False  # in this turn, by ``has_stalled``
-        self._is_counted = False
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._is_stalled = False
-        self._is_held = False
         self._is_flush_due = False
         self.is_writable = True
         """True if the peer keeps up with the writes, according to the transport."""
-        self._can_write = asyncio.Event()
-        self._can_write.set()
+        self._can_write: asyncio.Event | None = None  # made by the first that waits
         self._pending: PendingRequests[asyncio.Future[Command]] = PendingRequests()
         self._timer: asyncio.TimerHandle | None = None
-        self._problem: Exception | None = None
 
     def __repr__(self) -> str:
         """Return the peer's address."""
@@ -161,8 +162,7 @@ class Channel(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail pending requests and release the state; called by the loop."""
         self.is_closed = True
-        self.is_writable = True
-        self._can_write.set()
+        self._set_writable()
         self._out = []
         self._out_bytes = 0
         if self._shared is not None:
@@ -456,14 +456,12 @@ class Channel(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Stop reading while the peer does not read; called by the loop."""
         self.is_writable = False
-        self._can_write.clear()
         if self._shared is not None and self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Resume; called by the loop when the peer reads again."""
-        self.is_writable = True
-        self._can_write.set()
+        self._set_writable()
         if self._shared is not None:
             self._shared.unread.set(self, self.address, 0)
             if self._is_stalled:
@@ -490,7 +488,16 @@ class Channel(asyncio.BufferedProtocol):
 
     async def writable(self) -> None:
         """Wait until the peer reads, or the connection is closed."""
-        await self._can_write.wait()
+        if not self.is_writable:
+            if self._can_write is None:
+                self._can_write = asyncio.Event()
+            await self._can_write.wait()
+
+    def _set_writable(self) -> None:
+        self.is_writable = True
+        if self._can_write is not None:
+            self._can_write.set()
+            self._can_write = None
 
     # Requests ---------------------------------------------------------------------------------
 

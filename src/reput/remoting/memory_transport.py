@@ -32,7 +32,7 @@ class MemoryTransport(asyncio.Transport):
         self._loop = asyncio.get_running_loop()
         self._protocol = protocol
         self._other: MemoryTransport | None = None
-        self._arrived: deque[memoryview] = deque()
+        self._arrived: deque[memoryview] | None = None  # idle connections have none
         self._arrived_bytes = 0
         self._is_due = False
         self._is_reading = True
@@ -74,12 +74,12 @@ class MemoryTransport(asyncio.Transport):
     def abort(self) -> None:
         """Close the connection; what was not delivered is dropped."""
         if self._other is not None:
-            self._other._arrived.clear()
+            self._other._arrived = None
         self.close()
 
     def _lose(self) -> None:
         """Notify the protocol, soon, of the end of the connection."""
-        self._arrived.clear()
+        self._arrived = None
         self._arrived_bytes = 0
         self._loop.call_soon(self._protocol.connection_lost, None)
 
@@ -99,6 +99,8 @@ class MemoryTransport(asyncio.Transport):
         return self._is_reading and not self._is_closing
 
     def _take(self, data: memoryview) -> None:
+        if self._arrived is None:
+            self._arrived = deque()
         self._arrived.append(data)
         self._arrived_bytes += len(data)
         self._deliver_soon()
@@ -125,15 +127,18 @@ class MemoryTransport(asyncio.Transport):
         while self._arrived and self._is_reading and not self._is_closing:
             room = memoryview(self._protocol.get_buffer(-1))
             size = 0
-            while self._arrived and size < len(room):
-                piece = self._arrived.popleft()
+            arrived = self._arrived
+            while arrived and size < len(room):
+                piece = arrived.popleft()
                 part = piece[: len(room) - size]
                 room[size : size + len(part)] = part
                 size += len(part)
                 if len(part) < len(piece):
-                    self._arrived.appendleft(piece[len(part) :])
+                    arrived.appendleft(piece[len(part) :])
             self._arrived_bytes -= size
             self._protocol.buffer_updated(size)
+        if not self._arrived:
+            self._arrived = None
         if self._has_paused_writer and self._arrived_bytes <= HIGH_BYTES // 4:
             self._has_paused_writer = False
             self._tell_writer("resume_writing")

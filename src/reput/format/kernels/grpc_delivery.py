@@ -44,8 +44,9 @@ from reput.format.reserved_properties import RESERVED_PROPERTIES
 MAGIC_V1 = -626843481
 COMPRESSED, HOSTS_V6 = 1, 0x30
 AT_BORN_HOST = 48
+FIXED_BYTES = 88 + 1 + 2
 SPACE, DOT, COLON = map(ord, " .:")
-ROOM_BESIDE = 1024
+ROOM_BESIDE = 2048
 SYSTEM_BYTES_MAX = 16_000
 
 ORDINARY = frozenset((props.TAGS, props.KEYS, props.UNIQ_KEY, "__BORNHOST"))
@@ -258,11 +259,13 @@ def put_message(block, out, record, row):
     if load_i32(record + 4) != MAGIC_V1 or load_i32(record + 36) & HOSTS_V6:
         return 0
     body_size = load_i32(record + 84)
+    if body_size < 0 or body_size > size - FIXED_BYTES:
+        return 0
     body = record + 88
     topic = body + body_size
     pairs = topic + 1 + get_u8(topic) + 2
     pairs_size = load_i16(pairs - 2)
-    if pairs + pairs_size != record + size or pairs_size > SYSTEM_BYTES_MAX:
+    if pairs_size < 0 or pairs_size > SYSTEM_BYTES_MAX or pairs + pairs_size != record + size:
         return 0
     if load_i64(record + 40) < 0 or load_i64(record + 56) < 0 or load_i32(record + 68) < 0:
         return 0
@@ -306,7 +309,8 @@ def grpc_deliver(block, count):
     for _ in range(count):
         record = records + word(row, words.ROW_RECORD)
         end = 0
-        if out + 2 * load_i32(record) + ROOM_BESIDE < limit:
+        # An entry of the user properties takes at most three times the size of its pair.
+        if out + 3 * load_i32(record) + ROOM_BESIDE < limit:
             end = put_message(block, out, record, row)
         set_word(row, words.ROW_BEGIN, out - start)
         if end != 0:

@@ -57,6 +57,16 @@ class GrpcChannel(asyncio.BufferedProtocol):
         buffer: Read buffer, shared by the connections of a server.
     """
 
+    # In the class, as instances of more than 30 attributes have a table of names each.
+    is_proxied = False
+    """True if a proxy has opened the connection."""
+    unfinished_since: float | None = None
+    """Time since which an incomplete frame is kept, in the loop's seconds."""
+    _is_stalled = False  # complete frames are kept, for a later turn
+    _waits_for_turn = False
+    _is_counted = False  # in the budget of unfinished bytes
+    _is_unread_counted = False
+
     def __init__(self, owner: Owner, service: Service, buffer: memoryview) -> None:
         self.peer = ""
         """Address of the peer, ``ip:port``."""
@@ -65,15 +75,11 @@ class GrpcChannel(asyncio.BufferedProtocol):
         self.host = NOWHERE
         """Address of the peer in the form of records."""
         self.local_host = NOWHERE
-        self.is_proxied = False
-        """True if a proxy has opened the connection."""
         self.is_closed = False
         self.is_writable = True
         """True if the peer keeps up with the writes, according to the transport."""
         self.active_at = 0.0
         """Time of the latest call, in the loop's seconds."""
-        self.unfinished_since: float | None = None
-        """Time since which an incomplete frame is kept, in the loop's seconds."""
         self._owner = owner
         self._state = owner.state
         self._loop = asyncio.get_running_loop()
@@ -83,10 +89,6 @@ class GrpcChannel(asyncio.BufferedProtocol):
         self._has_begun = False
         self._is_handling = False
         self._is_flush_due = False
-        self._is_stalled = False  # complete frames are kept, for a later turn
-        self._waits_for_turn = False
-        self._is_counted = False  # in the budget of unfinished bytes
-        self._is_unread_counted = False
         self._call_count = 0
         self._turn_at = -1.0
         self._deadline = 0.0

@@ -124,6 +124,9 @@ class FastPath(Protocol):
     def serve(self, connection: "GrpcConnection", reader: CallReader, count: int) -> list[Row]:
         """Serve the rows of a read; return those that are not served."""
 
+    def lost(self, connection: "GrpcConnection") -> None:
+        """Handle the end of a connection."""
+
 
 class Peer(Protocol):
     """The other end of a connection."""
@@ -166,6 +169,17 @@ class GrpcConnection(Http2Connection):
         on_output: Called when there is output outside of ``receive``.
     """
 
+    __slots__ = (
+        "_looked_at",
+        "fast",
+        "peer",
+        "report",
+        "service",
+        "spawn",
+        "timed",
+        "waiting",
+    )
+
     def __init__(
         self,
         service: Service,
@@ -202,6 +216,12 @@ class GrpcConnection(Http2Connection):
         if self.service.fast is None:
             return reader.rows(count)
         return self.service.fast.serve(self, reader, count)
+
+    def lost(self) -> None:
+        """Handle the end of the connection."""
+        if self.service.fast is not None:
+            self.service.fast.lost(self)
+        super().lost()
 
     def reply_blocks(self) -> tuple[bytes, bytes] | None:
         """Return the header blocks before and after a reply; None if they change the table."""
