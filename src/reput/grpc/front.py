@@ -398,7 +398,10 @@ class Front:
         task.add_done_callback(self._giving_back.discard)
 
     async def _give_back(
-        self, client: Client, wanted: Wanted, popping: "asyncio.Future[Sequence[Received | PoppedRecord]]"
+        self,
+        client: Client,
+        wanted: Wanted,
+        popping: "asyncio.Future[Sequence[Received | PoppedRecord]]",
     ) -> None:
         """Make messages visible again that were popped for a call that has ended."""
         try:

@@ -200,7 +200,9 @@ def _received(
 
 def split(
     received: Sequence[Received | PoppedRecord], wanted: Wanted
-) -> tuple[list[Received | PoppedRecord], list[Received | PoppedRecord], list[Received | PoppedRecord]]:
+) -> tuple[
+    list[Received | PoppedRecord], list[Received | PoppedRecord], list[Received | PoppedRecord]
+]:
     """Return messages to deliver, those with other tags, and those with too many attempts."""
     delivered: list[Received | PoppedRecord] = []
     unwanted: list[Received | PoppedRecord] = []

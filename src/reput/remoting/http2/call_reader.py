@@ -11,7 +11,8 @@ share in turn.
 import ctypes
 import functools
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,6 @@ from reput.format.kernels import call_words as words, native
 from reput.format.kernels.library import KernelsUnavailable
 from reput.remoting.http2 import huffman
 from reput.remoting.http2.hpack import STATIC, Decoder, Field
-
-if TYPE_CHECKING:
-    from reput.remoting.http2.connection import Http2Connection
 
 ROWS_MAX = 128
 FIELDS_BYTES = 256 << 10
@@ -159,13 +157,11 @@ class CallReader:
         block[words.CONTROL_FRAMES_MAX] = limits.HTTP2_CONTROL_FRAMES.maximum
         block[words.EMPTY_FRAMES_MAX] = limits.HTTP2_EMPTY_FRAMES.maximum
 
-    def takes(self, connection: "Http2Connection", view: memoryview) -> bool:
-        """Return whether the kernel may read the frames of a connection now."""
-        return view.obj is self.buffer and len(connection.streams) <= _OPEN_MAX
+    def takes(self, streams: Collection[int], view: memoryview) -> bool:
+        """Return whether the kernel may read frames of a connection with these streams now."""
+        return view.obj is self.buffer and len(streams) <= _OPEN_MAX
 
-    def read(
-        self, connection: "Http2Connection", table: HeaderTable, position: int, end: int
-    ) -> int:
+    def read(self, streams: Collection[int], table: HeaderTable, position: int, end: int) -> int:
         """Read frames from a position of the buffer; return the number of rows.
 
         The words of the block have all else: POSITION, HAS_OTHER, and what belongs to the
@@ -175,7 +171,6 @@ class CallReader:
         block[words.POSITION] = position
         block[words.END] = end
         block[words.TABLE] = table.address
-        streams = connection.streams
         block[words.OPEN_COUNT] = len(streams)
         for number, stream_id in enumerate(streams):
             self._open_words[number] = stream_id

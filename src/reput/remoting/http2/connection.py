@@ -312,7 +312,7 @@ class Http2Connection:
 
     def _receive_frames(self, view: memoryview, position: int, end: int) -> int:
         reader = self.reader
-        if reader is not None and self._is_busy() and reader.takes(self, view):
+        if reader is not None and self._is_busy() and reader.takes(self.streams, view):
             position, has_other = self._receive_calls(reader, view, position, end)
             if not has_other:
                 return position
@@ -406,7 +406,7 @@ class Http2Connection:
         block[words.CONTROL_FRAMES] = self._control_frames
         block[words.EMPTY_FRAMES] = self._empty_frames
         self._prepare_rows(reader)
-        count = reader.read(self, table, position, end)
+        count = reader.read(self.streams, table, position, end)
         # The block is used by others from here on.
         begin, position = position, block[words.POSITION]
         has_other = bool(block[words.HAS_OTHER])

@@ -45,7 +45,7 @@ class Reading:
     def read(self, sent: bytes) -> int:
         """Read frames; return the number of rows."""
         self.buffer[: len(sent)] = sent
-        return self.reader.read(self.connection, self.table, 0, len(sent))
+        return self.reader.read(self.connection.streams, self.table, 0, len(sent))
 
     def entries(self) -> list[Field]:
         """Return the entries of the table."""
