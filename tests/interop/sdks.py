@@ -588,7 +588,9 @@ class RustSdk(Sdk):
     def example(self, folder: Path) -> Sequence[str | Path]:
         """Return the command that runs the file ``page[1]`` of a folder."""
         for name in ("Cargo.toml", "Cargo.lock"):
-            shutil.copy(PROGRAMS / "rust" / name, folder)
+            text = (PROGRAMS / "rust" / name).read_text()
+            # With the name of the program it would replace it.
+            (folder / name).write_text(text.replace('name = "program"', 'name = "example"'))
         (folder / "src").mkdir()
         shutil.copy(folder / "main.rs", folder / "src")
         return ["cargo", "run", "-q", "--locked", "--target-dir", self._folder]
