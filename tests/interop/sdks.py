@@ -583,12 +583,14 @@ class RustSdk(Sdk):
 
     def _build(self, folder: Path) -> None:
         cargo = tool("cargo", "install Rust 1.80 or later (https://rustup.rs)")
-        make([cargo, "build", "-q", "--locked", "--target-dir", folder], PROGRAMS / "rust")
+        # In a copy: cargo writes a lock file beside the program.
+        shutil.copytree(PROGRAMS / "rust", folder / "program")
+        make([cargo, "build", "-q", "--target-dir", folder], folder / "program")
 
     def example(self, folder: Path) -> Sequence[str | Path]:
         """Return the command that runs the file ``page[1]`` of a folder."""
         for name in ("Cargo.toml", "Cargo.lock"):
-            text = (PROGRAMS / "rust" / name).read_text()
+            text = (self._folder / "program" / name).read_text()
             # With the name of the program it would replace it.
             (folder / name).write_text(text.replace('name = "program"', 'name = "example"'))
         (folder / "src").mkdir()
