@@ -171,7 +171,7 @@ def _figures(count: int, wall: float, cpu: float, latencies: list[float]) -> dic
 
 
 def receives(target: Target, seconds: float, receivers: int = 4) -> dict[str, float]:
-    """Receive batches and acknowledge each message by a call of its own, as SDKs do.
+    """Receive batches and acknowledge each message by a separate call, as SDKs do.
 
     The backlog is sent before, and is not measured. A group reads from the end of a topic at its
     first receive, so the group begins before.
@@ -199,11 +199,11 @@ def receives(target: Target, seconds: float, receivers: int = 4) -> dict[str, fl
                 method, pieces = client.answered.popleft()
                 replies = messages_of(pieces)
                 if method == "ReceiveMessage":
-                    found = [_ack(group, reply) for reply in replies if reply[:1] == b"\x12"]
-                    acks += found
-                    received += len(found)
-                    empty += not found
-                    receives_due += bool(found)
+                    new_acks = [_ack(group, reply) for reply in replies if reply[:1] == b"\x12"]
+                    acks += new_acks
+                    received += len(new_acks)
+                    empty += not new_acks
+                    receives_due += bool(new_acks)
                 else:
                     acknowledged += 1
                     ack = protobuf.decode(METHODS["AckMessage"].reply, replies[0])
@@ -278,7 +278,7 @@ def _ack(group: str, reply: bytes) -> bytes:
 
 
 def idle_streams(target: Target, count: int, seconds: float) -> dict[str, float]:
-    """Open Telemetry streams of producers, each on a connection of its own."""
+    """Open Telemetry streams of producers, each on a separate connection."""
     before = Usage.of(target.pid)
     clients = []
     try:

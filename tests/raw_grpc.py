@@ -66,11 +66,13 @@ class RawGrpc:
         self._socket.sendall(b"".join(sent))
         while not self._replies.ends.issuperset(stream_ids):
             self._replies.add(self._received())
-        found = []
+        replies = []
         for (name, _), number in zip(calls, stream_ids, strict=True):
             table = METHODS[name].reply
-            found.append([protobuf.decode(table, each) for each in self._replies.messages(number)])
-        return found
+            replies.append(
+                [protobuf.decode(table, each) for each in self._replies.messages(number)]
+            )
+        return replies
 
     def call(self, name: str, **request: Any) -> dict[str, Any]:
         """Make a call; return the one reply."""
@@ -89,10 +91,10 @@ class RawGrpc:
                 break
             position = end
         whole, self._kept = self._kept[:position], self._kept[position:]
-        found = split(whole)
-        for frame in found:
+        received = split(whole)
+        for frame in received:
             if frame.kind == FrameType.SETTINGS and not frame.flags:
                 self._socket.sendall(frames.SETTINGS_ACK)
             if frame.kind == FrameType.PING and not frame.flags:
                 self._socket.sendall(frames.frame(FrameType.PING, Flag.ACK, 0, frame.payload))
-        return found
+        return received

@@ -1,7 +1,7 @@
 """Replies of ReceiveMessage: messages as bytes of gRPC.
 
-A kernel makes them from records (``format.kernels.grpc_delivery``). What it leaves, and what is no
-record any more, is converted one by one.
+A kernel makes them from records (``format.kernels.grpc_delivery``). The others are converted one
+by one.
 """
 
 import ctypes

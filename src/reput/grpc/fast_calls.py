@@ -108,7 +108,7 @@ class FastCalls:
         self._late: dict[int, Asked] = {}
         """Requests whose replies the broker holds back, by their opaques."""
 
-    # What is known ------------------------------------------------------------------------------
+    # Known names ------------------------------------------------------------------------------
 
     def learn(self, call: Call, client: Client, request: dict[str, Any]) -> None:
         """Take the next requests like one that the front has just served with success."""
@@ -193,7 +193,7 @@ class FastCalls:
             known.pipe.close()
 
     def serve(self, connection: GrpcConnection, reader: CallReader, count: int) -> list[Row]:
-        """Serve rows; return those that are not served."""
+        """Serve rows; return the rows that are not served."""
         known: FastClient | None = connection.fast
         blocks = connection.reply_blocks()
         if known is None or blocks is None:
@@ -368,9 +368,9 @@ def _memory(data: bytes) -> Any:
 
 def _commands(data: bytes) -> list[Command]:
     """Return the commands in the bytes of whole frames."""
-    found = []
+    decoded = []
     position = 0
     while (frame := find_frame(data, position, len(data))) is not None:
-        found.append(commands.decode(data[frame[0] : frame[1]]))
+        decoded.append(commands.decode(data[frame[0] : frame[1]]))
         position = frame[1]
-    return found
+    return decoded

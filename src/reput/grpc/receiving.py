@@ -171,9 +171,9 @@ async def pop(client: Client, wanted: Wanted, clock: Clock) -> Sequence[Received
     statuses.check(reply)
     answer = headers.decode(PopMessageReplyHeader, reply.ext_fields)
     handles = ReplyHandles(answer, wanted.broker_name)
-    found = popped(reply.body, answer, handles, wanted.broker_name)
-    if found is not None:
-        return found
+    items = popped(reply.body, answer, handles, wanted.broker_name)
+    if items is not None:
+        return items
     return [_received(message, handles, answer) for message in messages_of(reply.body)]
 
 

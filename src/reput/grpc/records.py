@@ -1,4 +1,4 @@
-"""PoppedRecord records as they are in a reply, which are not decoded unless somebody looks at them.
+"""Popped records as they are in a reply, which are decoded only if they are looked at.
 
 Most messages go from the record to the client as bytes (``deliveries``).
 """
@@ -52,10 +52,10 @@ class PoppedRecord(NamedTuple):
         size = int.from_bytes(self.data[begin - 2 : begin])
         pairs = self.data[begin : begin + size]
         if not pairs.startswith(_TAGS):
-            found = pairs.find(b"\2" + _TAGS)
-            if found < 0:
+            place = pairs.find(b"\2" + _TAGS)
+            if place < 0:
                 return None
-            pairs = pairs[found + 1 :]
+            pairs = pairs[place + 1 :]
         return pairs[len(_TAGS) :].partition(b"\2")[0].decode()
 
 
@@ -66,11 +66,11 @@ def popped(
     if handles.kinds != {pop_codec.NORMAL} or reply.order_count_info:
         return None
     if not reply.start_offset_info:
-        return None  # each message is the start of its own handle
+        return None  # each handle has another start
     data = body + bytes(SLACK)
     due_ms = reply.pop_time + reply.invisible_time
     prefixes: dict[int, str] = {}
-    found = []
+    items = []
     position, end = 0, len(body)
     while position < end:
         size, magic, queue_id, queue_offset, physical_offset, flags, consumed, body_size = (
@@ -85,6 +85,6 @@ def popped(
             handle = str(handles.of(pop_codec.NORMAL, queue_id, queue_offset, None))
             prefix = prefixes[queue_id] = handle[: -len(f"{queue_offset}")]
         text = f"{prefix}{queue_offset} {physical_offset}"
-        found.append(PoppedRecord(data, position, body_size, text, consumed + 1, due_ms))
+        items.append(PoppedRecord(data, position, body_size, text, consumed + 1, due_ms))
         position += size
-    return found
+    return items

@@ -73,17 +73,17 @@ def warm_up(connection: RawGrpc) -> None:
 
 
 def stored(broker: LocalBroker, topic: str) -> dict[str, Any]:
-    """Return what is stored of each message, by its id."""
+    """Return the stored fields of each message, by its id."""
     return {
-        found.properties["UNIQ_KEY"]: (
-            found.stored.body,
-            {k: v for k, v in found.properties.items() if k != "__BORNHOST" or ":" not in v},
-            found.stored.sys_flag,
-            found.stored.born_timestamp,
-            found.stored.flag,
-            found.stored.reconsume_times,
+        received.properties["UNIQ_KEY"]: (
+            received.stored.body,
+            {k: v for k, v in received.properties.items() if k != "__BORNHOST" or ":" not in v},
+            received.stored.sys_flag,
+            received.stored.born_timestamp,
+            received.stored.flag,
+            received.stored.reconsume_times,
         )
-        for found in broker.messages(topic)
+        for received in broker.messages(topic)
     }
 
 
@@ -136,8 +136,10 @@ def test_offsets_are_those_of_the_queues(pair: Pair) -> None:
             reply["entries"][0]["message_id"]: reply["entries"][0].get("offset", 0)
             for (reply,) in connection.calls(*requests)
         }
-        found = {each.properties["UNIQ_KEY"]: each.queue_offset for each in broker.messages(TOPIC)}
-        assert offsets == {key: found[key] for key in offsets}
+        received = {
+            each.properties["UNIQ_KEY"]: each.queue_offset for each in broker.messages(TOPIC)
+        }
+        assert offsets == {key: received[key] for key in offsets}
 
 
 @pytest.mark.parametrize(
@@ -242,13 +244,13 @@ def ack(group: str, topic: str, received: dict[str, Any]) -> tuple[str, dict[str
 
 def all_of(connection: RawGrpc, group: str, topic: str, count: int) -> list[dict[str, Any]]:
     """Receive a number of messages."""
-    found: list[dict[str, Any]] = []
-    while len(found) < count:
+    received: list[dict[str, Any]] = []
+    while len(received) < count:
         (replies,) = connection.calls(receive(group, topic))
         assert replies[0]["status"]["code"] == OK
         assert "delivery_timestamp" in replies[-1]
-        found += [reply["message"] for reply in replies if "message" in reply]
-    return found
+        received += [reply["message"] for reply in replies if "message" in reply]
+    return received
 
 
 def shown(received: dict[str, Any]) -> dict[str, Any]:
@@ -273,11 +275,13 @@ def test_messages_are_delivered_and_acknowledged_as_by_the_front(pair: Pair) -> 
     for broker, connection in zip(pair.brokers, pair.connections, strict=True):
         broker.create_topic(topic)
         connection.calls(*[receive(group, topic)] * 4)  # the group begins at the end
-        for (reply,) in connection.calls(*[("SendMessage", {"messages": [one]}) for one in sent]):
+        for (reply,) in connection.calls(
+            *[("SendMessage", {"messages": [first]}) for first in sent]
+        ):
             assert reply["status"]["code"] == OK
-        found = all_of(connection, group, topic, len(sent))
-        results.append({each["system_properties"]["message_id"]: shown(each) for each in found})
-        acks = [ack(group, topic, each) for each in found]
+        received = all_of(connection, group, topic, len(sent))
+        results.append({each["system_properties"]["message_id"]: shown(each) for each in received})
+        acks = [ack(group, topic, each) for each in received]
         for _ in range(2):  # the second time by the fast path; an ack may be repeated
             for (_, request), (reply,) in zip(acks, connection.calls(*acks), strict=True):
                 assert reply["status"] == {"code": OK, "message": "OK"}
@@ -299,8 +303,8 @@ def test_odd_acks_have_the_answers_of_the_front(pair: Pair) -> None:
         broker.create_topic(topic)
         connection.calls(*[receive(group, topic)] * 4)
         connection.call("SendMessage", messages=[message(topic)])
-        (one,) = all_of(connection, group, topic, 1)
-        name, request = ack(group, topic, one)
+        (first,) = all_of(connection, group, topic, 1)
+        name, request = ack(group, topic, first)
         handle = request["entries"][0]["receipt_handle"]
         connection.calls(*[(name, request)] * 4)
         odd = [

@@ -1,8 +1,8 @@
 """Kernels: turn the requests of rows into requests to a broker, and its replies into replies.
 
 ``grpc_requests`` looks at the rows of ``read_calls`` that may be fast: SendMessage (``grpc_sends``)
-and AckMessage (``grpc_acks``). ``grpc_replies`` writes the replies to those that simply succeeded.
-All others are left to the front, row by row.
+and AckMessage (``grpc_acks``). ``grpc_replies`` writes the replies to requests that succeeded. All
+others are left to the front, row by row.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs

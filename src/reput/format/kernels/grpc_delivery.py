@@ -7,8 +7,8 @@ of it (``reput.grpc.conversion.incoming``).
 
 * Records of the first form, with hosts of IPv4. Text is visible ASCII.
 * The properties TAGS, KEYS, UNIQ_KEY, ``__BORNHOST`` and ``__SHARDINGKEY``, each once and not
-  empty; UNIQ_KEY is there. Those of users, and those that users do not see and that say nothing
-  else (``reserved_properties``).
+  empty; UNIQ_KEY is there. Properties of users, and reserved ones with no meaning for a consumer
+  (``reserved_properties``).
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -62,7 +62,7 @@ assert SPEAKING | ORDINARY <= RESERVED_PROPERTIES
 OF_NUMBER = tuple(
     1 if name in SPEAKING else 2 if name in ORDINARY else 0 for name in sorted(RESERVED_PROPERTIES)
 )
-"""By the number of a reserved name: 1 if it is left, 2 if it is a field, 0 if it is hidden."""
+"""Kinds of the reserved names, by number: 1 is left, 2 is a field, 0 is hidden."""
 NUMBER_OF = {name: number for number, name in enumerate(sorted(RESERVED_PROPERTIES))}
 TAGS, KEYS, UNIQUE_KEY, BORN_HOST = (
     NUMBER_OF[name] for name in (props.TAGS, props.KEYS, props.UNIQ_KEY, "__BORNHOST")

@@ -1,8 +1,8 @@
 """Kernels: decode header blocks of HTTP/2 (HPACK), with the table in memory.
 
-``decode`` does the same as ``reput.remoting.http2.hpack.Decoder``, which says what the fields are.
+``decode`` does the same as ``reput.remoting.http2.hpack.Decoder``, which explains the fields.
 It returns 0 for a block that is damaged or unusual, and the table is then as before: the decoder in
-Python says what is wrong. Source: RFC 7541.
+Python names the fault. Source: RFC 7541.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -142,16 +142,16 @@ def insert(table, name, name_size, value_size):
         evict(table, bytes_max - size)
         if size > bytes_max:
             return True
-    at = word(table, T_END)
-    if at + name_size + value_size > DATA_BYTES:
+    position = word(table, T_END)
+    if position + name_size + value_size > DATA_BYTES:
         return False
-    copy(table + DATA + at, name, name_size + value_size)
+    copy(table + DATA + position, name, name_size + value_size)
     inserted = word(table, T_INSERTED)
-    set_word(table, T_SLOTS + (inserted & SLOT_MASK), at << 32 | name_size << 16 | value_size)
+    set_word(table, T_SLOTS + (inserted & SLOT_MASK), position << 32 | name_size << 16 | value_size)
     set_word(table, T_INSERTED, inserted + 1)
     set_word(table, T_COUNT, word(table, T_COUNT) + 1)
     set_word(table, T_BYTES, word(table, T_BYTES) + size)
-    set_word(table, T_END, at + name_size + value_size)
+    set_word(table, T_END, position + name_size + value_size)
     return True
 
 
@@ -159,16 +159,16 @@ def insert(table, name, name_size, value_size):
 def compact(table, room):
     """Move the bytes of all entries to the beginning, through ``room``."""
     count, inserted = word(table, T_COUNT), word(table, T_INSERTED)
-    at = 0
+    position = 0
     for number in range(count, 0, -1):  # the oldest first
         slot = T_SLOTS + (inserted - number & SLOT_MASK)
         entry = word(table, slot)
         size = (entry >> 16 & 0xFFFF) + (entry & 0xFFFF)
-        copy(room + at, table + DATA + (entry >> 32), size)
-        set_word(table, slot, at << 32 | entry & 0xFFFFFFFF)
-        at += size
-    copy(table + DATA, room, at)
-    set_word(table, T_END, at)
+        copy(room + position, table + DATA + (entry >> 32), size)
+        set_word(table, slot, position << 32 | entry & 0xFFFFFFFF)
+        position += size
+    copy(table + DATA, room, position)
+    set_word(table, T_END, position)
 
 
 @njit(**COMPILE_OPTIONS)

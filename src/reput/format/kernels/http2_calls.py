@@ -1,7 +1,7 @@
 """Kernel: read the frames of a gRPC connection into rows, one for each request.
 
 It acknowledges PINGs, counts windows, decodes header blocks (``hpack``), and finds the data of each
-request. It stops in front of any frame that it does not handle, with nothing of it done: the caller
+request. It stops before any frame that it does not handle, with nothing of it done: the caller
 handles it (``reput.remoting.http2.connection``), and must make the requests of the rows first.
 
 **What it handles**; a frame of any other form is left to the caller:

@@ -11,7 +11,7 @@ share in turn.
 import ctypes
 import functools
 import struct
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -157,11 +157,13 @@ class CallReader:
         block[words.CONTROL_FRAMES_MAX] = limits.HTTP2_CONTROL_FRAMES.maximum
         block[words.EMPTY_FRAMES_MAX] = limits.HTTP2_EMPTY_FRAMES.maximum
 
-    def takes(self, streams: Collection[int], view: memoryview) -> bool:
-        """Return whether the kernel may read frames of a connection with these streams now."""
-        return view.obj is self.buffer and len(streams) <= _OPEN_MAX
+    def takes(self, view: memoryview, stream_count: int) -> bool:
+        """Return whether the kernel may read from a view, with a number of open streams."""
+        return view.obj is self.buffer and stream_count <= _OPEN_MAX
 
-    def read(self, streams: Collection[int], table: HeaderTable, position: int, end: int) -> int:
+    def read(
+        self, streams: Mapping[int, object], table: HeaderTable, position: int, end: int
+    ) -> int:
         """Read frames from a position of the buffer; return the number of rows.
 
         The words of the block have all else: POSITION, HAS_OTHER, and what belongs to the

@@ -312,7 +312,7 @@ class Http2Connection:
 
     def _receive_frames(self, view: memoryview, position: int, end: int) -> int:
         reader = self.reader
-        if reader is not None and self._is_busy() and reader.takes(self.streams, view):
+        if reader is not None and self._is_busy() and reader.takes(view, len(self.streams)):
             position, has_other = self._receive_calls(reader, view, position, end)
             if not has_other:
                 return position
@@ -428,7 +428,7 @@ class Http2Connection:
         reader.block[words.CLIENT] = 0
 
     def _serve_rows(self, reader: CallReader, count: int) -> list[Row]:
-        """Serve rows at once; return those that are not served."""
+        """Serve rows at once; return the rows that are not served."""
         return reader.rows(count)
 
     def _begin_row(self, reader: CallReader, row: Row, view: memoryview) -> None:

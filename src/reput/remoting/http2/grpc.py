@@ -122,7 +122,7 @@ class FastPath(Protocol):
         """Set the words of the reader that decide which rows may be served."""
 
     def serve(self, connection: "GrpcConnection", reader: CallReader, count: int) -> list[Row]:
-        """Serve the rows of a read; return those that are not served."""
+        """Serve the rows of a read; return the rows that are not served."""
 
     def lost(self, connection: "GrpcConnection") -> None:
         """Handle the end of a connection."""

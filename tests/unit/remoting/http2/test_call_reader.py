@@ -1,16 +1,14 @@
 """The kernel that reads frames: the decoder of header blocks in Python is its reference."""
 
-from typing import cast
-
 import pytest
 from hypothesis import given, strategies as st
 
-from http2_peer import Http2Peer, data, ping
+from http2_peer import data, ping
 from reput.errors import Http2Error
 from reput.format.kernels import call_words as words
 from reput.remoting.http2 import frames
 from reput.remoting.http2.call_reader import CallReader, HeaderTable, has_kernels
-from reput.remoting.http2.connection import CONNECTION_WINDOW, Http2Connection
+from reput.remoting.http2.connection import CONNECTION_WINDOW
 from reput.remoting.http2.frames import Flag, FrameType
 from reput.remoting.http2.hpack import Decoder, Field, encode_integer
 
@@ -29,7 +27,6 @@ class Reading:
         self.table = HeaderTable()
         self.decoder = Decoder()
         self.table.take(self.decoder)
-        self.connection = cast(Http2Connection, Http2Peer(hello=b"").connection)
         self._client = bytearray(client + bytes(16))
         block = self.reader.block
         block[words.RECEIVE_WINDOW] = block[words.RECEIVE_WINDOW_MAX] = CONNECTION_WINDOW
@@ -45,7 +42,7 @@ class Reading:
     def read(self, sent: bytes) -> int:
         """Read frames; return the number of rows."""
         self.buffer[: len(sent)] = sent
-        return self.reader.read(self.connection.streams, self.table, 0, len(sent))
+        return self.reader.read({}, self.table, 0, len(sent))
 
     def entries(self) -> list[Field]:
         """Return the entries of the table."""
@@ -193,9 +190,9 @@ def test_frames_become_rows() -> None:
     )  # fmt: skip
     assert reading.read(sent) == 3
     first, second, third = reading.reader.rows(3)
-    found = [bytes(reading.buffer[row[words.ROW_DATA] : row[words.ROW_DATA_END]]) for row in
+    bodies = [bytes(reading.buffer[row[words.ROW_DATA] : row[words.ROW_DATA_END]]) for row in
              (first, second)]  # fmt: skip
-    assert found == [b"one", b"three"]
+    assert bodies == [b"one", b"three"]
     assert [row[words.ROW_IS_ENDED] for row in (first, second, third)] == [1, 1, 0]
     assert third[words.ROW_DATA] == -1
     assert reading.reader.out() == ping(flags=Flag.ACK)
