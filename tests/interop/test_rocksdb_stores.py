@@ -49,7 +49,7 @@ def test_tables_in_rocksdb_are_refused_until_they_are_exported(
     with ReputCluster(folder) as ours:
         send(java, ours.namesrv, b"after")
         with java.push_consumer(ours.namesrv, GROUP, TOPIC) as consumer:
-            # The group goes on after what it has consumed.
+            # The group continues after the consumed messages.
             assert [message.body for message in consumer.take(1)] == [b"after"]
 
 

@@ -104,9 +104,10 @@ def drain(
 ) -> View:
     """Take a broker out of the cluster: no new messages, wait until all are consumed, stop it.
 
-    Producers use other brokers within 30 s; consumers go on. Messages that no group reads stay in
-    the store. Ctrl-C ends only the waiting; `reput cluster write-permission BROKER on` undoes it.
-    The exit code is 1 if something remains after --limit. Without --yes it only shows what remains.
+    Producers use other brokers within 30 s; consumers are not affected. Messages that no group
+    reads stay in the store. Ctrl-C ends only the waiting; `reput cluster write-permission BROKER
+    on` undoes it. The exit code is 1 if something remains after --limit. Without --yes it only
+    shows what remains.
     """
     groups = frozenset(ignored or ())
 

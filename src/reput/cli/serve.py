@@ -117,7 +117,7 @@ def _up(arguments: Sequence[str]) -> int:
         "--brokers",
         type=int,
         metavar="N",
-        help="start N brokers, each in a process and on a core of its own (one, in this process)",
+        help="start N brokers, each in a process, on a separate core (one, in this process)",
     )
     _add_several(parser, "--brokers")
     parser.add_argument(
@@ -283,7 +283,7 @@ def _broker(arguments: Sequence[str]) -> int:
         "--count",
         type=int,
         metavar="N",
-        help="start N brokers, NAME-0 to NAME-(N-1), each in a process and on a core of its own: "
+        help="start N brokers, NAME-0 to NAME-(N-1), each in a process, on a separate core: "
         "ports + 10 i, stores in the folders 0 to N-1 of storePathRootDir",
     )
     _add_several(parser, "--count")

@@ -28,7 +28,7 @@ WAIT_S = 60
 
 @pytest.fixture
 def rocketmq() -> Iterator[LocalBroker]:
-    """A broker of its own: what other tests have left would be waited for."""
+    """A separate broker: messages of other tests would be waited for."""
     with LocalBroker() as broker:
         yield broker
 

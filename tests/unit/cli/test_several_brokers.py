@@ -208,12 +208,12 @@ def test_brokers_of_a_broker_conf(parents: list[Parent], tmp_path: Path) -> None
         f"storePathRootDir={tmp_path}/stores\nmappedFileSizeCommitLog=8388608\n"
         f"metricsExporterType=PROM\nmetricsPromExporterPort={exporter}\n"
     )
-    one = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-m", "reput", "broker", "-c", str(conf), "--count", "65"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert one.returncode == 2
-    assert one.stderr.endswith("reput: option '--count' is 65; allowed: 1 to 64\n")
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("reput: option '--count' is 65; allowed: 1 to 64\n")
     parents.append(
         Parent(
             tmp_path, "broker", "-c", str(conf), "--count", "2", "--no-pin",

@@ -22,7 +22,7 @@ def settings_of(root: Path, **given: Any) -> tuple[BrokerSettings, dict[str, str
     return load(texts, environment={}), texts
 
 
-def plan_of(root: Path, count: int, **given: Any) -> list[planning.Member]:
+def plan_of(root: Path, count: int, **given: Any) -> list[planning.BrokerPlan]:
     settings, texts = settings_of(root, **given)
     return planning.members(settings, texts, count)
 

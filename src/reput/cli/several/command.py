@@ -16,7 +16,7 @@ from reput import config as config_files
 from reput.cli import serving, up_for_tests
 from reput.cli.server_texts import join_address, own_address
 from reput.cli.several import plan as planning
-from reput.cli.several.plan import Member
+from reput.cli.several.plan import BrokerPlan
 from reput.cli.several.supervisor import Supervised
 from reput.errors import InvalidOption
 
@@ -275,7 +275,7 @@ def _cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-def _environment(members: Sequence[Member]) -> dict[str, str]:
+def _environment(members: Sequence[BrokerPlan]) -> dict[str, str]:
     """Return the environment of the processes, without settings that each has for itself."""
     own = {key for member in members for key in member.own}
     variables = {
@@ -332,7 +332,7 @@ def _monitors(loaded: "BrokerSettings", brokers: Sequence[Supervised]) -> Iterat
         yield Monitor(brokers, host, port, page=ROCKETMQ), "metricsPromExporterPort in broker.conf"
 
 
-# --- what is printed ----------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -391,10 +391,10 @@ def _addresses(
 
 def _lines(brokers: Sequence[Supervised], name_servers: str) -> str:
     """Return a line for each broker, as brokers print it themselves."""
-    at = f" and name server is {name_servers}" if name_servers else ""
+    address = f" and name server is {name_servers}" if name_servers else ""
     return "\n".join(
         f"The broker[{broker.member.name}, {broker.child.address}] boot success. "
-        f"serializeType=JSON{at}"
+        f"serializeType=JSON{address}"
         for broker in brokers
     )
 

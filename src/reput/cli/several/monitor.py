@@ -116,7 +116,7 @@ class Monitor:
         return HttpAnswer(status, _JSON, json.dumps(text, indent=2).encode() + b"\n")
 
     async def _ask(self, target: str, timeout_s: float) -> dict[str, _Reply | None]:
-        """Return the reply of each broker; None of those that do not answer."""
+        """Return the reply of each broker; None if one does not answer."""
         replies = await asyncio.gather(
             *(_get(str(broker.socket), target, timeout_s) for broker in self._brokers)
         )

@@ -1,8 +1,8 @@
 """Names, ports, stores and cores of several brokers, from the settings of one.
 
 Broker i of ``broker-a`` is ``broker-a-i``. Its ports are those of broker.conf + 10 i; its store is
-the folder i of ``storePathRootDir``, or entry i of a list. There it has a broker.conf of its own,
-which is kept: what has changed in the common broker.conf since the last start is changed there too,
+the folder i of ``storePathRootDir``, or entry i of a list. There is its broker.conf, which is
+kept: what has changed in the common broker.conf since the last start is changed there too,
 and what was changed there at run time stays.
 """
 
@@ -33,7 +33,7 @@ _FOLDER_KEYS = ("storePathCommitLog", "readOnlyCommitLogStorePaths")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BrokerPlan:
     """A broker of several, before its start."""
 
     name: str
@@ -57,7 +57,7 @@ def members(
     stores: Sequence[str] = (),
     cores: Sequence[int] = (),
     option: str = "--count",
-) -> list[Member]:
+) -> list[BrokerPlan]:
     """Return the brokers of some common settings.
 
     Args:
@@ -80,7 +80,7 @@ def members(
         raise InvalidOption("--stores", ",".join(stores), f"{count} different folders")
     folders = folders or [f"{root}/{number}" for number in range(count)]
     plan = [
-        Member(
+        BrokerPlan(
             f"{settings.broker.broker_name}-{number}",
             Path(folder),
             {
@@ -125,7 +125,7 @@ def _ports(settings: BrokerSettings, number: int) -> dict[str, str]:
     return {"listenPort": "0", **own}
 
 
-def _check_ports(settings: BrokerSettings, plan: Sequence[Member], option: str) -> None:
+def _check_ports(settings: BrokerSettings, plan: Sequence[BrokerPlan], option: str) -> None:
     """Refuse ports that two servers would have, or that do not exist. Raises ``InvalidOption``."""
     owners: dict[int, str] = {}
     for port, owner in _used_ports(settings, plan):
@@ -138,7 +138,7 @@ def _check_ports(settings: BrokerSettings, plan: Sequence[Member], option: str) 
             owners[port] = owner
 
 
-def _used_ports(settings: BrokerSettings, plan: Sequence[Member]) -> Iterator[tuple[int, str]]:
+def _used_ports(settings: BrokerSettings, plan: Sequence[BrokerPlan]) -> Iterator[tuple[int, str]]:
     broker = settings.broker
     yield broker.metrics_port, "metricsPort"
     if broker.exports_metrics:
@@ -157,7 +157,7 @@ def _used_ports(settings: BrokerSettings, plan: Sequence[Member]) -> Iterator[tu
 # --- files --------------------------------------------------------------------------------------
 
 
-def check_stores(root: str, plan: Sequence[Member]) -> None:
+def check_stores(root: str, plan: Sequence[BrokerPlan]) -> None:
     """Refuse stores of other brokers.
 
     Raises:
@@ -181,7 +181,7 @@ def check_stores(root: str, plan: Sequence[Member]) -> None:
             )
 
 
-def write_confs(plan: Sequence[Member], path: str | None, more: Mapping[str, str]) -> None:
+def write_confs(plan: Sequence[BrokerPlan], path: str | None, more: Mapping[str, str]) -> None:
     """Write the broker.conf of each broker.
 
     Args:
@@ -201,7 +201,7 @@ def write_confs(plan: Sequence[Member], path: str | None, more: Mapping[str, str
         raise CannotServe(f"{error.filename}: {error.strerror}") from None
 
 
-def _write_conf(member: Member, source: str, common: Mapping[str, str]) -> None:
+def _write_conf(member: BrokerPlan, source: str, common: Mapping[str, str]) -> None:
     disk = Disk()
     member.store.mkdir(parents=True, exist_ok=True)
     last = member.store / LAST_COMMON
@@ -223,7 +223,7 @@ def _write_conf(member: Member, source: str, common: Mapping[str, str]) -> None:
 
 
 def warnings(
-    settings: BrokerSettings, plan: Sequence[Member], core_count: int, *, is_pinned: bool
+    settings: BrokerSettings, plan: Sequence[BrokerPlan], core_count: int, *, is_pinned: bool
 ) -> list[str]:
     """Return what an operator should know about several brokers of these settings.
 
@@ -257,7 +257,7 @@ def warnings(
     return texts
 
 
-def _ordered_topics(member: Member) -> Iterator[str]:
+def _ordered_topics(member: BrokerPlan) -> Iterator[str]:
     if not member.store.is_dir():
         return
     try:
@@ -267,7 +267,7 @@ def _ordered_topics(member: Member) -> Iterator[str]:
     yield from (name for name, topic in topics.items() if topic.order)
 
 
-def _left_over(root: str, plan: Sequence[Member]) -> Iterator[str]:
+def _left_over(root: str, plan: Sequence[BrokerPlan]) -> Iterator[str]:
     """Yield a text about each store of an earlier start that none of the brokers has."""
     used = {member.store for member in plan}
     folder = Path(root)

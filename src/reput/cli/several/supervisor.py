@@ -1,6 +1,6 @@
 """Runs the processes of several brokers: starts and restarts them, and passes on their log.
 
-A broker that ends with exit code 0 was stopped by somebody, as after it was drained: it stays so.
+A broker that ends with exit code 0 was stopped, for instance after draining: it stays stopped.
 Any other end is a failure: it is started again, after a second, then after twice as long each time,
 up to a minute; after a minute of service the next delay is a second again.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from reput.cli import log_lines
 from reput.cli.child_broker import ChildBroker
 from reput.cli.server_texts import CannotServe
-from reput.cli.several.plan import Member
+from reput.cli.several.plan import BrokerPlan
 
 FIRST_DELAY_S = 1.0
 DELAY_MAX_S = 60.0
@@ -47,7 +47,11 @@ class Supervised:
     """
 
     def __init__(
-        self, member: Member, options: list[str], socket: Path, environment: Mapping[str, str]
+        self,
+        member: BrokerPlan,
+        options: list[str],
+        socket: Path,
+        environment: Mapping[str, str],
     ) -> None:
         self.member = member
         self.child = ChildBroker(member.name, member.conf)

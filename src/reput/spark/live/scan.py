@@ -36,7 +36,7 @@ _SIDE_BY_SIDE_MIN = 8
 """Minimum number of replies whose records are located together; fewer are faster one by one."""
 _EXPRESSION_BYTES_MAX = 8 * 1024
 PULLED: Final = pa.schema([("records", pa.binary()), ("broker", pa.string())])
-"""Columns of pulled records: whole records, one after the other, and the name of their broker."""
+"""Columns of pulled records: whole consecutive records, and the name of their broker."""
 
 
 class LiveScan:
@@ -167,7 +167,7 @@ class _Selected(NamedTuple):
     """Positions of the selected records."""
 
     def records(self) -> bytes | bytearray:
-        """Return the records, one after the other."""
+        """Return the concatenated records."""
         sizes = self.columns.numbers("store_size")
         if int(sizes.sum(dtype=np.int64)) == len(self.buffer):
             return self.buffer
