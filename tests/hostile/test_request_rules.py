@@ -97,6 +97,18 @@ BROKER: dict[Code, Rule] = {
     Code.BATCH_ACK_MESSAGE: sliced(limits.ACK_BODY_BYTES, limits.ACK_SPAN, limits.ACK_MESSAGES),
     Code.CHANGE_MESSAGE_INVISIBLETIME: constant("two checkpoints", limits.POP_INVISIBLE_MS),
     Code.POP_ROLLBACK: constant("nothing", limits.HEADER_BYTES),
+    Code.POP_LITE_MESSAGE: constant(
+        "32 messages, up to 1,000 queues", limits.LITE_CLIENTS, limits.POP_INVISIBLE_MS, *_HELD
+    ),
+    Code.LITE_SUBSCRIPTION_CTL: sliced(
+        limits.LITE_SUBSCRIPTIONS, limits.LITE_CLIENTS, limits.LITE_TOPIC_LETTERS, *_JSON
+    ),
+    Code.GET_BROKER_LITE_INFO: sliced(limits.TOPICS, limits.GROUPS),
+    Code.GET_PARENT_TOPIC_INFO: sliced(limits.TOPICS, limits.GROUPS),
+    Code.GET_LITE_TOPIC_INFO: constant("the clients of a lite topic", limits.LITE_CLIENTS),
+    Code.GET_LITE_CLIENT_INFO: constant("up to 10,000 names", limits.LITE_SUBSCRIPTIONS),
+    Code.GET_LITE_GROUP_INFO: sliced(limits.LITE_SUBSCRIPTIONS),
+    Code.TRIGGER_LITE_DISPATCH: sliced(limits.LITE_SUBSCRIPTIONS),
     Code.QUERY_ASSIGNMENT: later("when a name server has answered", limits.ASSIGNMENTS_ASKED),
     Code.SET_MESSAGE_REQUEST_MODE: later("when it is saved", limits.REQUEST_MODES, *_JSON),
     Code.GET_ALL_MESSAGE_REQUEST_MODE: constant("one table", limits.REQUEST_MODES),

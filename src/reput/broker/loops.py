@@ -314,7 +314,8 @@ class Loops:
             parts, config = self._parts, self._parts.settings.broker
             parts.members.expire()
             now_ms = parts.clock.monotonic_ms()
-            parts.lite.expire(now_ms - config.lite_subscription_check_timeout_mills)
+            timeout_ms = config.lite_subscription_check_timeout_mills
+            await run_in_slices(parts.lite.expire(now_ms - timeout_ms))
             self._turn("clients")
             await self._wait(CLIENTS_MS)
 

@@ -160,7 +160,6 @@ def _common(host: str, address: str, namesrv: str, path: str | None) -> dict[str
         "brokerName": NAME,
         "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
         "enablePropertyFilter": "true",
-        "enableLmq": "true",
         "enableMultiDispatch": "true",
         "slaveReadEnable": "true",
         **keys_of(path),

@@ -326,7 +326,6 @@ def up(
     defaults: dict[str, object] = {
         "broker_name": "broker-a",
         "enable_property_filter": True,
-        "enable_lmq": True,
         "enable_multi_dispatch": True,
         "mapped_file_size_commit_log": _log_file_bytes(root),
     }

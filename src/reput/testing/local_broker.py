@@ -38,7 +38,6 @@ DEFAULTS: Mapping[str, str] = {
     **SMALL,
     "brokerName": "broker-a",
     "enablePropertyFilter": "true",
-    "enableLmq": "true",
     "enableMultiDispatch": "true",
     "listenPort": "0",
 }

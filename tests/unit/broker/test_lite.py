@@ -31,6 +31,7 @@ from reput.format.headers import (
     PopLiteMessageHeader,
     PopLiteMessageReplyHeader,
 )
+from reput.remoting.time_slices import run_whole
 
 START_MS = 1_790_000_000_000
 MINUTE_MS = 60_000
@@ -44,7 +45,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 async def subject(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
     """Return a broker with the parent P, whose lite topics expire, and the group G."""
-    store = {"enable_lmq": True, "enable_multi_dispatch": True}
+    store = {"enable_multi_dispatch": True}
     async with running(tmp_path, clock=clock, store=store) as subject:
         header = CreateTopicHeader(
             topic="P",
@@ -194,10 +195,10 @@ async def test_a_client_that_is_silent_loses_its_subscriptions(
 ) -> None:
     await change(subject, "PARTIAL_ADD", "a")
     timeout_ms = subject.parts.settings.broker.lite_subscription_check_timeout_mills
-    subject.parts.lite.expire(clock.monotonic_ms() - timeout_ms)
+    run_whole(subject.parts.lite.expire(clock.monotonic_ms() - timeout_ms))
     assert subject.parts.lite.subscriptions.count == 1
     clock.advance(timeout_ms + 1)
-    subject.parts.lite.expire(clock.monotonic_ms() - timeout_ms)
+    run_whole(subject.parts.lite.expire(clock.monotonic_ms() - timeout_ms))
     assert subject.parts.lite.subscriptions.count == 0
 
 

@@ -8,6 +8,7 @@ Source: rocketmq 5.5.0 ``PopLiteMessageProcessor``, ``AckMessageProcessor.ackLit
 """
 
 import heapq
+import itertools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
@@ -22,10 +23,13 @@ from reput.broker.pop.pops import Pops, Wanted
 from reput.format import names
 from reput.format.command import Command
 from reput.remoting.channel import Channel
+from reput.remoting.time_slices import Steps
 from reput.store.interface import BrokerStore
 
 QUEUE_ID = 0
 """Id of a light queue within its name."""
+_QUEUES_MAX = 1_000
+"""Queues that a pop looks at, at most; each takes some microseconds if it is blocked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class PoppedLite:
     """Concatenated records."""
     counts: list[int] = field(default_factory=list)
     """Number of earlier deliveries of each message."""
+    has_more: bool = False
+    """True if there are queues that were not looked at."""
 
 
 @dataclass(slots=True, eq=False)
@@ -127,12 +133,13 @@ class LitePops:
             return popped
         client.polled_ms = now_ms
         waiting = self.subscriptions.waiting_of(client)
-        for queue in list(waiting):
+        for queue in list(itertools.islice(waiting, _QUEUES_MAX)):
             room = wanted.count_max - len(popped.counts)
             if room <= 0:
                 break
             waiting.pop(queue, None)
             self._pop_queue(popped, wanted, queue, room)
+        popped.has_more = bool(waiting)
         return popped
 
     def _pop_queue(self, popped: PoppedLite, wanted: WantedLite, queue: str, room: int) -> None:
@@ -266,10 +273,10 @@ class LitePops:
         """Answer the held pops of a client if there are messages for it."""
         self.held.wake(*self.subscriptions.place_of(client))
 
-    def expire(self, before_ms: int) -> None:
+    def expire(self, before_ms: int) -> Steps[None]:
         """Remove the clients that have named no subscription since then, in monotonic ms."""
         for client in self.subscriptions.expired(before_ms):
-            self.subscriptions.remove(client)
+            yield from self.subscriptions.remove(client)
 
     # Arrivals -----------------------------------------------------------------------------------
 

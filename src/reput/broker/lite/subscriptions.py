@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from reput.errors import RequestRefused
 from reput.format.codes import ResponseCode
 from reput.remoting.channel import Channel
+from reput.remoting.long_replies import LIGHT_CHUNK, chunks
+from reput.remoting.time_slices import Steps
 from reput.store.table_files import SubscriptionGroup
 
 BIND_TOPIC = "lite.bind.topic"
@@ -142,12 +144,14 @@ class LiteSubscriptions:
         client.channel, client.seen_ms = channel, now_ms
         return client
 
-    def remove(self, client: LiteClient) -> None:
-        """Remove a client with its subscriptions; the others of its group get what waits."""
+    def remove(self, client: LiteClient) -> Steps[None]:
+        """Remove a client with its subscriptions."""
         if self._clients.pop(client.client_id, None) is None:
             return
-        for queue in list(client.queues):
-            self.unsubscribe(client, queue)
+        for part in chunks(client.queues, LIGHT_CHUNK):
+            for queue in part:
+                self.unsubscribe(client, queue)
+            yield
         wildcard = self._wildcards.get(client.topic, {}).get(client.group)
         if wildcard is not None:
             wildcard.clients.pop(client.client_id, None)

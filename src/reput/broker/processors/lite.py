@@ -4,6 +4,7 @@ The order of the checks and the codes are those of Java's ``PopLiteMessageProces
 ``LiteSubscriptionCtlProcessor`` and ``LiteManagerProcessor`` of 5.5.0.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -56,7 +57,7 @@ def queue_of(parts: Parts, topic: str, lite_topic: str) -> str:
     if not parts.settings.store.enable_multi_dispatch:
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
-            "this broker has no lite topics: it needs enableLmq=true and enableMultiDispatch=true",
+            "this broker has no lite topics: it needs enableMultiDispatch=true",
         )
     return names.lite_queue(topic, lite_topic)
 
@@ -85,7 +86,7 @@ def pop_lite(parts: Parts, channel: Channel, request: Command) -> Command | None
     )
     _check_reading(parts, wanted, channel.address)
     popped = parts.lite.pop(wanted, parts.clock.now_ms())
-    if popped.counts or left_ms < pop.HELD_MS_MIN:
+    if popped.counts or popped.has_more or left_ms < pop.HELD_MS_MIN:
         return _reply(parts, request, wanted, popped)
     client = parts.lite.subscriptions.client(wanted.client_id)
     place = (wanted.client_id, "") if client is None else parts.lite.subscriptions.place_of(client)
@@ -106,7 +107,7 @@ def retry_held(parts: Parts, held: HeldLitePop, *, is_last: bool = False) -> boo
         pop.check_broker(parts, "pop message is")
         _check_reading(parts, held.wanted, held.channel.address)
         popped = parts.lite.pop(held.wanted, parts.clock.now_ms())
-        if not popped.counts and not is_last:
+        if not (popped.counts or popped.has_more or is_last):
             return None
         return _reply(parts, held.request, held.wanted, popped)
 
@@ -237,7 +238,7 @@ def _change(parts: Parts, channel: Channel, change: LiteSubscription) -> Iterato
     known = registry.client(change.client_id)
     if change.action == "COMPLETE_REMOVE":
         if known is not None:
-            registry.remove(known)
+            yield from registry.remove(known)
         return
     queues = list(dict.fromkeys(_queues(change)))
     if change.action == "PARTIAL_REMOVE":
@@ -270,9 +271,10 @@ def _change(parts: Parts, channel: Channel, change: LiteSubscription) -> Iterato
         parts.lite.add_all(client)
     else:
         if change.action == "COMPLETE_ADD":
-            gone = client.queues.difference(queues)
-            for queue in gone:
-                registry.unsubscribe(client, queue)
+            for part in chunks(client.queues.difference(queues)):
+                for queue in part:
+                    registry.unsubscribe(client, queue)
+                yield
         yield from _add(parts, client, queues, settings, change.offset_option)
     parts.lite.wake(client)
 
@@ -442,7 +444,8 @@ def client_info(parts: Parts, channel: Channel, request: Command) -> Command:
     if settings.topic != header.parent_topic:
         raise _invalid(f"Subscription [{header.group}]-[{header.parent_topic}] not match.")
     client = parts.lite.subscriptions.client(header.client_id)
-    queues = sorted(client.queues) if client is not None else []
+    count = max(0, min(header.max_count, _RETURNED_MAX))
+    queues = client.queues if client is not None else set()
     return _json(
         request,
         {
@@ -452,7 +455,7 @@ def client_info(parts: Parts, channel: Channel, request: Command) -> Command:
             "lastAccessTime": client.polled_ms if client is not None else -1,
             "lastConsumeTime": 0,
             "liteTopicCount": len(queues) if client is not None else -1,
-            "liteTopicSet": queues[: max(0, min(header.max_count, _RETURNED_MAX))],
+            "liteTopicSet": sorted(itertools.islice(queues, count)),
         },
     )
 
@@ -531,7 +534,7 @@ def dispatch_again(parts: Parts, channel: Channel, request: Command) -> LongRepl
     registry = parts.lite.subscriptions
     for client in registry.clients(header.group):
         if header.client_id in (None, "", client.client_id):
-            for part in chunks(sorted(client.queues)):
+            for part in chunks(client.queues):
                 registry.all_wait(client, part)
                 yield
             parts.lite.wake(client)
