@@ -932,7 +932,7 @@ class Broker:
     def connect_here(
         self,
         owner: Owner,
-        buffer: bytearray,
+        buffer: bytearray | memoryview,
         address: tuple[str, int],
         signer: Signer | None = None,
     ) -> Channel:

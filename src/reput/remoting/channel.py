@@ -6,6 +6,7 @@ sides can send requests: a broker also sends requests to its clients.
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -87,7 +88,7 @@ class Channel(asyncio.BufferedProtocol):
     def __init__(
         self,
         owner: Owner,
-        buffer: bytearray,
+        buffer: bytearray | memoryview,
         *,
         shared: ServerState | None = None,
         signer: Signer | None = None,
@@ -575,6 +576,7 @@ class Channel(asyncio.BufferedProtocol):
             self._set_timer(max(deadline, self._loop.time() + _EXPIRE_S))
 
 
+@functools.lru_cache(maxsize=256)  # local ones, and those of clients with several connections
 def address_of(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:
     """Return an address as text, and in the form of records."""
     if not name:

@@ -90,7 +90,7 @@ class RemotingServer:
         self.state = state or ServerState()
         self._service = service
         self._idle_ms = idle_ms
-        self._buffer = bytearray(READ_BYTES) if buffer is None else buffer
+        self._view = memoryview(bytearray(READ_BYTES) if buffer is None else buffer)
         self._server: asyncio.Server | None = None
         self._is_stopping = False
         self._all_closed = asyncio.Event()
@@ -122,7 +122,7 @@ class RemotingServer:
 
     def _protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
-        channel = Channel(self, self._buffer, shared=self.state)
+        channel = Channel(self, self._view, shared=self.state)
         state = self.state
         protocol = channel if state.tls is None else state.tls.protocol(channel)
         if state.proxies is None:
@@ -134,7 +134,7 @@ class RemotingServer:
     def connect_here(
         self,
         owner: Owner,
-        buffer: bytearray,
+        buffer: bytearray | memoryview,
         address: tuple[str, int],
         signer: Signer | None = None,
     ) -> Channel:
@@ -148,7 +148,7 @@ class RemotingServer:
         """
         client = Channel(owner, buffer, signer=signer)
         own_address = (self.host or "127.0.0.1", self.port)
-        join(client, Channel(self, self._buffer, shared=self.state), address, own_address)
+        join(client, Channel(self, self._view, shared=self.state), address, own_address)
         return client
 
     def open_pipe(
@@ -165,7 +165,7 @@ class RemotingServer:
             on_closed: Called when the server has closed the connection.
         """
         own_address = (self.host or "127.0.0.1", self.port)
-        channel = Channel(self, self._buffer, shared=self.state)
+        channel = Channel(self, self._view, shared=self.state)
         return Pipe(channel, address, own_address, on_late, on_closed)
 
     def _use_source(self, channel: Channel, source: ProxySource) -> None:
