@@ -201,8 +201,11 @@ class Front:
     def _telemetry(self, call: Call) -> None:
         set_settings = functools.partial(self._set_settings, call)
         Stream(call, self._caller(call), set_settings, self._answers, self._stream_ended)
+        if self._gate is None:
+            call.headers = _TELEMETRY_HEADERS  # it stays open, and nothing more is needed of them
 
     def _stream_ended(self, client: Client) -> None:
+        self.clients.watch(client)
         if lite.is_lite(client) and client in self.clients:
             self._keep(self._unsubscribe_lite(client))
 
@@ -388,6 +391,7 @@ class Front:
                 client.renewals.add(
                     group_name, wanted.topic, item.receipt_text, item.due_ms, now_ms, call.peer
                 )
+            self.clients.watch(client)
         if self._deliveries is None:
             return [_OK_REPLY, *(deliveries.encode(wanted, item) for item in items)]
         return [_OK_REPLY, *self._deliveries.encode(wanted, items)]
@@ -525,5 +529,10 @@ def _path(name: str) -> str:
     return f"/{SERVICE}/{name}"
 
 
+_TELEMETRY_HEADERS = {b":path": _path("Telemetry").encode()}
+"""Headers of all Telemetry calls, without access control."""
+
+
+@functools.lru_cache(maxsize=256)  # of this side
 def _address(host: Host) -> tuple[str, int]:
     return str(ipaddress.ip_address(host.address)), host.port
