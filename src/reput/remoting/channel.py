@@ -79,6 +79,8 @@ class Channel(asyncio.BufferedProtocol):
     # In the class, as instances of more than 30 attributes have a table of names each.
     is_proxied = False
     """True if a proxy has opened the connection: for another client, or for itself."""
+    is_inner = False
+    """True if the client is a part of this process, which limits its clients itself."""
     finds_repeats = False
     """Whether requests that have a field twice are marked; for owners that check signatures."""
     _is_counted = False
