@@ -15,6 +15,7 @@ import socket
 from collections.abc import AsyncIterator, MutableMapping
 
 SOCKET, WATCHDOG_US, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+STOPPING = "STOPPING"
 FEEDS_PER_TIMEOUT = 3
 """Reports to the watchdog in each of its timeouts."""
 
@@ -69,7 +70,7 @@ class Systemd:
         finally:
             feeding.cancel()
             await asyncio.wait((feeding,))
-            self.report(STOPPING=1, STATUS="stopping")
+            self.report(**{STOPPING: 1, "STATUS": "stopping"})
 
     async def _feed(self) -> None:
         while self._address and self.watchdog_s is not None:
