@@ -359,7 +359,8 @@ class Front:
         group = await self._group(request.get("group", {}), caller)
         await self._topic(request.get("message_queue", {}).get("topic", {}))
         if not settings.subscribes(client.settings, request):
-            client.settings = settings.of_receive(client.settings, request)
+            is_lite = bool(group.lite_parent)
+            client.settings = settings.of_receive(client.settings, request, is_lite=is_lite)
             await self._register(client)
         wanted = receiving.wanted(caller, request, group, self._clock)
         pop = lite.pop if lite.is_lite(client) else receiving.pop
