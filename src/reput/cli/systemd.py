@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, MutableMapping
 
 SOCKET, WATCHDOG_US, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 STOPPING = "STOPPING"
+"""Name of the report of the end."""
 FEEDS_PER_TIMEOUT = 3
 """Reports to the watchdog in each of its timeouts."""
 
@@ -70,7 +71,7 @@ class Systemd:
         finally:
             feeding.cancel()
             await asyncio.wait((feeding,))
-            self.report(**{STOPPING: 1, "STATUS": "stopping"})
+            self.report(STOPPING=1, STATUS="stopping")
 
     async def _feed(self) -> None:
         while self._address and self.watchdog_s is not None:
