@@ -1,0 +1,70 @@
+"""``reput console``: the web console, in the foreground."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reput.cli.options import CONNECTION, Session, command
+from reput.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from reput.client.config import ClientConfig
+
+_DEFAULT_LISTEN = "127.0.0.1:8080"
+
+
+@command(*CONNECTION)
+def console(
+    session: Session,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")
+    ] = _DEFAULT_LISTEN,
+    allow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="operate", help="Let users make changes; without it there are none to make."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Listen on another address than loopback without users, to anybody."
+        ),
+    ] = False,
+    root_path: Annotated[
+        str,
+        typer.Option(metavar="PATH", help="Path under which a proxy serves it, as /mq."),
+    ] = "",
+) -> None:
+    """Serve the web console of a cluster, until Ctrl-C."""
+    from reput.clock import SystemClock
+    from reput.console import access, serving
+    from reput.console.app import Console
+    from reput.console.parts import ConsoleParts
+
+    if allow not in (None, "operate"):
+        raise InvalidOption("--allow", allow, "operate")
+    host, port = _address(listen)
+    root_path = root_path.rstrip("/")
+    if not (insecure or access.is_loopback(host)):
+        allowed = "an address of loopback; any with --insecure"
+        raise InvalidOption("--listen", listen, allowed)
+
+    async def serve(client: "ClientConfig") -> None:
+        parts = ConsoleParts(SystemClock(), client.namesrv_addr, may_operate=allow == "operate")
+        with serving.listen(host, port) as listener:
+            url = serving.url_of(listener, root_path)
+            console = Console(parts, root_path=root_path)
+            await serving.serve(console, listener, lambda: print(f"console: {url}", flush=True))
+
+    session.run(serve)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidOption("--listen", text, "HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+COMMANDS = {"console": console}
