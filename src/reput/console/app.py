@@ -105,7 +105,8 @@ class Console:
             return await self._gate.post(path, await _form(request), request, visitor)
         if visitor.user is None:
             if is_get and not _is_json(request):
-                return RedirectResponse(self._renderer.url("login", to=path), 303)
+                target = _with_query(path, request)
+                return RedirectResponse(self._renderer.url("login", to=target), 303)
             raise RequestFailed(401, "log in, or send the name and password of a user (Basic)")
         if is_get:
             route, names = self._pages.find(path)
@@ -223,10 +224,9 @@ class Console:
     # --- the frame ------------------------------------------------------------------------------
 
     def _frame(self, request: Request, path: str, visitor: Visitor) -> Frame:
-        query = request.url.query
         return Frame(
             root=self._root_path,
-            path=f"{path}?{query}" if query else path,
+            path=_with_query(path, request),
             user=visitor.user,
             has_login=bool(self._parts.accounts),
             may_operate=self._parts.may_operate,
@@ -236,6 +236,10 @@ class Console:
             is_live=False,
             silent={},
         )
+
+
+def _with_query(path: str, request: Request) -> str:
+    return f"{path}?{request.url.query}" if request.url.query else path
 
 
 class _Paths(Generic[_R]):
