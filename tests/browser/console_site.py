@@ -1,4 +1,4 @@
-"""A broker with what pages have to cope with, and consoles in front of it."""
+"""A broker with names and bodies that pages must survive, and consoles of it."""
 
 import asyncio
 import contextlib

@@ -165,7 +165,7 @@ class Browser:
 
     @contextlib.contextmanager
     def navigation(self) -> Iterator[None]:
-        """Wait at the end for the page to which what is inside leads."""
+        """Wait at the end of the block for the page to which it leads."""
         since = len(self.events)
         yield
         self.wait_for("Page.loadEventFired", since)
@@ -198,7 +198,7 @@ class Browser:
     # --- input ------------------------------------------------------------------------------------
 
     def click(self, selector: str) -> None:
-        """Click at the middle of the first element, as a mouse does: what lies above it gets it."""
+        """Click at the middle of the first element, as a mouse does: an element above it gets the click."""
         self.point(selector)
         x, y = self._middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
@@ -257,7 +257,7 @@ class Browser:
     def statuses(self) -> list[int]:
         """Return the statuses of the documents since the page was opened."""
         responses = self.seen("Network.responseReceived")
-        return [one["response"]["status"] for one in responses if one["type"] == "Document"]
+        return [event["response"]["status"] for event in responses if event["type"] == "Document"]
 
     def screenshot(self) -> bytes:
         """Return the window as PNG."""
@@ -274,15 +274,15 @@ class Browser:
         return elapsed
 
     def violations(self, axe: str) -> list[str]:
-        """Return what breaks WCAG 2.2 A and AA, by axe-core.
+        """Return the violations of WCAG 2.2 A and AA, by axe-core.
 
         Args:
             axe: The source of ``axe.min.js``.
         """
         self.ask(f"{axe}; 0")
-        found: list[str] = self.ask(
+        failures: list[str] = self.ask(
             f"axe.run(document, {{runOnly: {json.dumps(_AXE_TAGS)}}}).then(({{violations}}) => "
             "violations.map(({id, help, nodes}) => `${id}: ${help}: ${nodes.map((node) => "
             "node.target + ' ' + node.html.slice(0, 120)).slice(0, 3).join(' | ')}`))"
         )
-        return found
+        return failures

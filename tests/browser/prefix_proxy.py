@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 @contextlib.contextmanager
 def prefix_proxy(url: str, prefix: str) -> Iterator[str]:
-    """Serve what is at a URL below a prefix, and nothing beside it; yield its URL.
+    """Serve the pages of a URL below a prefix, and nothing beside them; yield the new URL.
 
     Args:
         url: URL of the server, which ends with ``/``.

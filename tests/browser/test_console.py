@@ -63,7 +63,7 @@ def log_in(browser: Browser, url: str, name: str = "ann", **options: bool) -> No
 
 
 def assert_quiet(browser: Browser, site_url: str) -> None:
-    """Check that the browser complains about nothing, and asked nobody but the console."""
+    """Check that the browser complains about nothing, and asked the console alone."""
     assert browser.complaints() == []
     assert {urlsplit(url).netloc for url in browser.urls()} == {urlsplit(site_url).netloc}
     assert browser.ask("document.title").endswith("reput console")  # and not "owned"
@@ -156,7 +156,7 @@ def test_a_read_only_console_has_no_changes(browser: Browser, site: Site, path: 
 
 
 def test_every_page_is_in_the_list() -> None:
-    """A new page has to be looked at in a browser, too."""
+    """A new page must be seen in a browser, too."""
     patterns = {"/" + page.partition("?")[0] for page in PAGES}
     assert len(patterns) == len(ROUTES)
 
