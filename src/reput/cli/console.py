@@ -47,10 +47,12 @@ def console(
     ] = None,
 ) -> None:
     """Serve the web console of a cluster, until Ctrl-C."""
+    from reput.client.admin import Admin
     from reput.clock import SystemClock
     from reput.console import access, serving
     from reput.console.app import Console
     from reput.console.audit import AuditLog
+    from reput.console.cluster import Cluster
     from reput.console.parts import ConsoleParts
     from reput.console.users import load
 
@@ -66,17 +68,25 @@ def console(
         raise InvalidOption("--listen", listen, allowed)
 
     async def serve(client: "ClientConfig") -> None:
-        parts = ConsoleParts(
-            SystemClock(),
-            client.namesrv_addr,
-            AuditLog(audit),
-            accounts,
-            may_operate=allow == "operate",
-        )
+        clock = SystemClock()
         with serving.listen(host, port) as listener:
-            url = serving.url_of(listener, root)
-            console = Console(parts, root_path=root)
-            await serving.serve(console, listener, lambda: print(f"console: {url}", flush=True))
+            async with Admin(client=client) as admin:
+                cluster = Cluster.of(admin, clock)
+                parts = ConsoleParts(
+                    clock,
+                    client.namesrv_addr,
+                    cluster,
+                    AuditLog(audit),
+                    accounts,
+                    may_operate=allow == "operate",
+                )
+                url = serving.url_of(listener, root)
+                await serving.serve(
+                    Console(parts, root_path=root),
+                    listener,
+                    cluster.collector.run(),
+                    lambda: print(f"console: {url}", flush=True),
+                )
 
     session.run(serve)
 

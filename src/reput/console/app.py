@@ -13,13 +13,23 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from reput.console import changes, rendering, texts
+from reput.console import changes, live_rows, rendering, texts
 from reput.console.access import Right, User
 from reput.console.audit import Entry
 from reput.console.changes import Change, Confirmation
 from reput.console.gate import Gate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, Route, View
-from reput.console.pages import audit, login, overview
+from reput.console.pages import (
+    audit,
+    broker,
+    brokers,
+    group,
+    groups,
+    login,
+    overview,
+    topic,
+    topics,
+)
 from reput.console.parts import ConsoleParts
 from reput.console.rendering import Frame, Renderer
 from reput.errors import ReputError
@@ -33,7 +43,13 @@ _log = logging.getLogger(__name__)
 _R = TypeVar("_R")
 
 ROUTES: Mapping[str, Route] = {
-    "/": Route(overview.page, Right.VIEW),
+    "/": Route(overview.page, Right.VIEW, live_s=2),
+    "/topics": Route(topics.page, Right.VIEW, live_s=2),
+    "/topics/{topic}": Route(topic.page, Right.VIEW, live_s=5),
+    "/groups": Route(groups.page, Right.VIEW, live_s=2),
+    "/groups/{group}": Route(group.page, Right.VIEW, live_s=5),
+    "/brokers": Route(brokers.page, Right.VIEW, live_s=2),
+    "/brokers/{broker}": Route(broker.page, Right.VIEW),
     "/audit": Route(audit.page, Right.ADMIN),
 }
 """Pages by path. A part in braces is one part of the path, with any characters."""
@@ -111,7 +127,10 @@ class Console:
         if is_get:
             route, names = self._pages.find(path)
             self._check(visitor.user, route.right, path, names, request)
-            return await route.handler(self._view(request, names, visitor.user))
+            view = self._view(request, names, visitor.user)
+            if route.live_s and view.query.text("live"):
+                return live_rows.response(self._renderer, route, view)
+            return await route.handler(view)
         if request.method == "POST":
             change, names = self._changes.find(path)
             form = await _form(request)
@@ -221,6 +240,12 @@ class Console:
             )
         )
 
+    def _is_live(self, path: str) -> bool:
+        try:
+            return self._pages.find(path)[0].live_s > 0
+        except RequestFailed:
+            return False
+
     # --- the frame ------------------------------------------------------------------------------
 
     def _frame(self, request: Request, path: str, visitor: Visitor) -> Frame:
@@ -233,8 +258,8 @@ class Console:
             csrf=self._gate.form_token(visitor),
             theme=_theme(request),
             now_ms=self._parts.clock.now_ms(),
-            is_live=False,
-            silent={},
+            is_live=self._is_live(path) and visitor.user is not None,
+            silent=self._parts.cluster.snapshot.silent(),
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from reput.clock import Clock
 from reput.console.access import Proxy
 from reput.console.audit import AuditLog
+from reput.console.cluster import Cluster
 from reput.console.users import Account
 
 
@@ -16,6 +17,7 @@ class ConsoleParts:
     clock: Clock
     namesrv: str
     """Name servers: ``host:port;host:port``."""
+    cluster: Cluster
     audit: AuditLog
     accounts: Mapping[str, Account] = field(default_factory=dict)
     """Users by name; none: everybody who reaches the console is ``access.LOCAL_USER``."""
@@ -25,3 +27,5 @@ class ConsoleParts:
     """Whether a proxy serves the console over TLS: cookies are then sent with TLS only."""
     may_operate: bool = False
     """Whether the console was started with ``--allow operate``."""
+    stream_count: int = 0
+    """Pages that follow the cluster at present."""

@@ -13,10 +13,12 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
 from reput import __version__
-from reput.console import texts
+from reput.console import spark, texts
 from reput.console.access import Right, User
-from reput.console.page import Page, Unknown
+from reput.console.page import Page
+from reput.console.unknown import Unknown
 from reput.html import environment
+from reput.html.texts import duration_text
 
 JSON = "application/json"
 THEMES = ("system", "light", "dark")
@@ -71,7 +73,9 @@ class Renderer:
             themes=THEMES,
             version=__version__,
         )
-        templates.filters.update(age=texts.age_text, rate=texts.rate_text)
+        templates.filters.update(
+            age=texts.age_text, rate=texts.rate_text, span=duration_text, spark=spark.paths
+        )
         templates.tests["unknown"] = lambda value: isinstance(value, Unknown)
         self._templates = templates
         shared = templates.globals
@@ -109,6 +113,13 @@ class Renderer:
         """Return a page as HTML."""
         template = self._templates.get_template(page.template)
         return template.render(data=page.data, page_title=page.title, frame=frame)
+
+    def fragment(self, page: Page, now_ms: int) -> str:
+        """Return the part of a page that follows the cluster: the block ``rows``."""
+        template = self._templates.get_template(page.template)
+        frame = {"now_ms": now_ms}
+        context = template.new_context({"data": page.data, "frame": frame, "page_title": ""})
+        return "".join(template.blocks["rows"](context))
 
     def guard(self, response: Response) -> None:
         """Add the headers that every response has."""
