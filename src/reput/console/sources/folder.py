@@ -12,12 +12,12 @@ from typing import TypeVar
 from reput.client.message import ReceivedMessage
 from reput.clock import Clock
 from reput.console.scan import Lookup, Part, Spans
-from reput.console.search import Missing, Question, Span, Window
+from reput.console.search import Missing, Question, Span, Window, in_queue
 from reput.console.settings import StorePlace
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError
 from reput.format import batch, java, message_id
 from reput.format.message import StoredMessage
-from reput.store.reader import Boundary, StoreReader
+from reput.store.reader import Boundary, StoreReader, belongs
 
 KEEP_MS = 30_000
 """Time for which a reader of a store is used again."""
@@ -149,7 +149,7 @@ def _part(reader: StoreReader, part: Span, question: Question) -> Part:
         if isinstance(result, Missing):
             missing.append(result)
         else:
-            messages.append(ReceivedMessage.of(result, part.broker))
+            messages.append(in_queue(ReceivedMessage.of(result, part.broker), question.topic))
     return Part(part, messages, tuple(missing))
 
 
@@ -173,7 +173,7 @@ def _of_queue(
         except CorruptRecord as error:
             yield Missing(where, f"queue offset {queue_offset}: {error}")
         else:
-            if (message.topic, message.queue_offset) == (question.topic, queue_offset):
+            if belongs(message, question.topic, part.queue_id, queue_offset):
                 yield message
             else:
                 yield Missing(where, f"the unit of queue offset {queue_offset} is wrong")
