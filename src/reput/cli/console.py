@@ -1,5 +1,6 @@
 """``reput console``: the web console, in the foreground."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -31,30 +32,50 @@ def console(
             "--insecure", help="Listen on another address than loopback without users, to anybody."
         ),
     ] = False,
+    users: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Users with passwords and roles; `console user add` writes it."
+        ),
+    ] = None,
+    audit: Annotated[
+        Path, typer.Option(metavar="FILE", help="The audit log of changes and refused requests.")
+    ] = Path("reput-console-audit.jsonl"),
     root_path: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="PATH", help="Path under which a proxy serves it, as /mq."),
-    ] = "",
+    ] = None,
 ) -> None:
     """Serve the web console of a cluster, until Ctrl-C."""
     from reput.clock import SystemClock
     from reput.console import access, serving
     from reput.console.app import Console
+    from reput.console.audit import AuditLog
     from reput.console.parts import ConsoleParts
+    from reput.console.users import load
 
     if allow not in (None, "operate"):
         raise InvalidOption("--allow", allow, "operate")
     host, port = _address(listen)
-    root_path = root_path.rstrip("/")
-    if not (insecure or access.is_loopback(host)):
-        allowed = "an address of loopback; any with --insecure"
+    root = (root_path or "").rstrip("/")
+    if root and not root.startswith("/"):
+        raise InvalidOption("--root-path", root, "a path that begins with /")
+    accounts = load(users) if users is not None else {}
+    if not (insecure or accounts or access.is_loopback(host)):
+        allowed = "an address of loopback; any with --users or --insecure"
         raise InvalidOption("--listen", listen, allowed)
 
     async def serve(client: "ClientConfig") -> None:
-        parts = ConsoleParts(SystemClock(), client.namesrv_addr, may_operate=allow == "operate")
+        parts = ConsoleParts(
+            SystemClock(),
+            client.namesrv_addr,
+            AuditLog(audit),
+            accounts,
+            may_operate=allow == "operate",
+        )
         with serving.listen(host, port) as listener:
-            url = serving.url_of(listener, root_path)
-            console = Console(parts, root_path=root_path)
+            url = serving.url_of(listener, root)
+            console = Console(parts, root_path=root)
             await serving.serve(console, listener, lambda: print(f"console: {url}", flush=True))
 
     session.run(serve)

@@ -67,6 +67,16 @@ LOCAL_USER = User("local", Right.ADMIN)
 """The user of a console without users."""
 
 
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy that logs users in, and names them in a header."""
+
+    addresses: frozenset[str]
+    """Addresses from which the header is believed."""
+    header: str = "x-forwarded-user"
+    """Name of the header, in lower case."""
+
+
 # --- where a request comes from -----------------------------------------------------------------
 
 

@@ -1,30 +1,45 @@
-"""The console as an ASGI application: paths of pages and changes, requests in, responses out."""
+"""The console as an ASGI application: paths of pages and changes, requests in, responses out.
+
+``Gate`` identifies users; this module finds the page or the change, and checks the right that it
+needs.
+"""
 
 import logging
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 from urllib.parse import parse_qs, unquote
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from reput.console import access, rendering, texts
-from reput.console.access import LOCAL_USER, Right, User
+from reput.console import changes, rendering, texts
+from reput.console.access import Right, User
+from reput.console.audit import Entry
+from reput.console.changes import Change, Confirmation
+from reput.console.gate import Gate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, Route, View
-from reput.console.pages import overview
+from reput.console.pages import audit, login, overview
 from reput.console.parts import ConsoleParts
 from reput.console.rendering import Frame, Renderer
 from reput.errors import ReputError
 
+FORM_BYTES_MAX = 5 * 1024 * 1024
+"""Size of a form: a message of 4 MiB and its fields."""
+FIELD_COUNT_MAX = 2_000
+_PROTOCOL_FIELDS = ("csrf", "token", "shown", "typed")
+"""Fields of a form that are no arguments of the change."""
 _log = logging.getLogger(__name__)
+_R = TypeVar("_R")
 
 ROUTES: Mapping[str, Route] = {
     "/": Route(overview.page, Right.VIEW),
+    "/audit": Route(audit.page, Right.ADMIN),
 }
 """Pages by path. A part in braces is one part of the path, with any characters."""
 
-CHANGES: Mapping[str, Route] = {}
-"""What changes something, by the path of its POST: only there with ``--allow operate``."""
+CHANGES: Mapping[str, Change] = {}
+"""Changes by the path of their POST: only there with ``--allow operate``."""
 
 
 class Console:
@@ -33,29 +48,44 @@ class Console:
     Args:
         parts: What the console consists of.
         root_path: Path under which a proxy serves the console; empty for none.
+        routes: The pages; tests pass their own.
+        actions: The changes; tests pass their own.
     """
 
-    def __init__(self, parts: ConsoleParts, *, root_path: str = "") -> None:
+    def __init__(
+        self,
+        parts: ConsoleParts,
+        *,
+        root_path: str = "",
+        routes: Mapping[str, Route] = ROUTES,
+        actions: Mapping[str, Change] = CHANGES,
+    ) -> None:
         self._parts = parts
         self._root_path = root_path
         self._renderer = Renderer(root_path)
-        self._pages = _Paths(ROUTES)
+        self._gate = Gate(parts, root_path)
+        self._pages = _Paths(routes)
+        self._changes = _Paths(actions if parts.may_operate else {})
+        self._tokens = changes.Tokens()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-        if scope["type"] != "http":
-            return
-        request = Request(scope, receive)
-        response = await self._respond(request)
-        await response(scope, receive, send)
+        """Serve a request of HTTP."""
+        if scope["type"] == "http":
+            request = Request(scope, receive)
+            response = await self._respond(request)
+            await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
         path = self._path(request)
-        user = LOCAL_USER
+        visitor = Visitor(None, "")
         try:
-            if not access.is_address(request.headers.get("host", "")):
-                raise RequestFailed(421, "use an address or localhost")
-            page = await self._page(request, path, user)
+            self._gate.check_host(request)
+            visitor = await self._gate.visitor(request)
+            response = await self._answer(request, path, visitor)
+            if isinstance(response, Response):
+                self._renderer.guard(response)
+                return response
+            page = response
         except RequestFailed as failure:
             page = _failure(failure.status, str(failure))
         except ReputError as error:
@@ -63,48 +93,158 @@ class Console:
         except Exception:  # noqa: BLE001 - the outermost edge: a page, and a line of the log
             _log.exception("%s failed", path)
             page = _failure(500, "the log of the console has the details")
-        return self._renderer.response(
-            page, self._frame(request, path, user), as_json=_is_json(request)
-        )
+        frame = self._frame(request, path, visitor)
+        return self._renderer.response(page, frame, as_json=_is_json(request))
+
+    async def _answer(self, request: Request, path: str, visitor: Visitor) -> Page | Response:
+        """Return the answer of the gate, of a change or of a page."""
+        is_get = request.method in ("GET", "HEAD")
+        if path == "/login" and is_get:
+            return login.page(request.query_params.get("to", "/"))
+        if path in ("/login", "/logout", "/theme") and request.method == "POST":
+            return await self._gate.post(path, await _form(request), request, visitor)
+        if visitor.user is None:
+            if is_get and not _is_json(request):
+                return RedirectResponse(self._renderer.url("login", to=path), 303)
+            raise RequestFailed(401, "log in, or send the name and password of a user (Basic)")
+        if is_get:
+            route, names = self._pages.find(path)
+            self._check(visitor.user, route.right, path, names, request)
+            return await route.handler(self._view(request, names, visitor.user))
+        if request.method == "POST":
+            change, names = self._changes.find(path)
+            form = await _form(request)
+            self._gate.check_origin(request, visitor, form, change.name)
+            self._check(visitor.user, change.right, path, names, request)
+            return await self._change(request, path, change, names, form, visitor.user)
+        raise RequestFailed(405, "allowed are GET and POST")
 
     def _path(self, request: Request) -> str:
         """Return the path below the root, still quoted."""
         raw = request.scope.get("raw_path") or request.url.path.encode()
-        path = raw.decode("latin-1").partition("?")[0]
+        path: str = raw.decode("latin-1").partition("?")[0]
         return path.removeprefix(self._root_path) or "/"
 
-    async def _page(self, request: Request, path: str, user: User) -> Page:
-        route, names = self._pages.find(path)
-        if request.method not in ("GET", "HEAD"):
-            raise RequestFailed(405, "a page is a GET")
-        if not user.may(route.right):
-            raise RequestFailed(403, f"this needs the role {route.right.name.lower()}")
-        query = Query(parse_qs(request.url.query, keep_blank_values=True, max_num_fields=100))
-        return await route.handler(
-            View(names, query, user, self._parts, self._parts.clock.now_ms())
+    def _view(
+        self,
+        request: Request,
+        names: Mapping[str, str],
+        user: User,
+        form: Mapping[str, str] | None = None,
+    ) -> View:
+        try:
+            values = parse_qs(
+                request.url.query, keep_blank_values=True, max_num_fields=FIELD_COUNT_MAX
+            )
+        except ValueError as error:
+            raise RequestFailed(400, f"the query: {error}") from error
+        now_ms = self._parts.clock.now_ms()
+        return View(names, Query(values), user, self._parts, now_ms, form or {})
+
+    def _check(
+        self, user: User, right: Right, path: str, names: Mapping[str, str], request: Request
+    ) -> None:
+        """Check the right of a user. Raises ``RequestFailed``."""
+        topic, group = names.get("topic"), names.get("group")
+        if (topic is not None and not user.sees_topic(topic)) or (
+            group is not None and not user.sees_group(group)
+        ):
+            raise RequestFailed(404, f"there is no page {path[:200]}")
+        if not user.may(right):
+            text = f"this needs the role {texts.ROLE_OF[right]}, and {user.name} has another"
+            self._gate.refuse(request, user.name, path[:200], text)
+            raise RequestFailed(403, text)
+
+    # --- changes --------------------------------------------------------------------------------
+
+    async def _change(
+        self,
+        request: Request,
+        path: str,
+        change: Change,
+        names: Mapping[str, str],
+        form: Mapping[str, str],
+        user: User,
+    ) -> Page:
+        arguments = {key: value for key, value in form.items() if key not in _PROTOCOL_FIELDS}
+        view = self._view(request, names, user, arguments)
+        preview = await change.preview(view)
+        token, shown = form.get("token"), form.get("shown", "")
+        if token is None:
+            return self._confirmation(path, arguments, preview, view)
+        refusal = self._tokens.refusal(token, user.name, path, arguments, shown, view.now_ms)
+        if refusal is None:
+            refusal = changes.moved(preview, shown)
+        if refusal is None and form.get("typed", "") != preview.typed_name:
+            refusal = f"the name that was typed is not {preview.typed_name!r}"
+        if refusal is not None:
+            self._record(request, change, view, token, "refused", refusal)
+            return self._confirmation(path, arguments, preview, view, refusal)
+        self._parts.audit.check_writable()
+        try:
+            receipt = await change.run(view, preview)
+        except ReputError as error:
+            self._record(request, change, view, token, "failed", str(error))
+            raise
+        self._record(request, change, view, token, receipt.outcome, receipt.text)
+        return Page("receipt.html.j2", preview.title, {"receipt": receipt})
+
+    def _confirmation(
+        self,
+        path: str,
+        arguments: Mapping[str, str],
+        preview: changes.Preview,
+        view: View,
+        refusal: str = "",
+    ) -> Page:
+        shown = changes.state_text(preview.state)
+        token = self._tokens.sign(view.user.name, path, arguments, shown, view.now_ms)
+        fields = {**arguments, "shown": shown, "token": token}
+        confirmation = Confirmation(path, fields, preview, refusal)
+        data = {"confirmation": confirmation}
+        return Page("confirmation.html.j2", preview.title, data, 409 if refusal else 200)
+
+    def _record(
+        self, request: Request, change: Change, view: View, token: str, outcome: str, detail: str
+    ) -> None:
+        self._parts.audit.add(
+            Entry(
+                time_ms=view.now_ms,
+                user=view.user.name,
+                address=address_of(request),
+                action=change.name,
+                arguments={**view.names, **view.form},
+                outcome=outcome,
+                detail=detail,
+                preview=token.partition(".")[2][:16],
+            )
         )
 
-    def _frame(self, request: Request, path: str, user: User) -> Frame:
+    # --- the frame ------------------------------------------------------------------------------
+
+    def _frame(self, request: Request, path: str, visitor: Visitor) -> Frame:
         query = request.url.query
         return Frame(
+            root=self._root_path,
             path=f"{path}?{query}" if query else path,
-            user=user,
-            has_login=False,
+            user=visitor.user,
+            has_login=bool(self._parts.accounts),
             may_operate=self._parts.may_operate,
-            csrf="",
+            csrf=self._gate.form_token(visitor),
             theme=_theme(request),
             now_ms=self._parts.clock.now_ms(),
+            is_live=False,
             silent={},
         )
 
 
-class _Paths:
+class _Paths(Generic[_R]):
     """Finds a route by path. Parts are compared before they are unquoted: a name may have a /."""
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
+    def __init__(self, routes: Mapping[str, _R]) -> None:
         self._routes = [(pattern.split("/"), route) for pattern, route in routes.items()]
 
-    def find(self, path: str) -> tuple[Route, dict[str, str]]:
+    def find(self, path: str) -> tuple[_R, dict[str, str]]:
         """Return a route and its names. Raises ``RequestFailed``."""
         parts = path.split("/")
         for pattern, route in self._routes:
@@ -119,6 +259,28 @@ class _Paths:
             else:
                 return route, names
         raise RequestFailed(404, f"there is no page {path[:200]}")
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises ``RequestFailed``."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded":
+        raise RequestFailed(400, "allowed is a form: application/x-www-form-urlencoded")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MAX:
+            raise RequestFailed(413, f"a form has at most {FORM_BYTES_MAX} bytes")
+    try:
+        values = parse_qs(
+            body.decode("latin-1"),
+            keep_blank_values=True,
+            errors="replace",
+            max_num_fields=FIELD_COUNT_MAX,
+        )
+    except ValueError as error:
+        raise RequestFailed(400, f"the form: {error}") from error
+    return {name: texts_[-1] for name, texts_ in values.items()}
 
 
 def _is_json(request: Request) -> bool:

@@ -1,8 +1,12 @@
 """What a console consists of; handlers get it in their view."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from reput.clock import Clock
+from reput.console.access import Proxy
+from reput.console.audit import AuditLog
+from reput.console.users import Account
 
 
 @dataclass(slots=True)
@@ -12,5 +16,12 @@ class ConsoleParts:
     clock: Clock
     namesrv: str
     """Name servers: ``host:port;host:port``."""
-    may_operate: bool
+    audit: AuditLog
+    accounts: Mapping[str, Account] = field(default_factory=dict)
+    """Users by name; none: everybody who reaches the console is ``access.LOCAL_USER``."""
+    proxy: Proxy | None = None
+    """A proxy that has logged users in; None: there is none."""
+    is_https: bool = False
+    """Whether a proxy serves the console over TLS: cookies are then sent with TLS only."""
+    may_operate: bool = False
     """Whether the console was started with ``--allow operate``."""

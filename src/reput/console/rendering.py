@@ -26,6 +26,8 @@ THEMES = ("system", "light", "dark")
 class Frame:
     """What surrounds a page: the same for HTML of all pages, and not part of the JSON."""
 
+    root: str
+    """Path under which a proxy serves the console; empty for none."""
     path: str
     """Path of the request below the root, with its query."""
     user: User | None
@@ -37,6 +39,8 @@ class Frame:
     """Token that the forms of this session carry."""
     theme: str
     now_ms: int
+    is_live: bool
+    """Whether rows of the page follow the cluster."""
     silent: Mapping[str, int]
     """Since when, in ms since the epoch, brokers and name servers have not answered, by name."""
 

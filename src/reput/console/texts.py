@@ -1,14 +1,16 @@
 """Words that several pages use, and times and ages as the pages write them."""
 
+from reput.console.access import ROLES, Right
 from reput.html.texts import duration_text
 
 SECTIONS = (
-    ("", "Overview"),
-    ("topics", "Topics"),
-    ("groups", "Groups"),
-    ("brokers", "Brokers"),
+    ("", "Overview", Right.VIEW),
+    ("topics", "Topics", Right.VIEW),
+    ("groups", "Groups", Right.VIEW),
+    ("brokers", "Brokers", Right.VIEW),
+    ("audit", "Audit", Right.ADMIN),
 )
-"""First part of the path, and name, of each entry of the navigation."""
+"""First part of the path, name and right of each entry of the navigation."""
 
 ERRORS = {
     400: "Not a request",
@@ -23,6 +25,10 @@ ERRORS = {
     503: "No answer",
 }
 """Titles of pages about a failure, by status."""
+
+
+ROLE_OF = {right: name for name, right in ROLES.items()}
+"""Name of the lowest role that has a right."""
 
 
 def age_text(age_ms: int) -> str:
