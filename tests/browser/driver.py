@@ -198,7 +198,7 @@ class Browser:
     # --- input ------------------------------------------------------------------------------------
 
     def click(self, selector: str) -> None:
-        """Click at the middle of the first element, as a mouse does: an element above it gets the click."""
+        """Click at the middle of the first element like a mouse, even if another is above it."""
         self.point(selector)
         x, y = self._middle(selector)
         for kind in ("mousePressed", "mouseReleased"):

@@ -18,15 +18,19 @@ from reput.console.access import Right, User
 from reput.console.audit import Entry
 from reput.console.changes import Change, Confirmation
 from reput.console.gate import Gate, Visitor, address_of
-from reput.console.page import Page, Query, RequestFailed, Route, View
+from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
 from reput.console.pages import (
     audit,
     broker,
     brokers,
+    dead_letters,
     group,
     groups,
     login,
+    message,
+    messages,
     overview,
+    stores,
     topic,
     topics,
 )
@@ -50,12 +54,30 @@ ROUTES: Mapping[str, Route] = {
     "/groups/{group}": Route(group.page, Right.VIEW, live_s=5),
     "/brokers": Route(brokers.page, Right.VIEW, live_s=2),
     "/brokers/{broker}": Route(broker.page, Right.VIEW),
+    "/messages": Route(messages.page, Right.READ, stream=messages.stream),
+    "/messages/{id}": Route(message.page, Right.READ, stream=message.stream),
+    "/dlq": Route(dead_letters.groups_page, Right.VIEW),
+    "/dlq/{group}": Route(dead_letters.page, Right.READ, stream=dead_letters.export),
+    "/stores": Route(stores.list_page, Right.VIEW),
+    "/s/{store}": Route(stores.page, Right.VIEW),
+    "/s/{store}/messages": Route(messages.page, Right.READ, stream=messages.stream),
+    "/s/{store}/messages/{id}": Route(message.page, Right.READ, stream=message.stream),
     "/audit": Route(audit.page, Right.ADMIN),
 }
 """Pages by path. A part in braces is one part of the path, with any characters."""
 
-CHANGES: Mapping[str, Change] = {}
+CHANGES: Mapping[str, Change] = {
+    "/dlq/{group}/resend": Change(
+        "resend dead letters", Right.OPERATE, dead_letters.preview_resend, dead_letters.resend
+    ),
+}
 """Changes by the path of their POST: only there with ``--allow operate``."""
+WORK: Mapping[str, Change] = {
+    "/s/{store}/verify": Change(
+        "verify store", Right.READ, stores.preview_verification, stores.start_verification
+    ),
+}
+"""Work that changes nothing, and takes long: confirmed as changes are, and always there."""
 
 
 class Console:
@@ -81,7 +103,7 @@ class Console:
         self._renderer = Renderer(root_path)
         self._gate = Gate(parts, root_path)
         self._pages = _Paths(routes)
-        self._changes = _Paths(actions if parts.may_operate else {})
+        self._changes = _Paths({**WORK, **(actions if parts.may_operate else {})})
         self._tokens = changes.Tokens()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,6 +125,8 @@ class Console:
                 return response
             page = response
         except RequestFailed as failure:
+            if isinstance(failure, RequestRefused) and visitor.user is not None:
+                self._gate.refuse(request, visitor.user.name, path[:200], str(failure))
             page = _failure(failure.status, str(failure))
         except ReputError as error:
             page = _failure(503, str(error))
@@ -130,6 +154,8 @@ class Console:
             view = self._view(request, names, visitor.user)
             if route.live_s and view.query.text("live"):
                 return live_rows.response(self._renderer, route, view)
+            if route.stream is not None and (stream := await route.stream(view)) is not None:
+                return self._renderer.stream(stream)
             return await route.handler(view)
         if request.method == "POST":
             change, names = self._changes.find(path)

@@ -4,18 +4,20 @@ HTML and JSON cannot differ: a template gets the data of the page, which is also
 frame around it.
 """
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 import msgspec
-from markupsafe import Markup
-from starlette.responses import HTMLResponse, Response
+from markupsafe import Markup, escape
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from reput import __version__
 from reput.console import spark, texts
 from reput.console.access import Right, User
-from reput.console.page import Page
+from reput.console.page import Fragment, Page, Stream
 from reput.console.unknown import Unknown
 from reput.html import environment
 from reput.html.texts import duration_text
@@ -74,7 +76,11 @@ class Renderer:
             version=__version__,
         )
         templates.filters.update(
-            age=texts.age_text, rate=texts.rate_text, span=duration_text, spark=spark.paths
+            age=texts.age_text,
+            lines=_lines,
+            rate=texts.rate_text,
+            span=duration_text,
+            spark=spark.paths,
         )
         templates.tests["unknown"] = lambda value: isinstance(value, Unknown)
         self._templates = templates
@@ -121,6 +127,26 @@ class Renderer:
         context = template.new_context({"data": page.data, "frame": frame, "page_title": ""})
         return "".join(template.blocks["rows"](context))
 
+    def stream(self, stream: Stream) -> Response:
+        """Return the response with a stream."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            async with contextlib.aclosing(stream.chunks) as chunks:
+                async for chunk in chunks:
+                    yield self._event(chunk) if isinstance(chunk, Fragment) else chunk
+
+        response = StreamingResponse(parts(), media_type=stream.media_type)
+        if stream.filename:
+            name = quote(stream.filename, safe="")
+            response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
+        else:
+            response.headers["X-Accel-Buffering"] = "no"
+        return response
+
+    def _event(self, fragment: Fragment) -> bytes:
+        html = self._templates.get_template(fragment.template).render(data=fragment.data)
+        return f"event: {fragment.event}\ndata: {json.dumps(html)}\n\n".encode()
+
     def guard(self, response: Response) -> None:
         """Add the headers that every response has."""
         response.headers["Content-Security-Policy"] = self._policy
@@ -133,3 +159,11 @@ class Renderer:
         response.headers["Permissions-Policy"] = "camera=(), geolocation=(), microphone=()"
         response.headers.setdefault("Cache-Control", "no-store")
         response.headers["Vary"] = "Accept, Cookie"
+
+
+def _lines(text: str) -> Markup:
+    """Escape a text and keep its lines and tabs; other control characters become U+FFFD."""
+    return Markup("\n").join(
+        Markup("\t").join(escape(environment.without_controls(part)) for part in line.split("\t"))
+        for line in text.replace("\r\n", "\n").split("\n")
+    )

@@ -9,9 +9,10 @@ broker that does not answer are missing from the answer, and the others are read
 
 import asyncio
 import contextlib
+import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from reput.client.message import ReceivedMessage
@@ -315,14 +316,13 @@ class _Run:
                 continue
             self._note_missing(lookup.missing)
             if lookup.is_full:
-                where = f"from {time_text(window.begin_ms)}"
-                why = "more messages in this second than the broker returns"
-                self._note_missing([Missing(where, why)])
-            rows = [
-                row
-                for row in await self._matching(lookup.messages, "the index")
-                if window.begin_ms <= row.store_ms < window.end_ms
-            ]
+                rows = await self._rows_of_queues(window)
+            else:
+                rows = [
+                    row
+                    for row in await self._matching(lookup.messages, "the index")
+                    if window.begin_ms <= row.store_ms < window.end_ms
+                ]
             rows.sort(key=lambda row: row.store_ms, reverse=question.is_newest_first)
             for row in rows:  # a window is taken whole: the cursor is a time
                 self._rows.append(row)
@@ -332,6 +332,26 @@ class _Run:
         rest = windows.remaining()
         after = None if rest is None else Cursor(window=(rest.begin_ms, rest.end_ms))
         yield self._answer(after, pause)
+
+    async def _rows_of_queues(self, window: Window) -> list[Row]:
+        """Read the queues for a window of a second with more messages than an index returns."""
+        question = replace(self._question, begin_ms=window.begin_ms, end_ms=window.end_ms)
+        known = await self._source.spans(question)
+        self._note_missing(known.missing)
+        merge = Merge(known.spans, is_newest_first=question.is_newest_first)
+        rows: list[Row] = []
+        while (part := merge.next_part()) is not None:
+            if self._reached() is not None:
+                where = f"from {time_text(window.begin_ms)}"
+                why = "more messages in this second than the limits of this search allow"
+                self._note_missing([Missing(where, why)])
+                break
+            read = asyncio.create_task(self._source.read(part, question))
+            await asyncio.wait([read])
+            merge.add(await self._block(part, read, question))
+            rows += merge.take(part.high - part.low)
+        in_window = [*rows, *merge.take(sys.maxsize, is_end=True)]
+        return [row for row in in_window if window.begin_ms <= row.store_ms < window.end_ms]
 
     def _interval(self) -> Window:
         begin_ms, end_ms = self._question.begin_ms, self._question.end_ms

@@ -28,7 +28,7 @@ from reput.client.message import ReceivedMessage
 from reput.console.bodies import preview
 from reput.errors import CorruptRecord, InvalidOption
 from reput.extras import ExtraMissing
-from reput.format import message_id as ids, names, sql92
+from reput.format import message_id as ids, names, properties as props, sql92
 from reput.html.texts import count_text, time_text
 
 MAX_TIME_MS = 253_402_300_799_999
@@ -249,6 +249,25 @@ def plain_body(message: ReceivedMessage) -> bytes:
         return message.body
     except ExtraMissing as error:
         raise CorruptRecord(str(error)) from error
+
+
+def in_queue(message: ReceivedMessage, topic: str) -> ReceivedMessage:
+    """Return a message as a message of the queue that it was read from.
+
+    A light queue has messages of other topics, at queue offsets of its own: their properties have
+    them.
+    """
+    if not names.is_light(topic) or message.stored.topic == topic:
+        return message
+    stored = message.stored
+    queues = stored.properties.get(props.INNER_MULTI_DISPATCH, "").split(props.LMQ_SEPARATOR)
+    offsets = stored.properties.get(props.INNER_MULTI_QUEUE_OFFSET, "").split(props.LMQ_SEPARATOR)
+    number = dict(zip(queues, offsets, strict=False)).get(topic, "")
+    if not number.isascii() or not number.isdigit():
+        return message
+    queue_offset = int(number)
+    placed = replace(stored, topic=topic, queue_id=0, queue_offset=queue_offset)
+    return ReceivedMessage.of(placed, message.broker_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

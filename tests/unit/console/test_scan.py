@@ -20,7 +20,7 @@ from reput.console.settings import StorePlace
 from reput.console.sources.folder import FolderMessages, StoreFolders
 from reput.console.sources.live_messages import LiveMessages
 from reput.errors import InvalidOption, StoreUnavailable
-from reput.format import command
+from reput.format import command, message as message_format
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.store.reader import StoreReader
@@ -136,8 +136,7 @@ async def test_oldest_first(live: LiveMessages) -> None:
 async def test_conditions(live: LiveMessages, question: Question, expected: set[int]) -> None:
     answer = await ask(live, question)
     assert amounts(answer) == expected
-    assert answer.complete or "more messages in this second" in answer.sentence()
-    assert answer.complete or question.key
+    assert answer.complete
 
 
 async def test_an_interval_has_its_messages_and_no_others(live: LiveMessages) -> None:
@@ -244,14 +243,15 @@ def pulled(request: Command, code: int, next_offset: int, body: bytes = b"") -> 
 
 
 async def test_a_silent_broker_is_named_and_the_other_is_read(cluster: ScriptedCluster) -> None:
-    records = [store_builder.message(queue_offset=n, topic="Orders") for n in range(3)]
+    placed = store_builder.place([store_builder.message("Orders") for _ in range(3)], 1 << 20)
+    records = b"".join(map(message_format.encode, placed))
     healthy, hanging = cluster.brokers
     for broker in (healthy, hanging):
         broker.answers[RequestCode.GET_TOPIC_STATS_INFO] = lambda request: command.reply(
             request, body=stats("broker-a", 3)
         )
         broker.answers[RequestCode.PULL_MESSAGE] = lambda request: pulled(
-            request, ResponseCode.SUCCESS, 3, b"".join(map(store_builder.record, records))
+            request, ResponseCode.SUCCESS, 3, records
         )
     hanging.answers[RequestCode.GET_TOPIC_STATS_INFO] = lambda _: None
     answer = await scripted_answer(cluster, Question(topic="Orders"))

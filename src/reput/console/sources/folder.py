@@ -7,17 +7,17 @@ kept for a while, so that a search that continues does not look for the end of t
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from reput.client.message import ReceivedMessage
 from reput.clock import Clock
 from reput.console.scan import Lookup, Part, Spans
-from reput.console.search import Missing, Question, Span, Window
+from reput.console.search import Missing, Question, Span, Window, in_queue
 from reput.console.settings import StorePlace
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError
 from reput.format import batch, java, message_id
 from reput.format.message import StoredMessage
-from reput.store.reader import Boundary, StoreReader
+from reput.store.reader import Boundary, StoreReader, belongs
 
 KEEP_MS = 30_000
 """Time for which a reader of a store is used again."""
@@ -32,6 +32,10 @@ class _Kept:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
+class UnknownStore(InvalidOption):
+    """A store that the configuration does not have."""
+
+
 class StoreFolders:
     """The stores of the configuration; only these are read.
 
@@ -44,23 +48,44 @@ class StoreFolders:
         self.places = places
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
+        self._facts: dict[tuple[str, str], tuple[int, asyncio.Task[Any]]] = {}
+        """Reads of facts and their begins, by store and function."""
+
+    def check(self, name: str) -> StorePlace:
+        """Return a store of the configuration. Raises ``UnknownStore``."""
+        place = self.places.get(name)
+        if place is None:
+            allowed = ", ".join(sorted(self.places)) or "none: console.toml has no stores"
+            raise UnknownStore("store", name, allowed)
+        return place
 
     async def read(self, name: str, read: Callable[[StoreReader], _T]) -> _T:
         """Call a function with the reader of a store, in a thread.
 
         Raises:
-            InvalidOption: There is no such store in the configuration.
+            UnknownStore: There is no such store in the configuration.
             StoreUnavailable: The folder is no store, or is in use.
         """
         kept = await self._kept_reader(name)
         async with kept.lock:
             return await asyncio.to_thread(read, kept.reader)
 
+    def facts(self, name: str, read: Callable[[StoreReader], _T]) -> asyncio.Task[_T]:
+        """Return the task that reads facts of a store; the same one while its reader is kept.
+
+        Raises:
+            UnknownStore: There is no such store in the configuration.
+        """
+        self.check(name)
+        now_ms = self._clock.monotonic_ms()
+        key = (name, read.__qualname__)
+        begun = self._facts.get(key)
+        if begun is None or (begun[1].done() and now_ms - begun[0] >= KEEP_MS):
+            begun = self._facts[key] = (now_ms, asyncio.create_task(self.read(name, read)))
+        return begun[1]
+
     async def _kept_reader(self, name: str) -> _Kept:
-        place = self.places.get(name)
-        if place is None:
-            allowed = ", ".join(sorted(self.places)) or "none: console.toml has no stores"
-            raise InvalidOption("store", name, allowed)
+        place = self.check(name)
         kept = self._kept.get(name)
         now_ms = self._clock.monotonic_ms()
         if kept is None or now_ms - kept.opened_ms >= KEEP_MS:
@@ -149,7 +174,7 @@ def _part(reader: StoreReader, part: Span, question: Question) -> Part:
         if isinstance(result, Missing):
             missing.append(result)
         else:
-            messages.append(ReceivedMessage.of(result, part.broker))
+            messages.append(in_queue(ReceivedMessage.of(result, part.broker), question.topic))
     return Part(part, messages, tuple(missing))
 
 
@@ -173,7 +198,7 @@ def _of_queue(
         except CorruptRecord as error:
             yield Missing(where, f"queue offset {queue_offset}: {error}")
         else:
-            if (message.topic, message.queue_offset) == (question.topic, queue_offset):
+            if belongs(message, question.topic, part.queue_id, queue_offset):
                 yield message
             else:
                 yield Missing(where, f"the unit of queue offset {queue_offset} is wrong")

@@ -14,7 +14,7 @@ from reput.client.core.route_cache import TopicRoute
 from reput.client.message import ReceivedMessage, received
 from reput.client.pulling import Puller, PullStatus
 from reput.console.scan import Lookup, Part, Spans
-from reput.console.search import PER_QUERY_MAX, Missing, Question, Span, Window
+from reput.console.search import PER_QUERY_MAX, Missing, Question, Span, Window, in_queue
 from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, headers, message_id as ids, names
 from reput.format.bodies import MessageQueue
@@ -176,7 +176,8 @@ class LiveMessages:
                         hold_ms=0,
                         timeout_ms=self._answer_ms,
                     )
-                messages += (m for m in pulled.messages if low <= m.queue_offset < high)
+                read = (in_queue(message, queue.topic) for message in pulled.messages)
+                messages += (message for message in read if low <= message.queue_offset < high)
                 if pulled.status is PullStatus.ILLEGAL_OFFSET and low < pulled.min_offset:
                     gone = min(high, pulled.min_offset)
                     missing.append(_unread(part, f"offsets {low} to {gone - 1} have expired"))
