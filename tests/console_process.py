@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -90,9 +91,17 @@ class ConsoleProcess:
             with error:
                 return error.code, error.read().decode()
 
-    def json(self, path: str) -> Any:
-        """Return the data of a page, which is there."""
-        status, text = self.get(path, Accept="application/json")
+    def json(self, path: str, login: tuple[str, str] | None = None) -> Any:
+        """Return the data of a page, which is there.
+
+        Args:
+            path: Below the URL of the console.
+            login: Name and password of a user; a console without users ignores them.
+        """
+        headers = {"Accept": "application/json"}
+        if login is not None:
+            headers["Authorization"] = f"Basic {b64encode(':'.join(login).encode()).decode()}"
+        status, text = self.get(path, **headers)
         assert status == 200, text
         return json.loads(text)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +22,17 @@ EVIL = "<script>document.title='owned'</script><img/src=x/onerror=alert(1)>\"'&"
 """A tag, a key, a body and a property: without blanks, which separate keys."""
 TOPIC, GROUP = "Orders", "billing"
 ORDER_COUNT = 60
+MESSAGE_COUNT = ORDER_COUNT + 2
+"""With a hostile and a binary one."""
 LETTER_COUNT = 3
 CONSUMER_OFFSETS = {0: 10, 1: 5}
 """Progress of the group, by queue id."""
+START_S = 60.0
+PAUSE = threading.Event()  # never set
 SMALL_TOPICS = [f"shop-{number:03}" for number in range(130)]
 """Topics that fill more than two pages of a list."""
 PASSWORDS = {"ann": "correct horse", "rob": "battery staple"}
+LOGIN = ("ann", PASSWORDS["ann"])
 ROLES = {"ann": "admin", "rob": "reader"}
 
 
@@ -40,6 +47,12 @@ class Site:
     """Without users, without changes."""
     operating: ConsoleProcess
     """With users, and ``--allow operate``."""
+    message: str
+    """The page of the message with hostile contents, below ``messages/``."""
+
+    def url(self, page: str) -> str:
+        """Return the URL of a page of the read-only console."""
+        return self.read_only.url + page.replace("{message}", self.message)
 
     def console(self, folder: Path, *options: str) -> ConsoleProcess:
         """Start another console with users and changes."""
@@ -66,7 +79,24 @@ def console_site(folder: Path) -> Iterator[Site]:
         read_only = ConsoleProcess(broker.namesrv_addr, folder / "read-only")
         running.enter_context(read_only)
         operating = running.enter_context(_operating(broker, folder / "operating", users_file))
-        yield Site(broker, users_file, read_only, operating)
+        for console in (read_only, operating):
+            until_known(console)
+        (evil,) = [message for message in broker.messages(TOPIC) if message.body == EVIL.encode()]
+        yield Site(broker, users_file, read_only, operating, f"{evil.message_id}?topic={TOPIC}")
+
+
+def until_known(console: ConsoleProcess) -> None:
+    """Wait until a console has asked the broker for the queues and the progress of the group."""
+    deadline = time.monotonic() + START_S
+    while True:
+        topics = console.json(f"topics?q={TOPIC}", LOGIN)["rows"]
+        groups = console.json(f"groups?q={GROUP}", LOGIN)["rows"]
+        if [topic["messages"] for topic in topics] == [MESSAGE_COUNT] and [
+            isinstance(group["lag"], int) for group in groups
+        ] == [True]:
+            return
+        assert time.monotonic() < deadline, (topics, groups)
+        PAUSE.wait(0.1)
 
 
 async def fill(broker: LocalBroker) -> None:
