@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from reput.console import changes, rendering, texts
+from reput.console import changes, live_rows, rendering, texts
 from reput.console.access import Right, User
 from reput.console.audit import Entry
 from reput.console.changes import Change, Confirmation
@@ -21,16 +21,22 @@ from reput.console.gate import Gate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
 from reput.console.pages import (
     audit,
+    broker,
+    brokers,
     dead_letters,
+    group,
+    groups,
     login,
     message,
     messages,
     overview,
     stores,
+    topic,
+    topics,
 )
 from reput.console.parts import ConsoleParts
 from reput.console.rendering import Frame, Renderer
-from reput.errors import ReputError
+from reput.errors import InvalidOption, ReputError
 
 FORM_BYTES_MAX = 5 * 1024 * 1024
 """Size of a form: a message of 4 MiB and its fields."""
@@ -41,7 +47,13 @@ _log = logging.getLogger(__name__)
 _R = TypeVar("_R")
 
 ROUTES: Mapping[str, Route] = {
-    "/": Route(overview.page, Right.VIEW),
+    "/": Route(overview.page, Right.VIEW, live_s=2),
+    "/topics": Route(topics.page, Right.VIEW, live_s=2),
+    "/topics/{topic}": Route(topic.page, Right.VIEW, live_s=5),
+    "/groups": Route(groups.page, Right.VIEW, live_s=2),
+    "/groups/{group}": Route(group.page, Right.VIEW, live_s=5),
+    "/brokers": Route(brokers.page, Right.VIEW, live_s=2),
+    "/brokers/{broker}": Route(broker.page, Right.VIEW),
     "/messages": Route(messages.page, Right.READ, stream=messages.stream),
     "/messages/{id}": Route(message.page, Right.READ, stream=message.stream),
     "/dlq": Route(dead_letters.groups_page, Right.VIEW),
@@ -116,6 +128,8 @@ class Console:
             if isinstance(failure, RequestRefused) and visitor.user is not None:
                 self._gate.refuse(request, visitor.user.name, path[:200], str(failure))
             page = _failure(failure.status, str(failure))
+        except InvalidOption as error:
+            page = _failure(400, str(error))
         except ReputError as error:
             page = _failure(503, str(error))
         except Exception:  # noqa: BLE001 - the outermost edge: a page, and a line of the log
@@ -141,6 +155,8 @@ class Console:
             view = self._view(request, names, visitor.user)
             if route.stream is not None and (stream := await route.stream(view)) is not None:
                 return self._renderer.stream(stream)
+            if route.live_s and view.query.text("live"):
+                return live_rows.response(self._renderer, route, view)
             return await route.handler(view)
         if request.method == "POST":
             change, names = self._changes.find(path)
@@ -251,6 +267,12 @@ class Console:
             )
         )
 
+    def _is_live(self, path: str) -> bool:
+        try:
+            return self._pages.find(path)[0].live_s > 0
+        except RequestFailed:
+            return False
+
     # --- the frame ------------------------------------------------------------------------------
 
     def _frame(self, request: Request, path: str, visitor: Visitor) -> Frame:
@@ -264,8 +286,8 @@ class Console:
             csrf=self._gate.form_token(visitor),
             theme=_theme(request),
             now_ms=self._parts.clock.now_ms(),
-            is_live=False,
-            silent={},
+            is_live=self._is_live(path) and visitor.user is not None,
+            silent=self._parts.cluster.snapshot.silent(),
         )
 
 

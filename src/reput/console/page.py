@@ -6,18 +6,8 @@ from typing import NamedTuple
 
 from reput.console.access import Right, User
 from reput.console.parts import ConsoleParts
+from reput.console.unknown import Unknown as Unknown
 from reput.errors import ReputError
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """An unknown value: ``{"unknown": reason}`` in JSON, never 0 and never null.
-
-    A value known to be absent is None.
-    """
-
-    unknown: str
-    """The reason, as the end of a sentence: ``broker-a is silent since 12:00:03Z``."""
 
 
 class RequestFailed(ReputError):
@@ -133,3 +123,5 @@ class Route(NamedTuple):
     right: Right
     stream: Streamer | None = None
     """Function that returns a stream instead of the page, for some parameters."""
+    live_s: float = 0
+    """Time in which the page, asked with ``live=1``, is computed again; 0: it does not follow."""

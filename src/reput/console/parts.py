@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from reput.clock import Clock, SystemClock
 from reput.console.access import Proxy
 from reput.console.audit import AuditLog
+from reput.console.cluster import Cluster
 from reput.console.resends import Resends
 from reput.console.scan import SearchSlots
 from reput.console.sources.folder import StoreFolders
@@ -20,6 +21,7 @@ class ConsoleParts:
     clock: Clock
     namesrv: str
     """Name servers: ``host:port;host:port``."""
+    cluster: Cluster
     audit: AuditLog
     accounts: Mapping[str, Account] = field(default_factory=dict)
     """Users by name; none: everybody who reaches the console is ``access.LOCAL_USER``."""
@@ -35,3 +37,5 @@ class ConsoleParts:
     resends: Resends = field(default_factory=Resends)
     """Receipts of dead letters that were sent again."""
     verifications: Verifications = field(default_factory=lambda: Verifications(SystemClock()))
+    stream_count: int = 0
+    """Pages that follow the cluster at present."""

@@ -15,10 +15,12 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from reput import __version__
-from reput.console import texts
+from reput.console import spark, texts
 from reput.console.access import Right, User
-from reput.console.page import Fragment, Page, Stream, Unknown
+from reput.console.page import Fragment, Page, Stream
+from reput.console.unknown import Unknown
 from reput.html import environment
+from reput.html.texts import duration_text
 
 JSON = "application/json"
 THEMES = ("system", "light", "dark")
@@ -48,8 +50,9 @@ class Frame:
 
     @property
     def section(self) -> str:
-        """First part of the path."""
-        return self.path.lstrip("/").partition("/")[0].partition("?")[0]
+        """First part of the path of the section; a store is of the stores."""
+        name = self.path.lstrip("/").partition("/")[0].partition("?")[0]
+        return "stores" if name == "s" else name
 
 
 class Renderer:
@@ -73,7 +76,10 @@ class Renderer:
             themes=THEMES,
             version=__version__,
         )
-        templates.filters.update(age=texts.age_text, rate=texts.rate_text, lines=_lines)
+        templates.filters.update(lines=_lines)
+        templates.filters.update(
+            age=texts.age_text, rate=texts.rate_text, span=duration_text, spark=spark.paths
+        )
         templates.tests["unknown"] = lambda value: isinstance(value, Unknown)
         self._templates = templates
         shared = templates.globals
@@ -131,6 +137,13 @@ class Renderer:
     def _event(self, fragment: Fragment) -> bytes:
         html = self._templates.get_template(fragment.template).render(data=fragment.data)
         return f"event: {fragment.event}\ndata: {json.dumps(html)}\n\n".encode()
+
+    def fragment(self, page: Page, now_ms: int) -> str:
+        """Return the part of a page that follows the cluster: the block ``rows``."""
+        template = self._templates.get_template(page.template)
+        frame = {"now_ms": now_ms}
+        context = template.new_context({"data": page.data, "frame": frame, "page_title": ""})
+        return "".join(template.blocks["rows"](context))
 
     def guard(self, response: Response) -> None:
         """Add the headers that every response has."""

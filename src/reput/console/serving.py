@@ -5,7 +5,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import uvicorn
 
@@ -44,12 +44,18 @@ def url_of(listener: socket.socket, root_path: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{root_path}/"
 
 
-async def serve(console: Console, listener: socket.socket, ready: Callable[[], None]) -> None:
+async def serve(
+    console: Console,
+    listener: socket.socket,
+    background: Coroutine[None, None, None],
+    ready: Callable[[], None],
+) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         console: The application.
         listener: A listening socket, which is closed at the end.
+        background: Runs meanwhile, as a collector; its failure ends the console.
         ready: Called once connections are accepted.
     """
     config = uvicorn.Config(
@@ -69,7 +75,14 @@ async def serve(console: Console, listener: socket.socket, ready: Callable[[], N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
-    await server.serve(sockets=[listener])
+    task = asyncio.create_task(background)
+    task.add_done_callback(lambda _: server.stop())
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 class _Server(uvicorn.Server):

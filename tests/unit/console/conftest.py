@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from reput.client.admin import Admin
 from reput.clock import ManualClock
 from reput.console.audit import AuditLog
+from reput.console.cluster import Cluster
 from reput.console.parts import ConsoleParts
 from reput.console.users import Account, make
 
@@ -20,7 +22,9 @@ def clock() -> ManualClock:
 @pytest.fixture
 def parts(clock: ManualClock, tmp_path: Path) -> ConsoleParts:
     """The parts of a console without users."""
-    return ConsoleParts(clock, NAMESRV, AuditLog(tmp_path / "audit.jsonl"))
+    return ConsoleParts(
+        clock, NAMESRV, Cluster.of(Admin(NAMESRV), clock), AuditLog(tmp_path / "audit.jsonl")
+    )
 
 
 @pytest.fixture(scope="session")
