@@ -41,6 +41,10 @@ def console(
     audit: Annotated[
         Path, typer.Option(metavar="FILE", help="The audit log of changes and refused requests.")
     ] = Path("reput-console-audit.jsonl"),
+    settings: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Stores to show, by name, in TOML."),
+    ] = None,
     root_path: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Path under which a proxy serves it, as /mq."),
@@ -54,7 +58,11 @@ def console(
     from reput.console.audit import AuditLog
     from reput.console.cluster import Cluster
     from reput.console.parts import ConsoleParts
+    from reput.console.resends import Resends
+    from reput.console.settings import load as load_settings
+    from reput.console.sources.folder import StoreFolders
     from reput.console.users import load
+    from reput.console.verifying import Verifications
 
     if allow not in (None, "operate"):
         raise InvalidOption("--allow", allow, "operate")
@@ -62,6 +70,7 @@ def console(
     root = (root_path or "").rstrip("/")
     if root and not root.startswith("/"):
         raise InvalidOption("--root-path", root, "a path that begins with /")
+    places = load_settings(settings).stores if settings is not None else {}
     accounts = load(users) if users is not None else {}
     if not (insecure or accounts or access.is_loopback(host)):
         allowed = "an address of loopback; any with --users or --insecure"
@@ -79,14 +88,20 @@ def console(
                     AuditLog(audit),
                     accounts,
                     may_operate=allow == "operate",
+                    folders=StoreFolders(places, clock),
+                    resends=Resends(audit.with_name(f"{audit.stem}-resends.jsonl")),
+                    verifications=Verifications(clock),
                 )
                 url = serving.url_of(listener, root)
-                await serving.serve(
-                    Console(parts, root_path=root),
-                    listener,
-                    cluster.collector.run(),
-                    lambda: print(f"console: {url}", flush=True),
-                )
+                try:
+                    await serving.serve(
+                        Console(parts, root_path=root),
+                        listener,
+                        cluster.collector.run(),
+                        lambda: print(f"console: {url}", flush=True),
+                    )
+                finally:
+                    await parts.verifications.close()
 
     session.run(serve)
 

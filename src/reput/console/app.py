@@ -36,7 +36,7 @@ from reput.console.pages import (
 )
 from reput.console.parts import ConsoleParts
 from reput.console.rendering import Frame, Renderer
-from reput.errors import ReputError
+from reput.errors import InvalidOption, ReputError
 
 FORM_BYTES_MAX = 5 * 1024 * 1024
 """Size of a form: a message of 4 MiB and its fields."""
@@ -128,6 +128,8 @@ class Console:
             if isinstance(failure, RequestRefused) and visitor.user is not None:
                 self._gate.refuse(request, visitor.user.name, path[:200], str(failure))
             page = _failure(failure.status, str(failure))
+        except InvalidOption as error:
+            page = _failure(400, str(error))
         except ReputError as error:
             page = _failure(503, str(error))
         except Exception:  # noqa: BLE001 - the outermost edge: a page, and a line of the log
@@ -152,10 +154,10 @@ class Console:
             route, names = self._pages.find(path)
             self._check(visitor.user, route.right, path, names, request)
             view = self._view(request, names, visitor.user)
-            if route.live_s and view.query.text("live"):
-                return live_rows.response(self._renderer, route, view)
             if route.stream is not None and (stream := await route.stream(view)) is not None:
                 return self._renderer.stream(stream)
+            if route.live_s and view.query.text("live"):
+                return live_rows.response(self._renderer, route, view)
             return await route.handler(view)
         if request.method == "POST":
             change, names = self._changes.find(path)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from reput.console.access import Right, User
 from reput.console.parts import ConsoleParts
-from reput.console.unknown import Unknown
+from reput.console.unknown import Unknown as Unknown
 from reput.errors import ReputError
 
 
@@ -121,7 +121,7 @@ class Route(NamedTuple):
 
     handler: Handler
     right: Right
-    live_s: float = 0
-    """Time in which the page, asked with ``live=1``, is computed again; 0: it does not follow."""
     stream: Streamer | None = None
     """Function that returns a stream instead of the page, for some parameters."""
+    live_s: float = 0
+    """Time in which the page, asked with ``live=1``, is computed again; 0: it does not follow."""

@@ -31,11 +31,11 @@ class ConsoleParts:
     """Whether a proxy serves the console over TLS: cookies are then sent with TLS only."""
     may_operate: bool = False
     """Whether the console was started with ``--allow operate``."""
-    stream_count: int = 0
-    """Pages that follow the cluster at present."""
     folders: StoreFolders = field(default_factory=lambda: StoreFolders({}, SystemClock()))
     """The store folders of the configuration."""
     search_slots: SearchSlots = field(default_factory=SearchSlots)
     resends: Resends = field(default_factory=Resends)
     """Receipts of dead letters that were sent again."""
     verifications: Verifications = field(default_factory=lambda: Verifications(SystemClock()))
+    stream_count: int = 0
+    """Pages that follow the cluster at present."""

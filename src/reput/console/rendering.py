@@ -50,8 +50,9 @@ class Frame:
 
     @property
     def section(self) -> str:
-        """First part of the path."""
-        return self.path.lstrip("/").partition("/")[0].partition("?")[0]
+        """First part of the path of the section; a store is of the stores."""
+        name = self.path.lstrip("/").partition("/")[0].partition("?")[0]
+        return "stores" if name == "s" else name
 
 
 class Renderer:
@@ -75,12 +76,9 @@ class Renderer:
             themes=THEMES,
             version=__version__,
         )
+        templates.filters.update(lines=_lines)
         templates.filters.update(
-            age=texts.age_text,
-            lines=_lines,
-            rate=texts.rate_text,
-            span=duration_text,
-            spark=spark.paths,
+            age=texts.age_text, rate=texts.rate_text, span=duration_text, spark=spark.paths
         )
         templates.tests["unknown"] = lambda value: isinstance(value, Unknown)
         self._templates = templates
@@ -120,13 +118,6 @@ class Renderer:
         template = self._templates.get_template(page.template)
         return template.render(data=page.data, page_title=page.title, frame=frame)
 
-    def fragment(self, page: Page, now_ms: int) -> str:
-        """Return the part of a page that follows the cluster: the block ``rows``."""
-        template = self._templates.get_template(page.template)
-        frame = {"now_ms": now_ms}
-        context = template.new_context({"data": page.data, "frame": frame, "page_title": ""})
-        return "".join(template.blocks["rows"](context))
-
     def stream(self, stream: Stream) -> Response:
         """Return the response with a stream."""
 
@@ -146,6 +137,13 @@ class Renderer:
     def _event(self, fragment: Fragment) -> bytes:
         html = self._templates.get_template(fragment.template).render(data=fragment.data)
         return f"event: {fragment.event}\ndata: {json.dumps(html)}\n\n".encode()
+
+    def fragment(self, page: Page, now_ms: int) -> str:
+        """Return the part of a page that follows the cluster: the block ``rows``."""
+        template = self._templates.get_template(page.template)
+        frame = {"now_ms": now_ms}
+        context = template.new_context({"data": page.data, "frame": frame, "page_title": ""})
+        return "".join(template.blocks["rows"](context))
 
     def guard(self, response: Response) -> None:
         """Add the headers that every response has."""

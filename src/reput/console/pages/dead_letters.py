@@ -145,7 +145,7 @@ def _question(view: View) -> Question:
 def _letter(view: View, group: str, row: Row) -> Letter:
     receipt = view.parts.resends.last((group, row.broker, row.queue_id, row.queue_offset))
     field = f"{_FIELD}{row.queue_id} {row.queue_offset} {row.broker}"
-    return Letter(row, field, receipt and receipt.time_ms)
+    return Letter(row, field, None if receipt is None else receipt.time_ms)
 
 
 # --- export -------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ async def _all(
                 )
                 for message in part.messages:
                     try:
-                        if conditions.match(message) and message.stored:
+                        if conditions.match(message):
                             yield message
                     except CorruptRecord as error:
                         yield Missing(f"{span.broker} queue {span.queue_id}", str(error))

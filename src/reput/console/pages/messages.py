@@ -166,7 +166,7 @@ def _search(view: View) -> _Search:
     """Return the search in the URL. Raises ``RequestFailed``."""
     values = {name: view.query.text(name) for name in (*FIELDS, *LIMITS)}
     budget = Budget(
-        view.query.number("max_messages", Budget.message_count, 1, MESSAGES_MAX),
+        view.query.number("max_messages", Budget().message_count, 1, MESSAGES_MAX),
         view.query.number("max_mb", 1024, 1, MB_MAX) << 20,
         view.query.number("max_seconds", 20, 1, SECONDS_MAX) * 1000,
     )
