@@ -11,9 +11,10 @@ from typing import Any
 from jinja2 import FileSystemLoader
 
 from demo.story import Samples, Story, Streamed
-from reput.spark.pages import charts, store
+from reput.html import charts
+from reput.html.texts import time_text
+from reput.spark.pages import store
 from reput.spark.pages.environment import make_environment
-from reput.spark.pages.texts import time_text
 from reput.spark.report import Report
 
 _Series = tuple[str, str, Samples]

@@ -8,6 +8,7 @@ from reput.errors import ReputError
 
 _SERVER, _CLI, _SPARK = ("server", "the server"), ("cli", "the command line"), ("spark", "Spark")
 _COMPRESSION = "compression", "the packages of LZ4 and Zstandard"
+_CONSOLE = "console", "the web console"
 _ARROW = "arrow", "numpy and pyarrow"
 _EXTRAS = {
     "duckdb": ("duckdb", "DuckDB"),
@@ -19,6 +20,8 @@ _EXTRAS = {
     "zstandard": _COMPRESSION,
     "rich": _CLI,
     "typer": _CLI,
+    "starlette": _CONSOLE,
+    "uvicorn": _CONSOLE,
     "jinja2": _SPARK,
     "pandas": ("pandas", "pandas"),
     "polars": ("polars", "Polars"),
@@ -27,7 +30,7 @@ _EXTRAS = {
     "pyspark": _SPARK,
 }
 """Package to its extra and what it is for."""
-_WHOLE = {"arrow": _ARROW, "spark": _SPARK}
+_WHOLE = {"arrow": _ARROW, "console": _CONSOLE, "spark": _SPARK}
 
 
 class ExtraMissing(ReputError):
@@ -51,8 +54,8 @@ def extra_missing(
     Args:
         what: The part of reput that was used, as ``reput up``.
         error: Error of the import.
-        extra: Name of the extra, ``spark`` or ``arrow``, that has all packages of the part; None:
-            the extra of the package that was missed.
+        extra: Name of the extra that has all packages of the part, ``spark``, ``arrow`` or
+            ``console``; None: the extra of the package that was missed.
     """
     missed = _EXTRAS.get((error.name or "").partition(".")[0])
     if missed is None:

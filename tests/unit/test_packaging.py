@@ -191,8 +191,9 @@ def test_wheel_carries_the_compiled_kernels(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {*names} >= SHARED_OBJECTS
     assert "pyspark_rocketmq/__init__.py" in names
-    folder = ROOT / "src/reput/spark/pages/templates"
-    assert {f"reput/spark/pages/templates/{file.name}" for file in folder.iterdir()} <= {*names}
+    for folder in (ROOT / "src/reput").rglob("templates"):
+        package = folder.relative_to(ROOT / "src").as_posix()
+        assert {f"{package}/{file.name}" for file in folder.iterdir()} <= {*names}
     assert "-py3-none-" in wheel.name
     assert not wheel.name.endswith("-any.whl")
 

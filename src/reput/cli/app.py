@@ -78,6 +78,7 @@ _COMMANDS = {
         "completion", "Print a script with which a shell completes commands and options."
     ),
     "health": _Group("health", "Ask a broker or name server for its health, and print its answer."),
+    "console": _Group("console", "Serve the web console of a cluster, until Ctrl-C."),
     "export": _Group("exporting", "Write messages to a file: Parquet, Arrow, JSON lines or CSV."),
 }
 """Commands outside of groups, with the first lines of their helps."""

@@ -17,8 +17,9 @@ from hypothesis import given, settings, strategies as st
 
 pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 
+from reput.html import charts
 from reput.spark import report as report_module
-from reput.spark.pages import charts, store as report_page
+from reput.spark.pages import store as report_page
 from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, TopicRow
 from reput.store.reader import Condition
 

@@ -8,9 +8,10 @@ result has only a sample, the page shows the total.
 from typing import TYPE_CHECKING, Any
 
 from reput import __version__
+from reput.html import charts
+from reput.html.texts import CONDITIONS, NONE, count_text, number_text, size_text
 from reput.spark.jobs.audit.verdicts import NOTES, Fault, Indexed, MessageVerdict, Stage
-from reput.spark.pages import charts, environment
-from reput.spark.pages.texts import CONDITIONS, NONE, count_text, number_text, size_text
+from reput.spark.pages import environment
 
 if TYPE_CHECKING:
     from reput.spark.jobs.audit.verdicts import AuditedHole, AuditResult, TopicAudit

@@ -1,79 +1,17 @@
-"""The Jinja2 environment of the pages: templates become one HTML file that loads nothing.
+"""The templates of the reports, with the frame and the macros of ``reput.html``."""
 
-Topics, tags, groups and hosts are untrusted input. Every value is escaped, control characters and
-lone surrogates become U+FFFD, and the content security policy allows no style and no script but
-those in the page, by their hashes. An undefined value is an error.
-"""
-
-import base64
-import hashlib
-import importlib.resources
-import re
 from typing import Any
 
-from jinja2 import BaseLoader, ChoiceLoader, Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import BaseLoader, Environment
 
-from reput.spark.pages import texts
-
-_FOLDER = importlib.resources.files("reput.spark.pages") / "templates"
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+from reput.html import environment
 
 
 def make_environment(*loaders: BaseLoader) -> Environment:
-    """Make an environment with the templates of this package, and of other loaders before them."""
-    pages = Environment(
-        loader=ChoiceLoader([*loaders, FunctionLoader(_source)]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_without_controls,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    pages.filters.update(
-        number=texts.number_text,
-        count_of=texts.count_text,
-        size=texts.size_text,
-        time=texts.time_text,
-        percent=_percent,
-        pixels=_pixels,
-    )
-    style, script = _source("page.css"), _source("page.js")
-    pages.globals.update(
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-    )
-    return pages
+    """Make an environment with the templates of the reports, and of other loaders before them."""
+    return environment.make_environment(*loaders, environment.package_loader("reput.spark.pages"))
 
 
 def render(template: str, values: dict[str, Any]) -> str:
-    """Render a template of this package."""
+    """Render a template of a report."""
     return make_environment().get_template(template).render(values)
-
-
-def _source(name: str) -> str:
-    """Read a file of the package, which may be imported from a zip."""
-    return (_FOLDER / name).read_text(encoding="utf-8")
-
-
-def _without_controls(value: object) -> object:
-    if hasattr(value, "__html__"):  # rendered already, by a macro
-        return value
-    return _CONTROL.sub("\ufffd", str(value))
-
-
-def _percent(value: float) -> str:
-    """Format a position or width inside a plot: plots scale sideways, their text does not."""
-    return f"{value:.2f}%"
-
-
-def _pixels(value: float) -> str:
-    return f"{value:.1f}"
-
-
-def _hash(text: str) -> str:
-    """Return the source expression of a content security policy for an inline text."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reput.spark.pages import charts, environment
-from reput.spark.pages.texts import (
+from reput.html import charts
+from reput.html.texts import (
     CONDITIONS,
     NONE,
     count_text,
@@ -21,6 +21,7 @@ from reput.spark.pages.texts import (
     size_text,
     time_text,
 )
+from reput.spark.pages import environment
 
 if TYPE_CHECKING:
     from reput.spark.report import Agreement, FileRow, GapRow, Report

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from reput.spark.pages.texts import short_text, time_text
+from reput.html.texts import short_text, time_text
 
 ROWS_MAX = 500
 """Maximum rows of a table, and files in the chart of the log; more make a slow page."""

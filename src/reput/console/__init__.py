@@ -1,0 +1,15 @@
+"""The web console: pages about a cluster, for people and, as JSON, for scripts.
+
+    app          the paths of pages and changes; requests in, responses out
+    page         what a handler gets and returns
+    rendering    a page as HTML or JSON, and the headers of every response
+    access       roles, and whether a request comes from a page of the console; pure
+    serving      the socket, uvicorn and signals
+    pages/       a module for each page
+    sources/     what pages ask: brokers within a deadline, store folders
+    templates/   the frame of the pages, and one template for each
+
+Every page is a plain GET without JavaScript, and the same data as JSON with
+``Accept: application/json``. An unknown value is said to be unknown, with the reason; it is never
+shown as 0 or as an empty list.
+"""

@@ -1,0 +1,112 @@
+"""The audit log: a line of JSON for each change, and for each request that was refused.
+
+Lines are appended to a file, which becomes ``FILE.1`` when it is full; the page shows the newest
+ones. A file that cannot be written makes changes fail before they are made.
+"""
+
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from reput.errors import ReputError
+
+FILE_BYTES_MAX = 16 * 1024 * 1024
+SHOWN_COUNT_MAX = 10_000
+"""Newest entries that are kept in memory for the page."""
+_log = logging.getLogger(__name__)
+
+
+class AuditUnwritable(ReputError):
+    """The audit log cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An action."""
+
+    time_ms: int
+    user: str
+    address: str
+    """Address of the client."""
+    action: str
+    """Its name, as ``offset.reset``."""
+    arguments: Mapping[str, str]
+    outcome: str
+    """``done``, ``partly``, ``failed`` or ``refused``."""
+    detail: str
+    """The result, or why it was refused."""
+    preview: str = ""
+    """Start of the token of the preview that was confirmed."""
+
+
+class AuditLog:
+    """The audit log of a console.
+
+    Args:
+        path: The file, which the first entry creates.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries: deque[Entry] = deque(_read(path), maxlen=SHOWN_COUNT_MAX)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    def newest(self) -> list[Entry]:
+        """Return the newest entries, the last one first."""
+        return list(reversed(self._entries))
+
+    def check_writable(self) -> None:
+        """Check that entries can be written. Raises ``AuditUnwritable``."""
+        self._append("")
+
+    def add(self, entry: Entry) -> None:
+        """Append an entry. Raises ``AuditUnwritable``."""
+        self._entries.append(entry)
+        self._append(json.dumps(asdict(entry), ensure_ascii=True) + "\n")
+        _log.info(
+            "%s by %s from %s: %s, %s",
+            *(entry.action, entry.user, entry.address, entry.outcome, entry.detail),
+        )
+
+    def _append(self, text: str) -> None:
+        try:
+            descriptor = os.open(
+                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+            try:
+                size = os.fstat(descriptor).st_size
+                if text:
+                    os.write(descriptor, text.encode())
+            finally:
+                os.close(descriptor)
+            if size + len(text) > FILE_BYTES_MAX:
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        except OSError as error:
+            raise AuditUnwritable(
+                f"the audit log {self._path} cannot be written: {error.strerror}"
+            ) from error
+
+
+def _read(path: Path) -> list[Entry]:
+    """Return the entries of a file; lines that are none are reported and left out."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise AuditUnwritable(f"the audit log {path} cannot be read: {error.strerror}") from error
+    entries = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entries.append(Entry(**json.loads(line)))
+        except (ValueError, TypeError):
+            _log.warning("%s, line %d is no entry of the audit log", path, number)
+    return entries[-SHOWN_COUNT_MAX:]

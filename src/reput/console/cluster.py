@@ -1,0 +1,34 @@
+"""A cluster as the console knows it: snapshot, history, rows, and the collector that fills them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reput.client.admin import Admin
+from reput.clock import Clock
+from reput.console.collector import Collector
+from reput.console.history import History
+from reput.console.rows import Rows
+from reput.console.snapshot import Snapshot
+from reput.console.sources.live import Live
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The clusters of some name servers."""
+
+    live: Live
+    snapshot: Snapshot
+    history: History
+    rows: Rows
+    collector: Collector
+
+    @classmethod
+    def of(cls, admin: Admin, clock: Clock) -> "Cluster":
+        """Return the clusters that an admin client asks; nothing is known of them yet."""
+        live, snapshot, history = Live(admin), Snapshot(), History()
+        rows = Rows(snapshot, history)
+        return cls(live, snapshot, history, rows, Collector(live, snapshot, history, rows, clock))
+
+    def look_at(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+        """Note that a page with these topics and groups is looked at."""
+        self.collector.look_at(topics, groups)

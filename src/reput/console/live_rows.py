@@ -1,0 +1,66 @@
+"""Rows that follow the cluster: a page, asked with ``live=1``, sends elements that have moved.
+
+Every few seconds the page is computed and rendered again, if the snapshot has moved. The elements
+with an id are sent whose text differs from the last one: as events of ``EventSource``.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from starlette.responses import Response, StreamingResponse
+
+from reput.console.page import RequestFailed, Route, View
+from reput.console.rendering import Renderer
+
+STREAM_S = 3_600
+"""Length of a stream; the browser then connects again."""
+HEARTBEAT_S = 15
+"""Time without an event after which a comment is sent, so that proxies keep the connection."""
+STREAM_COUNT_MAX = 200
+_ELEMENT = re.compile(r'<(tr|section) id="([^"]+)".*?</\1>', re.DOTALL)
+
+
+def response(renderer: Renderer, route: Route, view: View) -> Response:
+    """Return a stream of the elements of a page that move. Raises ``RequestFailed``."""
+    if view.parts.stream_count >= STREAM_COUNT_MAX:
+        raise RequestFailed(503, f"{STREAM_COUNT_MAX} pages follow the cluster already")
+    return StreamingResponse(
+        _events(renderer, route, view),
+        media_type="text/event-stream",
+        headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"},
+    )
+
+
+async def _events(renderer: Renderer, route: Route, view: View) -> AsyncIterator[str]:
+    sent: dict[str, str] = {}
+    version, quiet_s = -1, 0.0
+    view.parts.stream_count += 1
+    try:
+        yield "retry: 5000\n\n"
+        for _ in range(round(STREAM_S / route.live_s)):
+            cluster = view.parts.cluster
+            moved: dict[str, str] = {}
+            if cluster.snapshot.version != version:
+                version = cluster.snapshot.version
+                now = replace(view, now_ms=view.parts.clock.now_ms())
+                elements = _elements(renderer.fragment(await route.handler(now), now.now_ms))
+                if sent:
+                    moved = {key: html for key, html in elements.items() if sent.get(key) != html}
+                sent = elements
+            quiet_s += route.live_s
+            if moved:
+                yield f"data: {json.dumps(moved)}\n\n"
+            elif quiet_s >= HEARTBEAT_S:
+                yield ": still here\n\n"
+            if moved or quiet_s >= HEARTBEAT_S:
+                quiet_s = 0.0
+            await asyncio.sleep(route.live_s)
+    finally:
+        view.parts.stream_count -= 1
+
+
+def _elements(html: str) -> dict[str, str]:
+    return {match[2]: match[0] for match in _ELEMENT.finditer(html)}

@@ -1,0 +1,1 @@
+"""The pages: each module has a handler, which returns the data of its template."""

@@ -1,0 +1,320 @@
+"""Rows of topics and groups, computed from snapshot and history, and kept until these move."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reput.console.history import History, time_of
+from reput.console.snapshot import BrokerFacts, Snapshot
+from reput.console.unknown import Unknown
+from reput.format import names
+
+NOT_YET = Unknown("not asked for yet")
+TREND_MS = 600_000
+"""Time over which a trend is computed."""
+TREND_SHARE = 0.05
+"""Change of the lag, as a share of it, below which it is steady."""
+TREND_MESSAGES = 10
+ABOUT_MS = 2_000
+"""Time between the offsets and the ends from which on a lag is an estimate."""
+
+Number = int | Unknown
+Rate = float | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic, summed over its brokers."""
+
+    name: str
+    kind: str
+    """``user``, ``retry``, ``dead letter``, ``system`` or ``light``."""
+    brokers: tuple[str, ...]
+    queues: int
+    """Readable queues."""
+    messages: Number
+    """Messages that are kept."""
+    rate: Rate
+    """Messages stored a second."""
+    last_ms: Number | None
+    """Store time of the last message; None: there was none."""
+    groups: int
+    """Groups with offsets."""
+    lag: Number | None
+    """The largest lag of a group; None without groups."""
+    ends_ms: Number
+    """Time of the oldest answer that the row comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A consumer group, summed over its topics and brokers."""
+
+    name: str
+    kind: str
+    """``user`` or ``system``."""
+    topics: tuple[str, ...]
+    lag: Number
+    """Messages that are not consumed, without its retry topic."""
+    is_about: bool
+    """Whether the lag is an estimate: ends and offsets are of different times."""
+    delay_ms: Number
+    """About how long ago the first message was stored that is not consumed."""
+    rate: Rate
+    """Messages consumed a second."""
+    trend: str | Unknown
+    """``growing``, ``steady`` or ``shrinking`` over ten minutes."""
+    catch_up_ms: int | None
+    """Time until the lag is 0, while it shrinks; None: it does not."""
+    retries: Number | None
+    """Messages of its retry topic that are not consumed; None without one."""
+    dead_letters: Number | None
+    """Messages of its dead letter topic; None without one."""
+    members: Number
+    ends_ms: Number
+    """Time of the oldest answer that the row comes from."""
+
+
+class Rows:
+    """Rows by name.
+
+    Args:
+        snapshot: Answers of the cluster.
+        history: Values over time.
+    """
+
+    def __init__(self, snapshot: Snapshot, history: History) -> None:
+        self._snapshot = snapshot
+        self._history = history
+        self._topics: dict[str, TopicRow] = {}
+        self._groups: dict[str, GroupRow] = {}
+        self._version = -1
+        self._holders: dict[str, list[BrokerFacts]] = {}
+        self._readers: dict[str, set[str]] = {}
+        self._reads: dict[str, set[str]] = {}
+        self._own_names: set[str] = set()
+        self._tables: object = None
+
+    def topics(self) -> Mapping[str, TopicRow]:
+        """Return the rows of all topics."""
+        self._update()
+        return self._topics
+
+    def groups(self) -> Mapping[str, GroupRow]:
+        """Return the rows of all groups."""
+        self._update()
+        return self._groups
+
+    def readers(self, topic: str) -> Sequence[str]:
+        """Return the groups with offsets in a topic."""
+        self._update()
+        return sorted(self._readers.get(topic, ()))
+
+    def lag(self, topic: str, group: str) -> Number:
+        """Return the messages of a topic that a group has not consumed."""
+        self._update()
+        return self._lag(topic, group)[0]
+
+    def _update(self) -> None:
+        snapshot = self._snapshot
+        if snapshot.version == self._version:
+            return
+        self._version = snapshot.version
+        masters = snapshot.masters()
+        tables = [(id(facts.topics), id(facts.groups), id(facts.consumed)) for facts in masters]
+        if tables != self._tables:
+            self._tables = tables
+            self._index(masters)
+            for gone in self._topics.keys() - self._holders.keys():
+                del self._topics[gone]
+                self._history.remove(("end", gone))
+            for gone in self._groups.keys() - self._reads.keys():
+                del self._groups[gone]
+                self._history.remove(("consumed", gone))
+                self._history.remove(("lag", gone))
+        moved, moved_groups = snapshot.moved_topics, snapshot.moved_groups
+        snapshot.moved_topics, snapshot.moved_groups = set(), set()
+        # A group's row has its retry and dead letter topics as well.
+        for topic in moved:
+            for prefix in (names.RETRY_PREFIX, names.DLQ_PREFIX):
+                if topic.startswith(prefix):
+                    moved_groups.add(topic.removeprefix(prefix))
+        for group in (moved_groups | self._reads.keys() - self._groups.keys()) & self._reads.keys():
+            self._groups[group] = self._group_row(group)
+            moved |= self._reads[group]
+        for topic in (moved | self._holders.keys() - self._topics.keys()) & self._holders.keys():
+            self._topics[topic] = self._topic_row(topic)
+
+    def _index(self, masters: Iterable[BrokerFacts]) -> None:
+        """Find the brokers of each topic, and which group reads which topic."""
+        holders: dict[str, list[BrokerFacts]] = defaultdict(list)
+        readers: dict[str, set[str]] = defaultdict(set)
+        reads: dict[str, set[str]] = defaultdict(set)
+        for facts in masters:
+            for topic in facts.topics:
+                holders[topic].append(facts)
+            for group in facts.groups:
+                reads[group].update(())
+            for topic, group in facts.consumed:
+                readers[topic].add(group)
+                reads[group].add(topic)
+        places = [facts.place for facts in self._snapshot.brokers.values()]
+        self._own_names = {name for place in places for name in (place.name, place.cluster)}
+        self._holders, self._readers, self._reads = dict(holders), dict(readers), dict(reads)
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def _topic_row(self, topic: str) -> TopicRow:
+        holders = self._holders[topic]
+        ends = [facts.ends.get(topic) for facts in holders]
+        known = [end for end in ends if end is not None]
+        messages: Number = NOT_YET
+        last_ms: Number | None = NOT_YET
+        ends_ms: Number = NOT_YET
+        if len(known) == len(ends):
+            queues = [queue for end in known for queue in end.queues]
+            messages = sum(max(0, queue.max_offset - queue.min_offset) for queue in queues)
+            last_ms = max((queue.last_ms for queue in queues), default=0) or None
+            ends_ms = min(end.time_ms for end in known)
+        readers = self._readers.get(topic, set())
+        rate = self._history.rate(("end", topic))
+        return TopicRow(
+            name=topic,
+            kind=self._kind(topic),
+            brokers=tuple(facts.place.name for facts in holders),
+            queues=sum(facts.topics[topic].read_queue_nums for facts in holders),
+            messages=messages,
+            rate=NOT_YET if rate is None else rate,
+            last_ms=last_ms,
+            groups=len(readers),
+            lag=_largest(self._lag(topic, group)[0] for group in readers),
+            ends_ms=ends_ms,
+        )
+
+    def _kind(self, topic: str) -> str:
+        """Return the kind of a topic: brokers make topics named after themselves and clusters."""
+        if topic in self._own_names or topic.endswith(names.REPLY_TOPIC_SUFFIX):
+            return "system"
+        return names.kind_of(topic)
+
+    def _group_row(self, group: str) -> GroupRow:
+        retry, dead = names.RETRY_PREFIX + group, names.DLQ_PREFIX + group
+        topics = tuple(sorted(self._reads[group] - {retry, dead}))
+        lags = [self._lag(topic, group) for topic in topics]
+        lag = _sum(lag for lag, _, _ in lags)
+        is_about = any(is_about for _, is_about, _ in lags)
+        times = [time_ms for _, _, time_ms in lags if isinstance(time_ms, int)]
+        rate = self._history.rate(("consumed", group))
+        samples = self._history.samples(("lag", group))
+        trend, slope = _trend(samples)
+        members = self._snapshot.members.get(group)
+        is_shrinking = trend == "shrinking" and isinstance(lag, int)
+        return GroupRow(
+            name=group,
+            kind="system" if names.is_system_group(group) else "user",
+            topics=topics,
+            lag=lag,
+            is_about=is_about,
+            delay_ms=self._delay(group, topics, lag),
+            rate=NOT_YET if rate is None else rate,
+            trend=trend,
+            catch_up_ms=round(lag / slope) if is_shrinking and isinstance(lag, int) else None,
+            retries=self._lag(retry, group)[0] if retry in self._reads[group] else None,
+            dead_letters=self._kept(dead) if dead in self._holders else None,
+            members=NOT_YET if members is None else members.count,
+            ends_ms=min(times) if len(times) == len(topics) and times else NOT_YET,
+        )
+
+    def _lag(self, topic: str, group: str) -> tuple[Number, bool, Number]:
+        """Return the lag of a group on a topic, whether it is an estimate, and its time."""
+        total, is_about, time_ms = 0, False, None
+        for facts in self._holders.get(topic, ()):
+            offsets = facts.consumed.get((topic, group))
+            if offsets is None:
+                continue
+            ends = facts.ends.get(topic)
+            if ends is None:
+                reason = f"the ends of {topic} on {facts.place.name} are not known yet"
+                return Unknown(reason), False, NOT_YET
+            lag = sum(
+                max(0, queue.max_offset - offsets[queue.queue_id])
+                for queue in ends.queues
+                if queue.queue_id in offsets
+            )
+            late_ms = ends.time_ms - facts.consumed_ms
+            if lag and late_ms > ABOUT_MS:
+                # Consumed since the offsets were read: otherwise a busy group seems to lag.
+                is_about = True
+                lag = max(0, round(lag - self._consumed_within(group, late_ms)))
+            total += lag
+            oldest = min(ends.time_ms, facts.consumed_ms)
+            time_ms = oldest if time_ms is None else min(time_ms, oldest)
+        if time_ms is None:
+            return Unknown(f"{group} has no offsets in {topic}"), False, NOT_YET
+        return total, is_about, time_ms
+
+    def _consumed_within(self, group: str, duration_ms: int) -> float:
+        rate = self._history.rate(("consumed", group))
+        return 0.0 if rate is None else rate * duration_ms / 1000
+
+    def _kept(self, topic: str) -> Number:
+        """Return the messages of a topic that are kept."""
+        total = 0
+        for facts in self._holders.get(topic, ()):
+            ends = facts.ends.get(topic)
+            if ends is None:
+                return NOT_YET
+            total += sum(max(0, queue.max_offset - queue.min_offset) for queue in ends.queues)
+        return total
+
+    def _delay(self, group: str, topics: Sequence[str], lag: Number) -> Number:
+        """Return about how long ago the first message was stored that is not consumed."""
+        if lag == 0 or isinstance(lag, Unknown):
+            return lag
+        worst = 0
+        for topic in topics:
+            topic_lag = self._lag(topic, group)[0]
+            samples = self._history.samples(("end", topic))
+            if not isinstance(topic_lag, int) or not topic_lag or not samples:
+                continue
+            newest_ms, end = samples[-1]
+            stored_ms = time_of(samples, end - topic_lag)
+            if stored_ms is None:
+                return Unknown("the first message is older than the history of this console")
+            worst = max(worst, newest_ms - stored_ms)
+        return worst
+
+
+def _sum(values: Iterable[Number]) -> Number:
+    """Return a sum, or its first unknown part."""
+    total = 0
+    for value in values:
+        if isinstance(value, Unknown):
+            return value
+        total += value
+    return total
+
+
+def _largest(values: Iterable[Number]) -> Number | None:
+    """Return the largest value, or the first unknown one; None without values."""
+    largest: int | None = None
+    for value in values:
+        if isinstance(value, Unknown):
+            return value
+        largest = value if largest is None else max(largest, value)
+    return largest
+
+
+def _trend(samples: Sequence[tuple[int, float]]) -> tuple[str | Unknown, float]:
+    """Return the trend of a lag, and the messages a ms by which it shrinks."""
+    newest = [(time_ms, lag) for time_ms, lag in samples if time_ms >= samples[-1][0] - TREND_MS]
+    if len(newest) < 4:
+        return Unknown("less than two minutes of history"), 0.0
+    third = max(1, len(newest) // 3)
+    first = sum(lag for _, lag in newest[:third]) / third
+    last = sum(lag for _, lag in newest[-third:]) / third
+    change = last - first
+    if abs(change) <= max(TREND_MESSAGES, TREND_SHARE * max(first, last)):
+        return "steady", 0.0
+    slope = -change / (newest[-1][0] - newest[0][0])
+    return ("growing", slope) if change > 0 else ("shrinking", slope)

@@ -1,0 +1,98 @@
+"""Sessions of users who have logged in, and the limit of wrong passwords."""
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections import deque
+from dataclasses import dataclass
+
+LIFETIME_MS = 12 * 3600 * 1000
+"""Time after which a user logs in again."""
+SESSION_COUNT_MAX = 10_000
+WRONG_COUNT_MAX = 5
+"""Wrong passwords of an address within ``WRONG_WINDOW_MS``; then it has to wait."""
+WRONG_WINDOW_MS = 60_000
+ADDRESS_COUNT_MAX = 10_000
+_ID_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A user who has logged in."""
+
+    user_name: str
+    end_ms: int
+
+
+class Sessions:
+    """The sessions of a console; they end with its process.
+
+    Ids are kept as hashes: the time that a look-up takes says nothing about an id.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, Session] = {}
+        self._key = os.urandom(_ID_BYTES)
+
+    def begin(self, user_name: str, now_ms: int) -> str:
+        """Begin a session, and return its id; the oldest one ends if there are too many."""
+        for digest in [key for key, open_ in self._sessions.items() if open_.end_ms <= now_ms]:
+            del self._sessions[digest]
+        while len(self._sessions) >= SESSION_COUNT_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        session_id = secrets.token_urlsafe(_ID_BYTES)
+        self._sessions[_digest(session_id)] = Session(user_name, now_ms + LIFETIME_MS)
+        return session_id
+
+    def user_name(self, session_id: str, now_ms: int) -> str | None:
+        """Return the user of a session; None if there is none, or it has ended."""
+        session = self._sessions.get(_digest(session_id))
+        return session.user_name if session is not None and now_ms < session.end_ms else None
+
+    def end(self, session_id: str) -> None:
+        """End a session."""
+        self._sessions.pop(_digest(session_id), None)
+
+    def form_token(self, session_id: str) -> str:
+        """Return the token that forms of a session carry; without users, of the id ``""``."""
+        return hmac.new(self._key, session_id.encode(), hashlib.sha256).hexdigest()
+
+    def is_form_token(self, session_id: str, token: str) -> bool:
+        """Return whether a form carries the token of its session."""
+        expected = self.form_token(session_id)
+        return hmac.compare_digest(expected.encode(), token.encode(errors="replace"))
+
+
+def _digest(session_id: str) -> bytes:
+    return hashlib.sha256(session_id.encode(errors="replace")).digest()
+
+
+class Throttle:
+    """Counts wrong passwords by address."""
+
+    def __init__(self) -> None:
+        self._wrong: dict[str, deque[int]] = {}
+
+    def wait_ms(self, address: str, now_ms: int) -> int:
+        """Return how long an address has to wait before its next attempt, 0 if not at all."""
+        times = self._recent(address, now_ms)
+        return times[0] + WRONG_WINDOW_MS - now_ms if len(times) >= WRONG_COUNT_MAX else 0
+
+    def add_attempt(self, address: str, now_ms: int) -> None:
+        """Count an attempt; ``clear`` forgets those of an address that knew the password."""
+        times = self._recent(address, now_ms)
+        while len(self._wrong) >= ADDRESS_COUNT_MAX and address not in self._wrong:
+            del self._wrong[next(iter(self._wrong))]
+        times.append(now_ms)
+        self._wrong[address] = times
+
+    def clear(self, address: str) -> None:
+        """Forget the attempts of an address."""
+        self._wrong.pop(address, None)
+
+    def _recent(self, address: str, now_ms: int) -> deque[int]:
+        times = self._wrong.get(address, deque(maxlen=WRONG_COUNT_MAX))
+        while times and times[0] + WRONG_WINDOW_MS <= now_ms:
+            times.popleft()
+        return times

@@ -1,0 +1,1 @@
+"""What pages ask besides the snapshot: brokers, within a deadline."""
