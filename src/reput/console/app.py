@@ -1,7 +1,7 @@
 """The console as an ASGI application: paths of pages and changes, requests in, responses out.
 
-``Gate`` identifies users; this module finds the page or the change, and checks the right that it
-needs.
+``AccessGate`` identifies users; this module finds the page or the change, and checks the right
+that it needs.
 """
 
 import logging
@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from reput.console import changes, live_rows, rendering, texts
 from reput.console.access import Right, User
-from reput.console.audit import Entry
+from reput.console.audit import AuditEntry
 from reput.console.changes import Change, Confirmation
-from reput.console.gate import Gate, Visitor, address_of
+from reput.console.gate import AccessGate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
 from reput.console.pages import (
     audit,
@@ -101,7 +101,7 @@ class Console:
         self._parts = parts
         self._root_path = root_path
         self._renderer = Renderer(root_path)
-        self._gate = Gate(parts, root_path)
+        self._gate = AccessGate(parts, root_path)
         self._pages = _Paths(routes)
         self._changes = _Paths({**WORK, **(actions if parts.may_operate else {})})
         self._tokens = changes.Tokens()
@@ -256,7 +256,7 @@ class Console:
         self, request: Request, change: Change, view: View, token: str, outcome: str, detail: str
     ) -> None:
         self._parts.audit.add(
-            Entry(
+            AuditEntry(
                 time_ms=view.now_ms,
                 user=view.user.name,
                 address=address_of(request),

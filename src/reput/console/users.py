@@ -160,6 +160,10 @@ def _scrypt(password: str, salt: bytes, cost: int, block_size: int, parallelism:
 
 def _split(password_hash: str) -> tuple[int, int, int, bytes, bytes]:
     """Return the costs, the salt and the key of a hash. Raises ``BadUsers``."""
+    refusal = BadUsers(
+        "the hash is not scrypt$N$R$P$SALT$KEY of less than 64 MiB; "
+        "`reput console user add` writes one"
+    )
     try:
         kind, *costs, salt_text, key_text = password_hash.split("$")
         cost, block_size, parallelism = map(int, costs)
@@ -172,12 +176,9 @@ def _split(password_hash: str) -> tuple[int, int, int, bytes, bytes]:
             and len(key) == _KEY_BYTES
         )
     except ValueError:
-        is_allowed = False
+        raise refusal from None
     if not is_allowed:
-        raise BadUsers(
-            "the hash is not scrypt$N$R$P$SALT$KEY of less than 64 MiB; "
-            "`reput console user add` writes one"
-        )
+        raise refusal
     return cost, block_size, parallelism, salt, key
 
 
@@ -191,7 +192,7 @@ def _account(words: list[str]) -> Account:
         raise BadUsers(f"role {role[:80]!r}: allowed is {one_of(role, ROLES)}")
     if password_hash != NO_PASSWORD:
         _split(password_hash)
-    patterns = {"topics": ALL, "groups": ALL}
+    patterns: dict[str, tuple[str, ...]] = {"topics": ALL, "groups": ALL}
     for word in limits:
         key, _, value = word.partition("=")
         if key not in patterns or not value:

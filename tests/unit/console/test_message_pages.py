@@ -10,9 +10,9 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-import golden
 import pytest
 
+import golden
 from asgi import Answer, call
 from reput.client import Message, Producer
 from reput.client.admin import Admin
@@ -21,7 +21,7 @@ from reput.clock import SystemClock
 from reput.console.access import Right
 from reput.console.app import Console
 from reput.console.audit import AuditLog
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.console.parts import ConsoleParts
 from reput.console.resends import Resends
 from reput.console.settings import StorePlace
@@ -88,7 +88,7 @@ async def parts(broker: LocalBroker, tmp_path: Path) -> AsyncIterator[ConsolePar
         parts = ConsoleParts(
             clock,
             broker.namesrv_addr,
-            Cluster.of(admin, clock),
+            WatchedCluster.of(admin, clock),
             AuditLog(tmp_path / "audit.jsonl"),
             may_operate=True,
             folders=StoreFolders(places, clock),
