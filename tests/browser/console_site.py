@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,6 +122,21 @@ async def fill(broker: LocalBroker) -> None:
             )  # fmt: skip
             request = requests.make(RequestCode.CONSUMER_SEND_MSG_BACK, header)
             await admin.calls.ask(broker.broker_addr, request)
-        for queue_id, consumer_offset in CONSUMER_OFFSETS.items():
+    await commit(broker, CONSUMER_OFFSETS)
+
+
+async def commit(broker: LocalBroker, consumer_offsets: Mapping[int, int]) -> None:
+    """Set consumer offsets of the group, by queue id."""
+    async with Admin(broker.namesrv_addr) as admin:
+        for queue_id, consumer_offset in consumer_offsets.items():
             queue = MessageQueue(TOPIC, "broker-a", queue_id)
             await admin.update_consumer_offset(GROUP, queue, consumer_offset)
+
+
+async def committed(broker: LocalBroker) -> dict[int, int | None]:
+    """Return the consumer offsets of the group, by queue id."""
+    async with Admin(broker.namesrv_addr) as admin:
+        return {
+            queue_id: await admin.consumer_offset(GROUP, MessageQueue(TOPIC, "broker-a", queue_id))
+            for queue_id in CONSUMER_OFFSETS
+        }

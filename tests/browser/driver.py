@@ -153,8 +153,7 @@ class Browser:
             media: ``screen`` or ``print``.
             scripts: Whether the page may run its scripts; ``ask`` can in any case.
         """
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", media=media, features=features)
+        self.prefer(scheme, media)
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
@@ -162,6 +161,11 @@ class Browser:
         result = self.call("Page.navigate", url=url)
         assert "errorText" not in result, (url, result)
         self.wait_for("Page.loadEventFired")
+
+    def prefer(self, scheme: str, media: str = "screen") -> None:
+        """Change the colors that the user prefers, and the medium."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", media=media, features=features)
 
     @contextlib.contextmanager
     def navigation(self) -> Iterator[None]:

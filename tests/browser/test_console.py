@@ -1,5 +1,6 @@
 """The console in a real browser: access, layout, and what people do with its pages."""
 
+import asyncio
 import contextlib
 import importlib.metadata
 import json
@@ -13,14 +14,24 @@ import pytest
 pytest.importorskip("uvicorn", reason="reput.console imports it")
 
 from browser import console_site
-from browser.console_site import PASSWORDS, Site
+from browser.console_site import (
+    CONSUMER_OFFSETS,
+    GROUP,
+    LETTER_COUNT,
+    MESSAGE_COUNT,
+    ORDER_COUNT,
+    PASSWORDS,
+    SMALL_TOPICS,
+    TOPIC,
+    Site,
+)
 from browser.driver import Browser
 from browser.prefix_proxy import prefix_proxy
+from reput.client import Message, blocking
 from reput.console.app import CHANGES, ROUTES
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 
-WIDTHS = {"desktop": 1280, "phone": 400}
 PAGES = (
     *("", "topics", "topics/Orders", "groups", "groups/billing", "brokers", "brokers/broker-a"),
     *("messages", "messages?topic=Orders&rows=80", "messages/{message}", "dlq", "dlq/billing"),
@@ -134,22 +145,11 @@ def test_a_form_without_the_token_of_the_session_is_refused(browser: Browser, si
     assert "token" in entry["detail"]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_read_only_console_has_no_buttons_of_changes(
-    browser: Browser, site: Site, page: str
-) -> None:
-    browser.open(site.url(page))
-    forms = "[...document.forms].map((form) => [form.method, new URL(form.action).pathname])"
-    posts = {path for method, path in browser.ask(forms) if method == "post"}
-    assert posts == {"/theme"}
-    assert "read-only" in browser.ask("document.querySelector('.mode').textContent")
-
-
 @pytest.mark.parametrize("path", CHANGES)
 def test_a_read_only_console_has_no_changes(browser: Browser, site: Site, path: str) -> None:
     browser.open(site.read_only.url)
     token = browser.ask("document.querySelector('[name=csrf]').value")
-    place = path.replace("{topic}", console_site.TOPIC).replace("{group}", console_site.GROUP)
+    place = path.replace("{topic}", TOPIC).replace("{group}", GROUP)
     status = browser.ask(
         f"fetch({json.dumps(place)}, {{method: 'POST', body: new URLSearchParams("
         f"{{csrf: {json.dumps(token)}}})}}).then((response) => response.status)"
@@ -172,35 +172,42 @@ def test_every_page_is_in_the_list() -> None:
     assert unseen == []
 
 
+HEADS = "[...document.querySelectorAll('h1, h2, caption, th')].map((one) => one.textContent)"
+OUTSIDE = """
+[...document.querySelectorAll("main *")]
+  .filter((one) => !one.closest(".scroll, thead, svg, .hidden"))
+  .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+  .map((one) => one.outerHTML.slice(0, 100))
+"""
+POSTS = """
+[...document.forms].filter((form) => form.method === "post")
+  .map((form) => new URL(form.action).pathname)
+"""
+
+
+def assert_fits(browser: Browser, width: int, brightness: range) -> None:
+    """Check that nothing is outside of the window, and that the background is as bright."""
+    assert browser.ask("document.documentElement.scrollWidth") <= width
+    assert browser.ask(OUTSIDE) == []
+    background = browser.ask("getComputedStyle(document.body).backgroundColor")
+    assert sum(map(int, re.findall(r"\d+", background)[:3])) // 3 in brightness
+    assert browser.ask("document.querySelectorAll('h1').length") == 1
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_fits_light_and_dark_on_a_desk_and_a_phone(
+def test_a_page_is_whole_on_a_desk_on_a_phone_and_without_javascript(
     browser: Browser, site: Site, page: str
 ) -> None:
     url = site.url(page)
-    for scheme, (name, width) in zip(("light", "dark"), WIDTHS.items(), strict=True):
-        browser.open(url, width, scheme)
-        assert browser.ask("document.documentElement.scrollWidth") <= width, name
-        outside = (
-            "[...document.querySelectorAll('main *')].filter((one) => !one.closest('.scroll, "
-            "thead, svg, .sr') && one.getBoundingClientRect().right > innerWidth + 1)"
-            ".map((one) => one.outerHTML.slice(0, 100))"
-        )
-        assert browser.ask(outside) == [], name
-        background = browser.ask("getComputedStyle(document.body).backgroundColor")
-        brightness = sum(int(part) for part in background[4:-1].split(",")) / 3
-        assert brightness < 60 if scheme == "dark" else brightness > 200
-        assert browser.ask("document.querySelectorAll('h1').length") == 1
-        assert_quiet(browser, url)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_says_the_same_without_javascript(browser: Browser, site: Site, page: str) -> None:
-    url = site.url(page)
-    heads = "[...document.querySelectorAll('h1, h2, caption, th')].map((one) => one.textContent)"
-    browser.open(url)
-    expected = browser.ask(heads)
-    browser.open(url, scripts=False)
-    assert browser.ask(heads) == expected
+    browser.open(url, 1280, "light")
+    assert_fits(browser, 1280, range(200, 256))
+    assert set(browser.ask(POSTS)) == {"/theme"}  # read-only
+    assert "read-only" in browser.ask("document.querySelector('.mode').textContent")
+    heads = browser.ask(HEADS)
+    assert_quiet(browser, url)
+    browser.open(url, 400, "dark", scripts=False)
+    assert_fits(browser, 400, range(60))
+    assert browser.ask(HEADS) == heads
     assert_quiet(browser, url)
 
 
@@ -212,14 +219,142 @@ def test_a_user_logs_in_and_chooses_colors_without_javascript(browser: Browser, 
     assert browser.ask("document.querySelector('.user') !== null")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("page", [*PAGES, "login"])
 def test_a_page_is_accessible(browser: Browser, site: Site, axe: str, page: str) -> None:
-    for scheme in ("light", "dark"):
-        browser.open(site.url(page), scheme=scheme)
-        assert browser.violations(axe) == [], scheme
+    browser.open(site.url(page))
+    assert browser.violations(axe) == []
+    browser.prefer("dark")
+    assert browser.violations(axe) == []
 
 
 # --- journeys -----------------------------------------------------------------------------------
+
+FIRST_CELLS = "[...document.querySelectorAll('tbody td:first-child')].map((cell) => cell.innerText)"
+PLACE = "location.pathname + location.search"
+
+
+def test_a_topic_is_found_by_typing(browser: Browser, site: Site) -> None:
+    browser.open(site.read_only.url)
+    with browser.navigation():
+        browser.type("gt")
+    assert browser.ask("document.title").startswith("Topics")
+    browser.type("/")
+    browser.type("hop-04")
+    with browser.navigation():
+        browser.press("Enter")
+    assert browser.ask(FIRST_CELLS) == [f"shop-04{digit}" for digit in range(10)]
+    browser.type("j")
+    browser.type("j")
+    with browser.navigation():
+        browser.press("Enter")
+    assert browser.ask("document.querySelector('h1').innerText") == "shop-041"
+    assert_quiet(browser, site.read_only.url)
+
+
+def test_a_list_is_paged_and_sorted_and_back_returns(browser: Browser, site: Site) -> None:
+    browser.open(f"{site.read_only.url}topics?q=shop")
+    first = browser.ask(FIRST_CELLS)
+    assert first == SMALL_TOPICS[: len(first)]
+    with browser.navigation():
+        browser.click("a[rel=next]")
+    assert browser.ask(FIRST_CELLS)[0] == SMALL_TOPICS[len(first)]
+    second = browser.ask(PLACE)
+    with browser.navigation():
+        browser.click("thead th:first-child a")
+    assert browser.ask("document.querySelector('th').ariaSort") == "descending"
+    assert browser.ask(FIRST_CELLS)[0] == SMALL_TOPICS[-1]
+    browser.back()
+    assert browser.ask(PLACE) == second
+    assert browser.ask(FIRST_CELLS)[0] == SMALL_TOPICS[len(first)]
+    assert_quiet(browser, site.read_only.url)
+
+
+def test_a_live_row_changes_and_the_focus_stays(browser: Browser, site: Site) -> None:
+    browser.open(f"{site.read_only.url}topics?q=shop-12")
+    browser.type("j")
+    assert browser.ask("document.activeElement.innerText") == "shop-120"
+    count = "document.getElementById('r-shop-121').cells[2].innerText"
+    browser.until(f"{count} === '0'")
+    with blocking.Producer("shop", namesrv=site.broker.namesrv_addr) as producer:
+        producer.send(Message("shop-121", b"new"))
+    browser.until(f"{count} === '1'")
+    assert browser.ask("document.activeElement.innerText") == "shop-120"
+    assert_quiet(browser, site.read_only.url)
+
+
+def test_a_search_by_key_says_whether_it_is_complete(browser: Browser, site: Site) -> None:
+    browser.open(f"{site.read_only.url}messages")
+    for name, value in (("topic", TOPIC), ("key", "order-7")):
+        browser.click(f"input[name={name}]")
+        browser.type(value)
+    with browser.navigation():
+        browser.press("Enter")
+    state = "document.getElementById('search-state').innerText"
+    assert browser.ask(state).startswith("Complete")
+    assert len(browser.ask(FIRST_CELLS)) == 1
+    with browser.navigation():
+        browser.click("tbody a")
+    assert browser.ask("document.querySelector('.tree').innerText").split() == ["order", "7"]
+    # A key that more messages have than the page may show.
+    browser.open(f"{site.read_only.url}messages?topic={TOPIC}&key=all&rows=40")
+    browser.until("document.querySelectorAll('tbody tr').length === 40")
+    assert browser.ask(state).startswith("Not complete")
+    with browser.navigation():
+        browser.click("#search-state a")
+    assert len(browser.ask(FIRST_CELLS)) == ORDER_COUNT - 40
+    assert_quiet(browser, site.read_only.url)
+
+
+def test_dead_letters_are_selected_previewed_confirmed_and_have_a_receipt(
+    browser: Browser, site: Site
+) -> None:
+    log_in(browser, f"{site.operating.url}dlq/{GROUP}")
+    assert len(browser.ask(FIRST_CELLS)) == LETTER_COUNT
+    browser.click("tbody tr:first-child input")
+    browser.click("tbody tr:last-child input")
+    with browser.navigation():
+        browser.click("main button.primary")
+    retries = f"%RETRY%{GROUP}"
+    assert browser.ask("document.querySelectorAll('tbody tr').length") == 2
+    assert site.broker.messages(retries) == []  # nothing is done yet
+    with browser.navigation():
+        browser.click("main button.primary")
+    assert "Done" in browser.ask("document.querySelector('[role=status]').innerText")
+    letters = {message.body for message in site.broker.messages(retries)}
+    assert letters == {message.body for message in site.broker.messages(TOPIC)[:3:2]}
+    entry = site.operating.entries()[-1]
+    assert (entry["user"], entry["outcome"]) == ("ann", "done")
+    browser.open(f"{site.operating.url}dlq/{GROUP}")
+    badges = "[...document.querySelectorAll('td:last-child')].map((cell) => cell.innerText)"
+    assert [text == "\u2014" for text in browser.ask(badges)] == [False, True, False]
+    assert_quiet(browser, site.operating.url)
+
+
+def test_a_reset_is_refused_if_a_queue_has_moved_since_the_preview(
+    browser: Browser, site: Site
+) -> None:
+    log_in(browser, f"{site.operating.url}groups/{GROUP}")
+    with browser.navigation():
+        browser.click("form[action$='/reset'] button")
+    preview = "document.querySelector('tbody').innerText"
+    assert "broker-a:0" in browser.ask(preview)
+    moved = {0: 5_000, 1: CONSUMER_OFFSETS[1]}
+    asyncio.run(console_site.commit(site.broker, moved))
+    with browser.navigation():
+        browser.click("main button.primary")
+    assert browser.statuses()[-1] == 409
+    refusal = browser.ask("document.querySelector('[role=alert]').innerText")
+    assert "broker-a:0 was 10 and is 5,000" in refusal
+    assert asyncio.run(console_site.committed(site.broker)) == moved
+    assert site.operating.entries()[-1]["outcome"] == "refused"
+    # The refusal has the preview of now, which can be confirmed.
+    with browser.navigation():
+        browser.click("main button.primary")
+    assert "Done" in browser.ask("document.querySelector('[role=status]').innerText")
+    ends = asyncio.run(console_site.committed(site.broker))
+    assert sum(ends.values()) == MESSAGE_COUNT
+    assert site.operating.entries()[-1]["outcome"] == "done"
 
 
 def test_a_console_works_behind_a_proxy_with_a_prefix(

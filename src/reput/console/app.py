@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from reput.console import changes, live_rows, rendering, texts
 from reput.console.access import Right, User
-from reput.console.audit import AuditEntry
+from reput.console.actions import offsets as offset_actions, topics as topic_actions
+from reput.console.audit import Entry
 from reput.console.changes import Change, Confirmation
 from reput.console.gate import AccessGate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
@@ -70,6 +71,10 @@ CHANGES: Mapping[str, Change] = {
     "/dlq/{group}/resend": Change(
         "resend dead letters", Right.OPERATE, dead_letters.preview_resend, dead_letters.resend
     ),
+    "/topics": topic_actions.CREATE,
+    "/topics/{topic}/delete": topic_actions.DELETE,
+    "/groups/{group}/reset": offset_actions.RESET,
+    "/groups/{group}/clone": offset_actions.CLONE,
 }
 """Changes by the path of their POST: only there with ``--allow operate``."""
 WORK: Mapping[str, Change] = {

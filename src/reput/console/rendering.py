@@ -141,8 +141,13 @@ class Renderer:
     def fragment(self, page: Page, now_ms: int) -> str:
         """Return the part of a page that follows the cluster: the block ``rows``."""
         template = self._templates.get_template(page.template)
-        frame = {"now_ms": now_ms}
-        context = template.new_context({"data": page.data, "frame": frame, "page_title": ""})
+        # A block alone has not the imports of its template.
+        macros = {
+            name: self._templates.get_template(f"{file}.html.j2").module
+            for name, file in (("draw", "macros"), ("parts", "parts"))
+        }
+        values = {"data": page.data, "frame": {"now_ms": now_ms}, "page_title": ""}
+        context = template.new_context({**macros, **values})
         return "".join(template.blocks["rows"](context))
 
     def guard(self, response: Response) -> None:
