@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from reput.console import changes, live_rows, rendering, texts
 from reput.console.access import Right, User
+from reput.console.actions import offsets as offset_actions, topics as topic_actions
 from reput.console.audit import Entry
 from reput.console.changes import Change, Confirmation
 from reput.console.gate import Gate, Visitor, address_of
@@ -67,6 +68,10 @@ ROUTES: Mapping[str, Route] = {
 """Pages by path. A part in braces is one part of the path, with any characters."""
 
 CHANGES: Mapping[str, Change] = {
+    "/topics": topic_actions.CREATE,
+    "/topics/{topic}/delete": topic_actions.DELETE,
+    "/groups/{group}/reset": offset_actions.RESET,
+    "/groups/{group}/clone": offset_actions.CLONE,
     "/dlq/{group}/resend": Change(
         "resend dead letters", Right.OPERATE, dead_letters.preview_resend, dead_letters.resend
     ),

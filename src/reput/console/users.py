@@ -160,24 +160,22 @@ def _scrypt(password: str, salt: bytes, cost: int, block_size: int, parallelism:
 
 def _split(password_hash: str) -> tuple[int, int, int, bytes, bytes]:
     """Return the costs, the salt and the key of a hash. Raises ``BadUsers``."""
+    wrong = BadUsers(
+        "the hash is not scrypt$N$R$P$SALT$KEY of less than 64 MiB; "
+        "`reput console user add` writes one"
+    )
     try:
         kind, *costs, salt_text, key_text = password_hash.split("$")
         cost, block_size, parallelism = map(int, costs)
         salt = base64.b64decode(salt_text, validate=True)
         key = base64.b64decode(key_text, validate=True)
-        is_allowed = (
-            kind == "scrypt"
-            and cost > 1
-            and 0 < 128 * cost * block_size * parallelism < _MEMORY_BYTES_MAX
-            and len(key) == _KEY_BYTES
-        )
     except ValueError:
-        is_allowed = False
-    if not is_allowed:
-        raise BadUsers(
-            "the hash is not scrypt$N$R$P$SALT$KEY of less than 64 MiB; "
-            "`reput console user add` writes one"
-        )
+        raise wrong from None
+    memory_bytes = 128 * cost * block_size * parallelism
+    if kind != "scrypt" or cost < 2 or not 0 < memory_bytes < _MEMORY_BYTES_MAX:
+        raise wrong
+    if len(key) != _KEY_BYTES:
+        raise wrong
     return cost, block_size, parallelism, salt, key
 
 
@@ -191,7 +189,7 @@ def _account(words: list[str]) -> Account:
         raise BadUsers(f"role {role[:80]!r}: allowed is {one_of(role, ROLES)}")
     if password_hash != NO_PASSWORD:
         _split(password_hash)
-    patterns = {"topics": ALL, "groups": ALL}
+    patterns: dict[str, tuple[str, ...]] = {"topics": ALL, "groups": ALL}
     for word in limits:
         key, _, value = word.partition("=")
         if key not in patterns or not value:

@@ -1,5 +1,7 @@
 """A broker: rates, runtime values, and settings that differ from those of other brokers."""
 
+from collections.abc import Mapping
+
 from reput.console import history
 from reput.console.page import Page, RequestFailed, View
 from reput.console.pages.brokers import row_of
@@ -48,7 +50,7 @@ async def page(view: View) -> Page:
     return Page("broker.html.j2", name, data)
 
 
-def _differences(own: object, others: dict[str, object]) -> list[tuple[str, str, str, str]]:
+def _differences(own: object, others: Mapping[str, object]) -> list[tuple[str, str, str, str]]:
     """Return (setting, value here, other broker, value there) where they differ."""
     if not isinstance(own, dict):
         return []

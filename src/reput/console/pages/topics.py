@@ -27,6 +27,7 @@ async def page(view: View) -> Page:
         "counts": counts,
         "known": bool(cluster.snapshot.listed_ms),
         "problem": cluster.snapshot.name_server_problem or None,
+        "clusters": sorted({facts.place.cluster for facts in cluster.snapshot.masters()}),
         "rows": shown,
         "series": {
             row.name: history.rates(

@@ -150,7 +150,7 @@ async def gather(asked: Mapping[str, Awaitable[_T]]) -> dict[str, _T | Unknown]:
         if error is None:
             answers[name] = task.result()
         elif isinstance(error, (ReputError, TimeoutError)):
-            answers[name] = Unknown(f"{name}: {error or 'no answer in time'}")
+            answers[name] = Unknown(f"{name}: {str(error) or 'no answer in time'}")
         else:
             raise error
     return answers

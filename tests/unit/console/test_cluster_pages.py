@@ -1,0 +1,309 @@
+"""Pages and changes over HTTP, with a broker: numbers, confirmations, roles."""
+
+import html
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asgi import Answer, call
+from reput.client import Message
+from reput.client.admin import Admin
+from reput.client.producer import Producer
+from reput.clock import SystemClock
+from reput.console.access import ROLES
+from reput.console.app import CHANGES, ROUTES, Console
+from reput.console.audit import AuditLog
+from reput.console.cluster import Cluster
+from reput.console.parts import ConsoleParts
+from reput.console.users import make
+from reput.format.bodies import MessageQueue
+from reput.testing import LocalBroker
+
+FORM = {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:8080"}
+JSON = {"accept": "application/json"}
+SENT, READ = 40, 10
+
+
+class Site:
+    """A console of a broker, without users, with changes allowed."""
+
+    def __init__(self, console: Console, parts: ConsoleParts, admin: Admin) -> None:
+        self.console = console
+        self.parts = parts
+        self.admin = admin
+
+    async def data(self, url: str) -> Any:
+        answer = await call(self.console, url, headers=JSON)
+        assert answer.status == 200, answer.data
+        return answer.data
+
+    async def page(self, url: str) -> str:
+        answer = await call(self.console, url)
+        assert answer.status == 200
+        return html.unescape(answer.text)
+
+    async def post(self, url: str, fields: dict[str, str]) -> Answer:
+        token = fields_of((await call(self.console, "/audit")).text)["csrf"]
+        form = {**fields, "csrf": token}
+        return await call(self.console, url, method="POST", headers=FORM, form=form)
+
+
+def fields_of(text: str) -> dict[str, str]:
+    """Return the hidden fields of the last form with a token."""
+    fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', text)
+    return {name: html.unescape(value) for name, value in fields}
+
+
+def confirmation_of(answer: Answer) -> dict[str, str]:
+    """Return the fields of the form that confirms a preview."""
+    assert "Nothing has been changed yet" in answer.text
+    _, _, form = answer.text.partition("Nothing has been changed yet")
+    return fields_of(form)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with LocalBroker(topics={"Orders": 2, "Other": 1}) as mq:
+        async with Producer("P", namesrv=mq.namesrv_addr) as producer:
+            for number in range(SENT):
+                await producer.send(
+                    Message("Orders", b"%d" % number), queue=MessageQueue("Orders", "broker-a", 0)
+                )
+        async with Admin(mq.namesrv_addr) as admin:
+            await admin.create_group("billing")
+            queue = MessageQueue("Orders", "broker-a", 0)
+            await admin.update_consumer_offset("billing", queue, READ)
+            cluster = Cluster.of(admin, SystemClock())
+            parts = ConsoleParts(
+                SystemClock(),
+                mq.namesrv_addr,
+                cluster,
+                AuditLog(tmp_path / "audit.jsonl"),
+                may_operate=True,
+            )
+            await cluster.collector.round()
+            await cluster.collector.refresh()
+            cluster.look_at(["Orders", "Other"], ["billing"])
+            await cluster.collector.view_step()
+            yield Site(Console(parts), parts, admin)
+
+
+async def test_pages_show_the_numbers_of_the_cluster(site: Site) -> None:
+    topics = {row["name"]: row for row in (await site.data("/topics"))["rows"]}
+    assert topics["Orders"]["messages"] == SENT
+    assert topics["Orders"]["lag"] == SENT - READ
+    assert topics["Other"]["messages"] == 0
+    assert topics["Other"]["lag"] is None  # no group reads it
+    assert topics["Orders"]["rate"] == {"unknown": "not asked for yet"}
+    (group,) = (await site.data("/groups"))["rows"]
+    assert (group["name"], group["lag"], group["members"]) == ("billing", SENT - READ, 0)
+    (broker,) = (await site.data("/brokers"))["rows"]
+    assert (broker["name"], broker["state"]) == ("broker-a", "ok")
+    queues = (await site.data("/topics/Orders"))["queues"]
+    assert [queue["max_offset"] for queue in queues] == [SENT, 0]
+    progress = (await site.data("/groups/billing"))["queues"]
+    assert [(row["queue_id"], row["lag"]) for row in progress if row["lag"]] == [(0, SENT - READ)]
+    settings = (await site.data("/brokers/broker-a"))["settings"]
+    assert settings["brokerName"] == "broker-a"
+    overview = await site.data("/")
+    assert [row["name"] for row in overview["lagging"]] == ["billing"]
+    assert overview["problems"] == []
+
+
+async def test_a_page_is_rendered_for_each_path(site: Site) -> None:
+    names = {"topic": "Orders", "group": "billing", "broker": "broker-a"}
+    for path in ROUTES:
+        if not re.fullmatch(r"/|/(topics|groups|brokers|audit)(/\{\w+\})?", path):
+            continue  # needs other parts, which have tests of their own
+        text = await site.page(path.format_map(names))
+        assert "<h1>" in text
+        assert text.count("<h1") == 1
+
+
+async def test_a_list_is_filtered_sorted_and_cut_by_its_url(site: Site) -> None:
+    async def names(query: str) -> list[str]:
+        return [row["name"] for row in (await site.data(f"/topics?{query}"))["rows"]]
+
+    assert await names("") == ["Orders", "Other"]
+    assert await names("sort=-name") == ["Other", "Orders"]
+    assert await names("sort=-messages") == ["Orders", "Other"]
+    assert await names("sort=lag") == ["Orders", "Other"]  # what is absent is last
+    assert await names("sort=-lag") == ["Orders", "Other"]
+    assert await names("q=ord") == ["Orders"]
+    assert "SCHEDULE_TOPIC_XXXX" in await names("kind=system")
+    everything = await site.data("/topics?kind=all&size=500")
+    assert everything["paging"]["count"] == len(everything["rows"]) > 2
+    assert everything["counts"]["all"] == len(everything["rows"])
+
+
+async def test_what_does_not_exist_is_404(site: Site) -> None:
+    for url in ("/topics/Nothing", "/groups/nothing", "/brokers/nothing", "/brokers/broker-a?id=7"):
+        answer = await call(site.console, url)
+        assert answer.status == 404, url
+
+
+async def test_a_group_is_reset_after_a_preview(site: Site) -> None:
+    fields = {"topic": "Orders", "to": "end"}
+    preview = await site.post("/groups/billing/reset", fields)
+    assert preview.status == 200
+    assert f"{SENT - READ} skipped" in preview.text
+    queue = MessageQueue("Orders", "broker-a", 0)
+    assert await site.admin.consumer_offset("billing", queue) == READ
+    assert site.parts.audit.newest() == []
+
+    receipt = await site.post("/groups/billing/reset", confirmation_of(preview))
+    assert receipt.status == 200, receipt.text
+    assert "2 queues of Orders were reset" in receipt.text
+    assert await site.admin.consumer_offset("billing", queue) == SENT
+    (entry,) = site.parts.audit.newest()
+    assert (entry.action, entry.outcome, entry.user) == ("offset.reset", "done", "local")
+    assert entry.arguments == {"group": "billing", "topic": "Orders", "to": "end"}
+
+    again = await site.post("/groups/billing/reset", confirmation_of(preview))
+    assert again.status == 409
+    assert "this preview was confirmed before" in again.text
+
+
+async def test_a_confirmation_is_refused_when_the_state_has_moved(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reput.console.actions.offsets.TOLERANCE", 5)
+    preview = await site.post("/groups/billing/reset", {"topic": "Orders", "to": "begin"})
+    queue = MessageQueue("Orders", "broker-a", 0)
+    await site.admin.update_consumer_offset("billing", queue, READ + 6)
+    refused = await site.post("/groups/billing/reset", confirmation_of(preview))
+    assert refused.status == 409
+    assert f"the offset of broker-a:0 was {READ} and is {READ + 6}" in refused.text
+    assert await site.admin.consumer_offset("billing", queue) == READ + 6
+    (entry,) = site.parts.audit.newest()
+    assert (entry.action, entry.outcome) == ("offset.reset", "refused")
+
+    confirmed = await site.post("/groups/billing/reset", confirmation_of(refused))
+    assert confirmed.status == 200
+    assert await site.admin.consumer_offset("billing", queue) == 0
+
+
+async def test_a_changed_confirmation_is_refused(site: Site) -> None:
+    preview = await site.post("/groups/billing/reset", {"topic": "Orders", "to": "end"})
+    fields = confirmation_of(preview)
+    for change in (
+        {"to": "begin"},
+        {"shown": "{}"},
+        {"token": fields["token"][:-1] + ("0" if fields["token"][-1] != "0" else "1")},
+        {"token": ""},
+    ):
+        refused = await site.post("/groups/billing/reset", {**fields, **change})
+        assert refused.status == 409, change
+    queue = MessageQueue("Orders", "broker-a", 0)
+    assert await site.admin.consumer_offset("billing", queue) == READ
+
+
+async def test_offsets_are_copied_to_another_group(site: Site) -> None:
+    fields = {"topic": "Orders", "to_group": "copy"}
+    preview = await site.post("/groups/billing/clone", fields)
+    receipt = await site.post("/groups/billing/clone", confirmation_of(preview))
+    assert receipt.status == 200, receipt.text
+    queue = MessageQueue("Orders", "broker-a", 0)
+    assert await site.admin.consumer_offset("copy", queue) == READ
+
+
+async def test_a_topic_is_created_and_deleted(site: Site) -> None:
+    preview = await site.post("/topics", {"name": "Fresh", "queues": "3"})
+    receipt = await site.post("/topics", confirmation_of(preview))
+    assert "Fresh is on 1 brokers" in receipt.text
+    assert len((await site.data("/topics/Fresh"))["queues"]) == 3
+
+    preview = await site.post("/topics/Fresh/delete", {})
+    fields = confirmation_of(preview)
+    refused = await site.post("/topics/Fresh/delete", {**fields, "typed": "Fres"})
+    assert refused.status == 409
+    fields = confirmation_of(refused)
+    done = await site.post("/topics/Fresh/delete", {**fields, "typed": "Fresh"})
+    assert "Fresh is deleted" in done.text
+    assert (await call(site.console, "/topics/Fresh")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "text"),
+    [
+        ("/topics", {"name": "a b"}, "a b"),
+        ("/topics", {"name": "Fine", "queues": "0"}, "allowed are 1 to 1024"),
+        ("/topics", {"name": "Fine", "cluster": "x"}, "cluster='x': allowed are DefaultCluster"),
+        ("/groups/billing/reset", {"topic": "", "to": "end"}, "topic='': allowed is a topic"),
+        ("/groups/billing/reset", {"topic": "Orders", "to": "x"}, "allowed are end, begin, time"),
+        (
+            "/groups/billing/reset",
+            {"topic": "Orders", "to": "time", "time": "soon"},
+            "allowed is a time as",
+        ),
+        ("/groups/billing/clone", {"topic": "Orders", "to_group": "billing"}, "another group"),
+    ],
+)
+async def test_a_wrong_field_of_a_change_is_named(
+    site: Site, url: str, fields: dict[str, str], text: str
+) -> None:
+    answer = await site.post(url, fields)
+    assert answer.status == 400
+    assert text in html.unescape(answer.text)
+
+
+async def test_a_read_only_console_has_no_changes(site: Site) -> None:
+    site.parts.may_operate = False
+    site.console = Console(site.parts)
+    for path in CHANGES:
+        url = path.format(topic="Orders", group="billing")
+        answer = await site.post(url, {"topic": "Orders", "to": "end"})
+        assert answer.status == 404, path
+    for url in ("/topics", "/topics/Orders", "/groups/billing"):
+        text = await site.page(url)
+        forms = re.findall(r'<form [^>]*action="([^"]+)"', text)
+        assert {form for form in forms if form not in ("/theme", "/topics")} == set(), url
+        assert "read-only" in text
+
+
+async def test_roles_allow_their_paths_and_no_others(site: Site) -> None:
+    accounts = {role: make(role, role, "correct horse") for role in ROLES}
+    site.parts.accounts = accounts
+    console = Console(site.parts)
+    names = {"topic": "Orders", "group": "billing", "broker": "broker-a"}
+    for role in ROLES:
+        token = fields_of((await call(console, "/login")).text)["csrf"]
+        form = {"name": role, "password": "correct horse", "csrf": token, "to": "/"}
+        entered = await call(console, "/login", method="POST", headers=FORM, form=form)
+        cookie = {"cookie": entered.header("set-cookie").partition(";")[0]}
+        for path, route in ROUTES.items():
+            if not re.fullmatch(r"/|/(topics|groups|brokers|audit)(/\{\w+\})?", path):
+                continue
+            answer = await call(console, path.format_map(names), headers=cookie)
+            assert answer.status == (200 if ROLES[role] >= route.right else 403), (role, path)
+        csrf = fields_of((await call(console, "/topics", headers=cookie)).text)["csrf"]
+        for path, change in CHANGES.items():
+            if ROLES[role] >= change.right:
+                continue
+            answer = await call(
+                console,
+                path.format_map({**names, "store": "s"}),
+                method="POST",
+                headers={**FORM, **cookie},
+                form={"csrf": csrf},
+            )
+            assert answer.status == 403, (role, path)
+
+
+async def test_names_outside_of_a_users_patterns_do_not_exist(site: Site) -> None:
+    limited = make("rob", "operator", "correct horse", topics=("Other",), groups=("x*",))
+    site.parts.accounts = {"rob": limited}
+    console = Console(site.parts)
+    token = fields_of((await call(console, "/login")).text)["csrf"]
+    form = {"name": "rob", "password": "correct horse", "csrf": token, "to": "/"}
+    entered = await call(console, "/login", method="POST", headers=FORM, form=form)
+    cookie = {"cookie": entered.header("set-cookie").partition(";")[0], **JSON}
+    topics = await call(console, "/topics?kind=all", headers=cookie)
+    assert [row["name"] for row in topics.data["rows"]] == ["Other"]
+    assert (await call(console, "/groups?kind=all", headers=cookie)).data["rows"] == []
+    assert (await call(console, "/topics/Orders", headers=cookie)).status == 404
+    assert (await call(console, "/groups/billing", headers=cookie)).status == 404
+    assert "billing" not in (await call(console, "/", headers=cookie)).text
