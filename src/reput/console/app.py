@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from reput.console import changes, live_rows, rendering, texts
 from reput.console.access import Right, User
 from reput.console.actions import offsets as offset_actions, topics as topic_actions
-from reput.console.audit import Entry
+from reput.console.audit import AuditEntry
 from reput.console.changes import Change, Confirmation
 from reput.console.gate import AccessGate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
