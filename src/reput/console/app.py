@@ -68,13 +68,13 @@ ROUTES: Mapping[str, Route] = {
 """Pages by path. A part in braces is one part of the path, with any characters."""
 
 CHANGES: Mapping[str, Change] = {
-    "/dlq/{group}/resend": Change(
-        "resend dead letters", Right.OPERATE, dead_letters.preview_resend, dead_letters.resend
-    ),
     "/topics": topic_actions.CREATE,
     "/topics/{topic}/delete": topic_actions.DELETE,
     "/groups/{group}/reset": offset_actions.RESET,
     "/groups/{group}/clone": offset_actions.CLONE,
+    "/dlq/{group}/resend": Change(
+        "resend dead letters", Right.OPERATE, dead_letters.preview_resend, dead_letters.resend
+    ),
 }
 """Changes by the path of their POST: only there with ``--allow operate``."""
 WORK: Mapping[str, Change] = {

@@ -10,9 +10,9 @@ from html import unescape
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-import golden
 import pytest
 
+import golden
 from asgi import Answer, call
 from reput.client import Message, Producer
 from reput.client.admin import Admin
@@ -303,9 +303,18 @@ async def test_a_body_is_a_download(console: Console) -> None:
 # --- dead letters -------------------------------------------------------------------------------
 
 
+async def post(console: Console, url: str, form: dict[str, str]) -> Answer:
+    """Send a form as a page of the console does."""
+    page = await call(console, "/messages")
+    token = re.search(r'name="csrf" value="([^"]+)"', page.text)
+    assert token is not None
+    fields = {**form, "csrf": token[1]}
+    return await call(console, url, method="POST", form=fields, headers=SAME_ORIGIN)
+
+
 async def confirmed(console: Console, url: str, form: dict[str, str]) -> tuple[Answer, Answer]:
     """Return the preview of a change and the answer to its confirmation."""
-    preview = await call(console, url, method="POST", form=form, headers=SAME_ORIGIN)
+    preview = await post(console, url, form)
     fields = {
         unescape(name): unescape(value)
         for name, value in re.findall(
@@ -313,9 +322,8 @@ async def confirmed(console: Console, url: str, form: dict[str, str]) -> tuple[A
             preview.text.partition("Nothing has been changed")[2],
         )
     }
-    answer = await call(
-        console, url, method="POST", form={**fields, "typed": GROUP}, headers=SAME_ORIGIN
-    )
+    typed = {"typed": GROUP} if f"Type {GROUP}" in preview.text else {}
+    answer = await post(console, url, fields | typed)
     return preview, answer
 
 
@@ -371,9 +379,7 @@ async def test_selected_letters_are_sent_again_after_a_preview(
 async def test_a_resend_of_nothing_is_refused(
     console: Console, form: dict[str, str], problem: str
 ) -> None:
-    answer = await call(
-        console, f"/dlq/{GROUP}/resend", method="POST", form=form, headers=SAME_ORIGIN
-    )
+    answer = await post(console, f"/dlq/{GROUP}/resend", form)
     assert answer.status >= 400
     assert problem in unescape(answer.text)
 
@@ -383,13 +389,7 @@ async def test_a_read_only_console_has_no_resend(parts: ConsoleParts) -> None:
     console = Console(parts)
     page = await call(console, f"/dlq/{GROUP}")
     assert 'type="checkbox"' not in page.text
-    answer = await call(
-        console,
-        f"/dlq/{GROUP}/resend",
-        method="POST",
-        form={"letter 0 0 broker-a": "1"},
-        headers=SAME_ORIGIN,
-    )
+    answer = await post(console, f"/dlq/{GROUP}/resend", {"letter 0 0 broker-a": "1"})
     assert answer.status == 404
 
 
@@ -423,11 +423,8 @@ async def test_stores_and_one_that_is_none(console: Console) -> None:
 async def test_a_store_has_its_files_queues_and_tables(console: Console) -> None:
     facts = (await call(console, "/s/clean?format=json")).data["facts"]
     assert len(facts["files"]) == facts["log"]["file_count"]
-    assert sum(queue["message_count"] for queue in facts["queues"]) == (
-        facts["queues"]
-        and facts["queues"][0]
-        and sum(topic["message_count"] for topic in facts["topics"])
-    )
+    in_queues = sum(queue["message_count"] for queue in facts["queues"])
+    assert in_queues == sum(topic["message_count"] for topic in facts["topics"]) > 0
     html = await call(console, "/s/clean")
     assert html.status == 200
     for queue in facts["queues"]:
