@@ -76,7 +76,10 @@ def console_site(folder: Path) -> Iterator[Site]:
         users_file = folder / "users"
         accounts = [users.make(name, ROLES[name], text) for name, text in PASSWORDS.items()]
         users.save(users_file, {account.user.name: account for account in accounts})
-        read_only = ConsoleProcess(broker.namesrv_addr, folder / "read-only")
+        settings = folder / "console.toml"
+        settings.write_text(f'[stores.old]\npath = "{broker.store_folder}"\nlive = true\n')
+        more = ("--config", str(settings))
+        read_only = ConsoleProcess(broker.namesrv_addr, folder / "read-only", *more)
         running.enter_context(read_only)
         operating = running.enter_context(_operating(broker, folder / "operating", users_file))
         for console in (read_only, operating):

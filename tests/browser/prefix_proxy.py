@@ -24,18 +24,20 @@ def prefix_proxy(url: str, prefix: str) -> Iterator[str]:
                 self.send_error(404)
                 return
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            with contextlib.closing(HTTPConnection(target, timeout=60)) as server:
+            with (
+                contextlib.closing(HTTPConnection(target, timeout=60)) as server,
+                contextlib.suppress(OSError),  # the browser has left a stream
+            ):
                 path = self.path.removeprefix(prefix)
                 server.request(self.command, path, body, dict(self.headers.items()))
                 response = server.getresponse()
-                content = response.read()
-            self.send_response(response.status)
-            for name, value in response.getheaders():
-                if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                    self.send_header(name, value)
-            self.send_header("content-length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+                self.send_response(response.status)
+                for name, value in response.getheaders():
+                    if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                        self.send_header(name, value)
+                self.end_headers()  # the end of the connection, of HTTP/1.0, is that of the body
+                while data := response.read1(1 << 16):
+                    self.wfile.write(data)
 
         do_GET = do_POST = forward
 
