@@ -1,4 +1,4 @@
-"""Reads, writes, streams, table functions and jobs through Spark Connect from a client without a JVM.
+"""Read, write, stream, call table functions and run jobs by Spark Connect, without a JVM here.
 
 python connect_session.py FOLDER STORE COPY ADDRESS
 
