@@ -110,7 +110,8 @@ async def fill(broker: Target, topics: int, groups: int, searched: int) -> None:
                 tasks.create_task(within(admin.create_group(f"bench-group-{number:04}")))
         async with asyncio.TaskGroup() as tasks:
             for number in range(groups * TOPICS_OF_GROUP):
-                queue = MessageQueue(names[number % (topics // 5)], "broker-a", number % QUEUES)
+                topic = names[(number % groups + 37 * (number // groups)) % (topics // 5)]
+                queue = MessageQueue(topic, "broker-a", number % QUEUES)
                 group = f"bench-group-{number % groups:04}"
                 tasks.create_task(within(admin.update_consumer_offset(group, queue, 1)))
         for name in names[: topics // 5]:
