@@ -115,7 +115,6 @@ ONLY_WITH_ALL = (
     re.compile(r"test_transactions\.py::test_a_restarted_broker_continues_its_checks"),
     re.compile(r"test_tls\.py::test_java_clients_in_test_mode"),
     re.compile(r"mqadmin/test_(groups|sending)\.py::test_(groups_are_monitored|send_times)"),
-    re.compile(r"test_console\.py::.*4\.9\.7"),
     re.compile(r"test_signed_clients\.py::test_java(?!.*2\.0-5\.5\.0-pull)"),
 )
 
