@@ -23,7 +23,7 @@ class ReceiptNotKept(ReputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class ResendReceipt:
     """A dead letter that was sent again."""
 
     group: str
@@ -55,7 +55,7 @@ class Resends:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self._newest: dict[tuple[str, str, int, int], Receipt] = {}
+        self._newest: dict[tuple[str, str, int, int], ResendReceipt] = {}
         if path is None:
             return
         try:
@@ -66,15 +66,15 @@ class Resends:
             raise ReceiptNotKept(f"{path} cannot be read: {error.strerror}") from error
         for line in lines[-RECEIPTS_MAX:]:
             try:
-                self._remember(msgspec.json.decode(line, type=Receipt))
+                self._remember(msgspec.json.decode(line, type=ResendReceipt))
             except msgspec.MsgspecError:  # the last line, after a crash amid its write
                 _log.warning("%s has a line that is no receipt: %.100r", path, line)
 
-    def last(self, place: tuple[str, str, int, int]) -> Receipt | None:
+    def last(self, place: tuple[str, str, int, int]) -> ResendReceipt | None:
         """Return the last receipt of a dead letter; None if there is none."""
         return self._newest.get(place)
 
-    def add(self, receipt: Receipt) -> None:
+    def add(self, receipt: ResendReceipt) -> None:
         """Add a receipt, durably. Raises ``ReceiptNotKept``."""
         self._remember(receipt)
         if self.path is None:
@@ -86,7 +86,7 @@ class Resends:
         except OSError as error:
             raise ReceiptNotKept(f"{self.path} cannot be written: {error.strerror}") from error
 
-    def _remember(self, receipt: Receipt) -> None:
+    def _remember(self, receipt: ResendReceipt) -> None:
         self._newest.pop(receipt.place, None)
         self._newest[receipt.place] = receipt
         while len(self._newest) > RECEIPTS_MAX:
