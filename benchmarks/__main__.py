@@ -35,6 +35,7 @@ WORKLOADS = (
     *("grpc_unary", "grpc_proxy"),
     *("broker_pop", "broker_transaction", "broker_delay", "broker_retry", "broker_replication"),
     "broker_many_queues",
+    "console",
 )
 
 

@@ -11,35 +11,36 @@ TESTS = Path(__file__).parents[1] / "tests"
 
 def store(version: str = "4.9.7") -> Any:
     """Return the ``JavaStore`` of the tests; None if Java or its jars are missing."""
-    return _or_none(lambda: _module_of_tests("interop.java_store").JavaStore(version))
+    return _or_none(lambda: module_of_tests("interop.java_store").JavaStore(version))
 
 
 def cluster() -> Any:
     """Return the class ``JavaCluster`` of the tests; None if Java or its jars are missing."""
 
     def find() -> Any:
-        _module_of_tests("interop.java_oracle").cluster_jars("4.9.7")
-        return _module_of_tests("interop.java_cluster").JavaCluster
+        module_of_tests("interop.java_oracle").cluster_jars("4.9.7")
+        return module_of_tests("interop.java_cluster").JavaCluster
 
     return _or_none(find)
 
 
 def ports() -> Any:
     """Return the module of the tests that finds free ports."""
-    return _module_of_tests("ports")
+    return module_of_tests("ports")
 
 
 def load_programs() -> Any:
     """Return the folder with the official load programs of 5.5.0; None if they are missing."""
-    return _or_none(lambda: _module_of_tests("interop.java_oracle").benchmark_jars())
+    return _or_none(lambda: module_of_tests("interop.java_oracle").benchmark_jars())
 
 
 def proxy_jars() -> Any:
     """Return the folder with the official proxy 5.5.0; None if Java or its jars are missing."""
-    return _or_none(lambda: _module_of_tests("interop.java_oracle").proxy_jars())
+    return _or_none(lambda: module_of_tests("interop.java_oracle").proxy_jars())
 
 
-def _module_of_tests(name: str) -> Any:
+def module_of_tests(name: str) -> Any:
+    """Import a module of the tests."""
     sys.path.insert(0, str(TESTS))
     try:
         return importlib.import_module(name)

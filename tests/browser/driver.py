@@ -263,9 +263,12 @@ class Browser:
         responses = self.seen("Network.responseReceived")
         return [event["response"]["status"] for event in responses if event["type"] == "Document"]
 
-    def screenshot(self) -> bytes:
-        """Return the window as PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+    def screenshot(self, height: int = 900) -> bytes:
+        """Return the top of the window, up to this height, as PNG."""
+        width = self.ask("innerWidth")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", clip=clip)
+        return base64.b64decode(shot["data"])
 
     def metrics(self) -> dict[str, float]:
         """Return counters of the tab, as ``ScriptDuration`` in seconds and ``JSHeapUsedSize``."""

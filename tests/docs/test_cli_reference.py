@@ -26,7 +26,7 @@ def commands(command: Any = None, *path: str) -> Iterator[tuple[str, Any]]:
     children = getattr(command, "commands", {})
     for name, child in children.items():
         yield from commands(child, *path, name)
-    if not children:
+    if not children or (path and command.params):  # `reput console` has commands below it
         yield " ".join(("reput", *path)), command
 
 

@@ -271,11 +271,16 @@ def _password(path: str | None) -> Secret:
     """Return the password of a user. Raises ``InvalidOption``."""
     if path is not None:
         return read_secret("--password-file", path, "password")
+    return new_password("--password-file")
+
+
+def new_password(option: str) -> Secret:
+    """Return the password of the environment, or one typed twice. Raises ``InvalidOption``."""
     password = Secret(os.environ.get(PASSWORD_VARIABLE, ""))
     if password:
         return password
     if not sys.stdin.isatty():
-        raise InvalidOption("--password-file", path, _ANY_PASSWORD)
+        raise InvalidOption(option, None, _ANY_PASSWORD)
     password = Secret(getpass.getpass("Password of the user: "))
     if not password or password != Secret(getpass.getpass("Again: ")):
         raise CommandFailed("the password is empty, or the second one is not the same")

@@ -79,6 +79,7 @@ _COMMANDS = {
     ),
     "health": _Group("health", "Ask a broker or name server for its health, and print its answer."),
     "console": _Group("console", "Serve the web console of a cluster, until Ctrl-C."),
+    "exporter": _Group("exporter", "Serve metrics of a cluster for Prometheus, until Ctrl-C."),
     "export": _Group("exporting", "Write messages to a file: Parquet, Arrow, JSON lines or CSV."),
 }
 """Commands outside of groups, with the first lines of their helps."""
@@ -98,7 +99,9 @@ def build_app(only: str | None = None) -> typer.Typer:
     serve.register(app)
     for name, command in _COMMANDS.items():
         if only in (None, name):
-            app.command(name)(importlib.import_module(f"reput.cli.{command.module}").COMMANDS[name])
+            _add_command(
+                app, name, importlib.import_module(f"reput.cli.{command.module}").COMMANDS[name]
+            )
         else:
             app.command(name, help=command.help)(_not_built)
     for name, group in _GROUPS.items():
@@ -125,6 +128,19 @@ def _add_group(app: typer.Typer, name: str, text: str, commands: Mapping[str, An
             _add_group(group, command_name, *command)
         else:
             group.command(command_name)(command)
+    app.add_typer(group, name=name)
+
+
+def _add_command(app: typer.Typer, name: str, command: Any) -> None:
+    """Add a command; a pair of function and commands is a command that has others below it."""
+    if not isinstance(command, tuple):
+        app.command(name)(command)
+        return
+    function, children = command
+    group = typer.Typer(help=function.__doc__)
+    group.callback(cls=_LightGroup, invoke_without_command=True)(function)
+    for child_name, child in children.items():
+        _add_group(group, child_name, *child)
     app.add_typer(group, name=name)
 
 

@@ -1,10 +1,12 @@
 """``reput console``: the web console, in the foreground."""
 
+import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reput.cli.access import PASSWORD_VARIABLE, new_password
 from reput.cli.options import CONNECTION, Session, command
 from reput.errors import InvalidOption
 
@@ -17,6 +19,7 @@ _DEFAULT_LISTEN = "127.0.0.1:8080"
 @command(*CONNECTION)
 def console(
     session: Session,
+    context: typer.Context,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")
     ] = _DEFAULT_LISTEN,
@@ -51,6 +54,8 @@ def console(
     ] = None,
 ) -> None:
     """Serve the web console of a cluster, until Ctrl-C."""
+    if context.invoked_subcommand is not None:
+        return
     from reput.client.admin import Admin
     from reput.clock import SystemClock
     from reput.console import access, serving
@@ -66,7 +71,7 @@ def console(
 
     if allow not in (None, "operate"):
         raise InvalidOption("--allow", allow, "operate")
-    host, port = _address(listen)
+    host, port = parse_address(listen)
     root = (root_path or "").rstrip("/")
     if root and not root.startswith("/"):
         raise InvalidOption("--root-path", root, "a path that begins with /")
@@ -106,11 +111,62 @@ def console(
     session.run(serve)
 
 
-def _address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of an address. Raises ``InvalidOption``."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidOption("--listen", text, "HOST:PORT")
     return host.strip("[]"), int(port)
 
 
-COMMANDS = {"console": console}
+# --- users ----------------------------------------------------------------------------------------
+
+
+class Role(enum.StrEnum):
+    """Roles of users; each includes those before it."""
+
+    VIEWER = "viewer"
+    READER = "reader"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+@command()
+def add(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user.")],
+    file: Annotated[Path, typer.Option("--users", metavar="FILE", help="The users file.")],
+    role: Annotated[Role, typer.Option(metavar="ROLE", help="What the user may do.")] = Role.VIEWER,
+    topics: Annotated[
+        str, typer.Option(metavar="PATTERNS", help="Topics that the user sees: Orders*,Bills.")
+    ] = "*",
+    groups: Annotated[
+        str, typer.Option(metavar="PATTERNS", help="Consumer groups that the user sees.")
+    ] = "*",
+    proxied: Annotated[
+        bool,
+        typer.Option("--proxied", help="A proxy logs the user in: without a password here."),
+    ] = False,
+) -> None:
+    """Add a user of the console to a users file, or replace one.
+
+    The password is in REPUT_USER_PASSWORD, or is typed on the terminal. A viewer sees names, rates
+    and lags; a reader also messages; an operator resends them and sets offsets; an admin creates
+    and deletes topics, and sees the audit log.
+    """
+    from reput.console import users
+
+    accounts = users.load(file) if file.exists() else {}
+    password = None if proxied else new_password(PASSWORD_VARIABLE).reveal()
+    accounts[name] = users.make(
+        name,
+        role.value,
+        password,
+        topics=tuple(topics.split(",")),
+        groups=tuple(groups.split(",")),
+    )
+    users.save(file, accounts)
+    print(f"{name} is {role.value} in {file}; a console reads it at its start")
+
+
+COMMANDS = {"console": (console, {"user": ("Users of the console, in a file.", {"add": add})})}

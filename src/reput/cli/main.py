@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 
 _SERVERS = ("up", "namesrv", "broker", "proxy")
-_WHOLE_EXTRAS = {"reput console": "console", "reput export": "arrow", "reput pipeline": "spark"}
+_WHOLE_EXTRAS = {
+    "reput console": "console",
+    "reput export": "arrow",
+    "reput exporter": "console",
+    "reput pipeline": "spark",
+}
 """Commands with a separate extra, whichever package was missed first."""
 
 

@@ -137,6 +137,15 @@ def _up(arguments: Sequence[str]) -> int:
         metavar="PORT",
         help="let tests advance the time, wait, and cause faults, over HTTP at this port; 0: any",
     )
+    parser.add_argument(
+        "--console",
+        dest="console_port",
+        type=_port,
+        nargs="?",
+        const=8080,
+        metavar="PORT",
+        help="serve the web console on this port of 127.0.0.1 (8080); 0: any",
+    )
     _add_config(parser, "a broker.conf with other settings")
     _add_metrics(parser)
     _add_logging(parser, "warning")
@@ -158,7 +167,7 @@ def _up(arguments: Sequence[str]) -> int:
     if brokers is not None:
         from reput.cli.several import command as several_brokers
 
-        del options["test_controls"]
+        del options["test_controls"], options["console_port"]
         supervision = several_brokers.supervision(
             brokers, "--brokers", log_options, **several, **_popped(options, _READY)
         )
@@ -208,6 +217,8 @@ def _refuse_together(
         parser.error("--brokers is not allowed with --replicas")
     if brokers is not None and options["test_controls"] is not None:
         parser.error("--test-controls is not allowed with --brokers")
+    if brokers is not None and options["console_port"] is not None:
+        parser.error("--console is not allowed with --brokers: `reput console` serves it")
     if not replicas:
         return
     others = {
@@ -215,6 +226,7 @@ def _refuse_together(
         "--ready-file": options.pop("ready_file"),
         "--test-controls": options.pop("test_controls") is not None,
         "--grpc-port": options.pop("grpc_port") is not None,
+        "--console": options.pop("console_port") is not None,
         "-- COMMAND": command,
     }
     for name, value in others.items():

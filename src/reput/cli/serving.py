@@ -310,6 +310,7 @@ def up(
     as_json: bool = False,
     ready_file: str | None = None,
     test_controls: int | None = None,
+    console_port: int | None = None,
     command: Sequence[str] = (),
 ) -> int:
     """Run a name server and a broker; return the exit code, of the command if there is one."""
@@ -386,6 +387,10 @@ def up(
                     with readable_errors(wanted, "--test-controls"):
                         url = await controls.serve(running, name_server, server, host, wanted)
                 addresses = up_for_tests.addresses(server, front, advertised, url)
+                if console_port is not None:
+                    from reput.cli import child_console
+
+                    addresses["console"] = await child_console.start(running, address, console_port)
 
                 async def serve_command() -> None:
                     nonlocal code
@@ -396,7 +401,11 @@ def up(
                         running.callback(up_for_tests.write_ready_file(ready_file, addresses))
                     if as_json:
                         return json.dumps(addresses)
-                    return "" if command else _banner(server, front, advertised)
+                    return (
+                        ""
+                        if command
+                        else _banner(server, front, advertised, addresses.get("console"))
+                    )
 
                 await _serve(
                     server,
@@ -805,7 +814,9 @@ def readable_errors(port: int, option: str, *, store: str | None = None) -> Iter
 # --- texts and settings -------------------------------------------------------------------------
 
 
-def _banner(server: "Broker", front: "FrontServer | None", address: str) -> str:
+def _banner(
+    server: "Broker", front: "FrontServer | None", address: str, console: str | None = None
+) -> str:
     """Return the greeting of ``reput up``: addresses, and how clients connect."""
     from reput import __version__
     from reput.kernel_choice import engine_text
@@ -826,6 +837,8 @@ def _banner(server: "Broker", front: "FrontServer | None", address: str) -> str:
     if config.metrics_port:
         url = f"http://{join_address(config.reput_metrics_address, config.metrics_port)}"
         lines.append(f"  metrics      {url}/metrics and {url}/health")
+    if console is not None:
+        lines.append(f"  console      {console}")
     if front is not None:
         endpoint = join_address(config.broker_ip1, front.port)
         lines.insert(4, f"  5.x clients  {endpoint} (gRPC, plain and TLS)")

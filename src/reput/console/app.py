@@ -14,11 +14,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from reput.console import changes, live_rows, rendering, texts
-from reput.console.access import Right, User
+from reput.console.access import ALL, Right, User
 from reput.console.actions import offsets as offset_actions, topics as topic_actions
 from reput.console.audit import AuditEntry
 from reput.console.changes import Change, Confirmation
-from reput.console.gate import AccessGate, Visitor, address_of
+from reput.console.exporter import metrics
+from reput.console.gate import Gate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
 from reput.console.pages import (
     audit,
@@ -155,6 +156,8 @@ class Console:
                 target = _with_query(path, request)
                 return RedirectResponse(self._renderer.url("login", to=target), 303)
             raise RequestFailed(401, "log in, or send the name and password of a user (Basic)")
+        if is_get and path == "/metrics":
+            return self._metrics(visitor.user)
         if is_get:
             route, names = self._pages.find(path)
             self._check(visitor.user, route.right, path, names, request)
@@ -171,6 +174,12 @@ class Console:
             self._check(visitor.user, change.right, path, names, request)
             return await self._change(request, path, change, names, form, visitor.user)
         raise RequestFailed(405, "allowed are GET and POST")
+
+    def _metrics(self, user: User) -> Response:
+        """Return the metrics of all topics and groups. Raises ``RequestFailed``."""
+        if user.topics != ALL or user.groups != ALL:
+            raise RequestFailed(403, "metrics need a user who sees all topics and groups")
+        return metrics(self._parts.cluster, self._parts.clock.now_ms())
 
     def _path(self, request: Request) -> str:
         """Return the path below the root, still quoted."""

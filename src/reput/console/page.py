@@ -101,7 +101,7 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class PageStream:
+class Streamed:
     """A response in parts: events, or a file."""
 
     media_type: str
@@ -110,7 +110,7 @@ class PageStream:
     """Name of the file; empty for events."""
 
 
-Streamer = Callable[[View], Awaitable[PageStream | None]]
+Streamer = Callable[[View], Awaitable[Streamed | None]]
 
 
 class Route(NamedTuple):

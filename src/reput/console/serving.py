@@ -8,8 +8,8 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from reput.console.app import Console
 from reput.errors import ReputError
 
 BACKLOG = 128
@@ -45,7 +45,7 @@ def url_of(listener: socket.socket, root_path: str) -> str:
 
 
 async def serve(
-    console: Console,
+    app: ASGIApp,
     listener: socket.socket,
     background: Coroutine[None, None, None],
     ready: Callable[[], None],
@@ -53,13 +53,13 @@ async def serve(
     """Serve until SIGTERM or SIGINT.
 
     Args:
-        console: The application.
+        app: The application.
         listener: A listening socket, which is closed at the end.
         background: Runs meanwhile, as a collector; its failure ends the console.
         ready: Called once connections are accepted.
     """
     config = uvicorn.Config(
-        console,
+        app,
         lifespan="off",
         log_config=None,
         access_log=False,

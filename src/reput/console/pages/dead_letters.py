@@ -17,7 +17,7 @@ from reput.client.message import ReceivedMessage
 from reput.client.producer import Producer
 from reput.console import bodies, search
 from reput.console.changes import Preview, Receipt
-from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
+from reput.console.page import Fragment, Page, RequestFailed, Streamed, Unknown, View
 from reput.console.paging import cut
 from reput.console.resends import ResendReceipt
 from reput.console.scan import run
@@ -126,6 +126,7 @@ async def page(view: View) -> Page:
         "search": {name: view.query.text(name) for name in ("begin", "end", "order")},
         "letters": [_letter(view, group, row) for row in answer.rows],
         "complete": answer.complete,
+        "missing": answer.missing,
         "sentence": answer.sentence(),
         "cursor": answer.cursor.text() if answer.cursor else None,
         "to": TO,
@@ -151,7 +152,7 @@ def _letter(view: View, group: str, row: Row) -> Letter:
 # --- export -------------------------------------------------------------------------------------
 
 
-async def export(view: View) -> PageStream | None:
+async def export(view: View) -> Streamed | None:
     """Return all dead letters of the group as a file, if the URL has ``export``."""
     kind = view.query.choice("export", ("", "jsonl", "csv"), "")
     if not kind:
@@ -160,8 +161,8 @@ async def export(view: View) -> PageStream | None:
     source = LiveMessages(view.parts.cluster.live.admin)
     name = f"dead-letters-{view.names['group']}.{kind}"
     if kind == "csv":
-        return PageStream("text/csv; charset=utf-8", _csv(view, source, question), name)
-    return PageStream("application/jsonl", _json_lines(view, source, question), name)
+        return Streamed("text/csv; charset=utf-8", _csv(view, source, question), name)
+    return Streamed("application/jsonl", _json_lines(view, source, question), name)
 
 
 async def _json_lines(

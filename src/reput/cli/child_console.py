@@ -1,0 +1,73 @@
+"""The console of ``reput up``: a child process, which ends with the process that has started it.
+
+The child reads its stdin: the end of the pipe, which comes also if the parent is killed, stops it.
+Its stdout has the URL.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+
+from reput.cli.server_texts import CannotServe
+
+HOST = "127.0.0.1"
+START_S = 30.0
+_PREFIX = b"console: "
+_CODE = "from reput.cli.child_console import main; main()"
+
+
+async def start(running: contextlib.AsyncExitStack, namesrv: str, port: int) -> str:
+    """Start a console, and return its URL.
+
+    Args:
+        running: Stops it when it is closed.
+        namesrv: The name server.
+        port: Port of the console on loopback; 0: any.
+
+    Raises:
+        CannotServe: It did not start; with its message.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _CODE, namesrv, f"{HOST}:{port}"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C on a terminal is for the parent
+    )
+    running.push_async_callback(_stop, process)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(START_S):
+            line = await process.stdout.readline()
+    except TimeoutError:
+        raise CannotServe(f"the console has not started in {START_S:g} s") from None
+    if not line.startswith(_PREFIX):
+        assert process.stderr is not None
+        text = (await process.stderr.read()).decode(errors="backslashreplace").strip()
+        raise CannotServe(f"the console did not start: {text.removeprefix('reput: ')}")
+    return line.removeprefix(_PREFIX).decode().strip()
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    await process.wait()
+
+
+def main() -> None:
+    """Run the console in the child process, with changes allowed."""
+    from reput.cli import main as command_line
+
+    namesrv, listen = sys.argv[1:]
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    audit = os.devnull  # a development cluster keeps no audit log
+    arguments = ["console", "-n", namesrv, "--listen", listen, "--allow", "operate"]
+    sys.exit(command_line.run([*arguments, "--audit", audit]))
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,253 @@
+"""The snapshot as metrics of Prometheus, with names and labels of rocketmq-exporter.
+
+Rates of topics and groups are left out, as Prometheus computes them from the offsets. An unknown
+value has no series. Topics and groups beyond ``NAMES_MAX`` share the name ``_other``.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from reput.console.rows import Rows
+from reput.console.snapshot import BrokerFacts, Snapshot
+from reput.format import names
+
+NAMES_MAX = 500
+"""Topics, and groups, with series of their names."""
+OTHER = "_other"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_TOPIC = ("cluster", "broker", "topic")
+_GROUP = ("cluster", "broker", "topic", "group")
+_DIFF = ("group", "topic", "countOfOnlineConsumers", "msgModel")
+_BROKER = ("cluster", "brokerIP", "broker")
+_RUNTIME = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
+
+_NUMBERS = {
+    "msg_put_total_today_now": "msgPutTotalTodayNow",
+    "msg_gettotal_today_now": "msgGetTotalTodayNow",
+    "msg_gettotal_yesterdaymorning": "msgGetTotalYesterdayMorning",
+    "msg_puttotal_yesterdaymorning": "msgPutTotalYesterdayMorning",
+    "msg_gettotal_todaymorning": "msgGetTotalTodayMorning",
+    "msg_puttotal_todaymorning": "msgPutTotalTodayMorning",
+    "dispatch_behind_bytes": "dispatchBehindBytes",
+    "put_message_size_total": "putMessageSizeTotal",
+    "put_message_average_size": "putMessageAverageSize",
+    "query_threadpool_queue_capacity": "queryThreadPoolQueueCapacity",
+    "remain_transientstore_buffer_numbs": "remainTransientStoreBufferNumbs",
+    "earliest_message_timestamp": "earliestMessageTimeStamp",
+    "putmessage_entire_time_max": "putMessageEntireTimeMax",
+    "start_accept_sendrequest_time": "startAcceptSendRequestTimeStamp",
+    "send_threadpool_queue_size": "sendThreadPoolQueueSize",
+    "putmessage_times_total": "putMessageTimesTotal",
+    "getmessage_entire_time_max": "getMessageEntireTimeMax",
+    "pagecache_lock_time_mills": "pageCacheLockTimeMills",
+    "commitlog_disk_ratio": "commitLogDiskRatio",
+    "consumequeue_disk_ratio": "consumeQueueDiskRatio",
+    "dispatch_maxbuffer": "dispatchMaxBuffer",
+    "pull_threadpoolqueue_capacity": "pullThreadPoolQueueCapacity",
+    "send_threadpoolqueue_capacity": "sendThreadPoolQueueCapacity",
+    "pull_threadpoolqueue_size": "pullThreadPoolQueueSize",
+    "query_threadpoolqueue_size": "queryThreadPoolQueueSize",
+    "pull_threadpoolqueue_headwait_timemills": "pullThreadPoolQueueHeadWaitTimeMills",
+    "query_threadpoolqueue_headwait_timemills": "queryThreadPoolQueueHeadWaitTimeMills",
+    "send_threadpoolqueue_headwait_timemills": "sendThreadPoolQueueHeadWaitTimeMills",
+    "commitlog_maxoffset": "commitLogMaxOffset",
+    "commitlog_minoffset": "commitLogMinOffset",
+    "put_latency_99": "putLatency99",
+    "put_latency_999": "putLatency999",
+}
+"""End of the metric's name to the key of the runtime value."""
+_RATES = {
+    "getfound": "getFoundTps",
+    "gettotal": "getTotalTps",
+    "gettransfered": "getTransferedTps",
+    "getmiss": "getMissTps",
+    "put": "putTps",
+}
+"""Name to key of a runtime value with rates of 10 s, a minute and ten minutes."""
+_SPANS = (10, 60, 600)
+_PUT_TIMES = {
+    "<=0ms": "0ms",
+    "0~10ms": "0to10ms",
+    "10~50ms": "10to50ms",
+    "50~100ms": "50to100ms",
+    "100~200ms": "100to200ms",
+    "200~500ms": "200to500ms",
+    "500ms~1s": "500to1s",
+    "1~2s": "1to2s",
+    "2~3s": "2to3s",
+    "3~4s": "3to4s",
+    "4~5s": "4to5s",
+    "5~10s": "5to10s",
+    "10s~": "10stomore",
+}
+"""Bounds in the runtime value of put times to the end of the metric's name."""
+_PUT_TIME = re.compile(r"\[([^\]]+)\]:(\d+)")
+_SIZE = re.compile(r"([\d.]+) *([KMGTPE]?)i?B")
+_UNITS = {unit: 1024.0**power for power, unit in enumerate(("", *"KMGTPE"))}
+
+
+class _Families:
+    """Series by metric, in the order in which metrics come."""
+
+    def __init__(self) -> None:
+        self._series: dict[str, dict[str, float]] = {}
+
+    def add(self, name: str, labels: Sequence[str], values: Sequence[str], value: float) -> None:
+        """Add a value; that of an existing series, as of ``_other``, is added up."""
+        pairs = ",".join(
+            f'{label}="{_escaped(text)}"' for label, text in zip(labels, values, strict=True)
+        )
+        series = self._series.setdefault(name, {})
+        series[pairs] = series.get(pairs, 0.0) + value
+
+    def text(self) -> str:
+        """Return the text of the metrics."""
+        lines = []
+        for name, series in self._series.items():
+            lines.append(f"# TYPE {name} gauge")
+            lines += [f"{name}{{{pairs}}} {value:.15g}" for pairs, value in series.items()]
+        return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    printable = text.encode("utf-8", "replace").decode()
+    return printable.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def render(snapshot: Snapshot, rows: Rows, now_ms: int) -> str:
+    """Return the metrics of a cluster as text."""
+    families = _Families()
+    topic_name = _limited(rows.topics())
+    group_name = _limited(rows.groups())
+    for facts in snapshot.brokers.values():
+        _add_broker(families, facts, now_ms)
+    for facts in snapshot.masters():
+        _add_topics(families, facts, topic_name, group_name)
+        _add_offsets(families, facts, topic_name, group_name)
+    _add_lags(families, snapshot, rows, topic_name, group_name)
+    return families.text()
+
+
+def _limited(known: Mapping[str, object]) -> Callable[[str], str]:
+    """Return a function that gives a name, or ``_other`` beyond the first of them."""
+    kept = set(list(known)[:NAMES_MAX])
+    return lambda name: name if name in kept else OTHER
+
+
+def _add_broker(families: _Families, facts: BrokerFacts, now_ms: int) -> None:
+    place, status = facts.place, facts.status
+    broker = (place.cluster, place.address, place.name)
+    families.add("reput_console_broker_up", _BROKER, broker, float(not facts.is_silent))
+    if facts.answer_ms:
+        age_s = max(0, now_ms - facts.answer_ms) / 1000
+        families.add("reput_console_answer_age_seconds", _BROKER, broker, age_s)
+    if facts.is_silent or not status:
+        return
+    runtime = (
+        *(place.cluster, place.address, ""),
+        status.get("brokerVersionDesc", ""),
+        status.get("bootTimestamp", ""),
+        status.get("brokerVersion", ""),
+    )
+    for suffix, value in _runtime_values(status):
+        families.add(f"rocketmq_brokeruntime_{suffix}", _RUNTIME, runtime, value)
+    for metric, key in (("tps", "putTps"), ("qps", "getTransferedTps")):
+        minute = _floats(status.get(key, ""))[1:2]
+        if minute:
+            families.add(f"rocketmq_broker_{metric}", _BROKER, broker, minute[0])
+
+
+def _runtime_values(status: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    for suffix, key in _NUMBERS.items():
+        numbers = _floats(status.get(key, ""))
+        if len(numbers) == 1:
+            yield suffix, numbers[0]
+    for name, key in _RATES.items():
+        for span_s, rate in zip(_SPANS, _floats(status.get(key, "")), strict=False):
+            yield f"{name}_tps{span_s}", rate
+    for bounds, count in _PUT_TIME.findall(status.get("putMessageDistributeTime", "")):
+        if bounds in _PUT_TIMES:
+            yield f"pmdt_{_PUT_TIMES[bounds]}", float(count)
+    sizes = _sizes(status.get("commitLogDirCapacity", ""))
+    if len(sizes) == 2:
+        yield "commitlogdir_capacity_total", sizes[0]
+        yield "commitlogdir_capacity_free", sizes[1]
+    waiting = _sizes(status.get("remainHowManyDataToFlush", ""))
+    if len(waiting) == 1:
+        yield "remain_howmanydata_toflush", waiting[0]
+
+
+def _floats(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.split()]
+    except ValueError:
+        return []
+
+
+def _sizes(text: str) -> list[float]:
+    """Return the sizes in a text in bytes, as ``Total : 9.8 GiB, Free : 512.0 MiB.`` has two."""
+    return [float(number) * _UNITS[unit] for number, unit in _SIZE.findall(text)]
+
+
+def _add_topics(
+    families: _Families,
+    facts: BrokerFacts,
+    topic_name: Callable[[str], str],
+    group_name: Callable[[str], str],
+) -> None:
+    place = facts.place
+    for topic, ends in facts.ends.items():
+        end = float(sum(queue.max_offset for queue in ends.queues))
+        where = (place.cluster, place.name)
+        if names.is_dlq_topic(topic):
+            group = group_name(topic.removeprefix(names.DLQ_PREFIX))
+            labels = ("cluster", "broker", "group")
+            families.add("rocketmq_topic_dlq_offset", labels, (*where, group), end)
+        elif names.is_retry_topic(topic):
+            series = (*where, topic_name(topic))
+            families.add("rocketmq_topic_retry_offset", _TOPIC, series, end)
+        else:
+            series = (*where, topic_name(topic))
+            families.add("rocketmq_producer_offset", _TOPIC, series, end)
+
+
+def _add_offsets(
+    families: _Families,
+    facts: BrokerFacts,
+    topic_name: Callable[[str], str],
+    group_name: Callable[[str], str],
+) -> None:
+    place = facts.place
+    for (topic, group), offsets in facts.consumed.items():
+        series = (place.cluster, place.name, topic_name(topic), group_name(group))
+        total = float(sum(offsets.values()))
+        families.add("rocketmq_group_consume_total_offset", _GROUP, series, total)
+        ends = facts.ends.get(topic)
+        if ends is not None:
+            end = float(sum(queue.max_offset for queue in ends.queues))
+            families.add("rocketmq_consumer_offset", _GROUP, series, end)
+
+
+def _add_lags(
+    families: _Families,
+    snapshot: Snapshot,
+    rows: Rows,
+    topic_name: Callable[[str], str],
+    group_name: Callable[[str], str],
+) -> None:
+    for group, row in rows.groups().items():
+        members = snapshot.members.get(group)
+        count = "" if members is None else str(members.count)
+        for topic in row.topics:
+            lag = rows.lag(topic, group)
+            if isinstance(lag, int):
+                series = (group_name(group), topic_name(topic), count, "")
+                families.add("rocketmq_group_diff", _DIFF, series, lag)
+        for metric, prefix, value in (
+            ("rocketmq_group_retrydiff", names.RETRY_PREFIX, row.retries),
+            ("rocketmq_group_dlqdiff", names.DLQ_PREFIX, row.dead_letters),
+        ):
+            if isinstance(value, int):
+                series = (group_name(group), topic_name(prefix + group), count, "")
+                families.add(metric, _DIFF, series, value)
