@@ -26,7 +26,8 @@ from reput.format.signing import Signer
 from reput.remoting import tls_connection
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
-from reput.remoting.server import IDLE_MS, LAST_WORDS_S
+from reput.remoting.listener import LAST_WORDS_S
+from reput.remoting.server import IDLE_MS
 from reput.remoting.tls import TlsSession
 from reput.remoting.tls_connection import TlsConnection
 

@@ -15,17 +15,14 @@ from reput.format.signing import Signer
 from reput.remoting import time_slices
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.listener import LAST_WORDS_S, Listener
 from reput.remoting.memory_transport import join
 from reput.remoting.pipe import Pipe
-from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
 
 IDLE_MS = 120_000
 """Idle time after which a connection is closed, in ms; as in Java."""
-_BACKLOG = 1024
-LAST_WORDS_S = 1.0
-"""Timeout of pending writes when all connections are closed, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +58,7 @@ class BytesService(Service, Protocol):
         """Serve the requests in a buffer; return the position of the first incomplete one."""
 
 
-class RemotingServer:
+class RemotingServer(Listener[Channel]):
     """Listens on a port.
 
     Args:
@@ -83,15 +80,10 @@ class RemotingServer:
         buffer: bytearray | None = None,
         state: ServerState | None = None,
     ) -> None:
-        self.host = host
-        self.port = port
-        """Port it listens on, after ``start``."""
-        self.channels: set[Channel] = set()
-        self.state = state or ServerState()
+        super().__init__(host, port, state)
         self._service = service
         self._idle_ms = idle_ms
         self._view = memoryview(bytearray(READ_BYTES) if buffer is None else buffer)
-        self._server: asyncio.Server | None = None
         self._is_stopping = False
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -105,31 +97,14 @@ class RemotingServer:
         Raises:
             OSError: The address is in use, or does not belong to this machine.
         """
-        loop = asyncio.get_running_loop()
         self._is_stopping = False
-        self._server = await loop.create_server(
-            self._protocol,
-            self.host or None,
-            self.port,
-            backlog=_BACKLOG,
-            reuse_address=True,
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        if self.state.tls is not None:
-            self.state.tls.start()
+        await self._listen()
         if self._idle_ms:
             self._watch()
 
-    def _protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
-        channel = Channel(self, self._view, shared=self.state)
-        state = self.state
-        protocol = channel if state.tls is None else state.tls.protocol(channel)
-        if state.proxies is None:
-            return protocol
-        return state.proxies.protocol(
-            channel, protocol, lambda source: self._use_source(channel, source)
-        )
+    def _new_channel(self) -> Channel:
+        """Return the channel of a new connection."""
+        return Channel(self, self._view, shared=self.state)
 
     def connect_here(
         self,
@@ -169,31 +144,18 @@ class RemotingServer:
 
     def _inner_channel(self) -> Channel:
         """Return a channel that no limit of connections counts."""
-        channel = Channel(self, self._view, shared=self.state)
+        channel = self._new_channel()
         channel.is_inner = True
         return channel
-
-    def _use_source(self, channel: Channel, source: ProxySource) -> None:
-        """Take another client for the peer of a connection; close it if it exceeds a limit."""
-        self.state.closed(channel.address)
-        channel.use_source(source)
-        excess = self.state.excess(channel.address)
-        self.state.opened(channel.address)
-        if excess is not None:
-            channel.cut(excess)
 
     async def stop(self) -> None:
         """Stop listening, and close all connections."""
         self._is_stopping = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        if self._server is None:
+        server = await self._stop_accepting()
+        if server is None:
             return
-        if self.state.tls is not None:
-            await self.state.tls.stop()
-        if self.state.proxies is not None:
-            self.state.proxies.deadlines.stop()
-        self._server.close()
         for channel in list(self.channels):
             channel.close()
         if self.channels:
@@ -203,8 +165,7 @@ class RemotingServer:
                 await asyncio.wait_for(self._all_closed.wait(), LAST_WORDS_S)
         for channel in list(self.channels):
             channel.abort()
-        await self._server.wait_closed()
-        self._server = None
+        await server.wait_closed()
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -232,8 +193,7 @@ class RemotingServer:
         excess = None
         self.channels.add(channel)
         if not channel.is_inner:
-            excess = self.state.excess(channel.address)
-            self.state.opened(channel.address)
+            excess = self._count(channel)
         self._service.on_open(channel)
         if self._is_stopping:
             # Accepted before, and reported only now: its service may be closed already.

@@ -14,18 +14,15 @@ from reput.remoting.deadlines import Deadlines
 from reput.remoting.http2.call_reader import CallReader, has_kernels
 from reput.remoting.http2.channel import GrpcChannel
 from reput.remoting.http2.grpc import Service
-from reput.remoting.proxy_header import ProxySource
+from reput.remoting.listener import LAST_WORDS_S, Listener
 from reput.remoting.server import IDLE_MS
 from reput.remoting.server_state import ServerState
 
-_BACKLOG = 1024
 WATCH_S = 1.0
 """Interval of checks of deadlines, in seconds: clients watch theirs more exactly."""
-LAST_WORDS_S = 1.0
-"""Timeout of pending writes when all connections are closed, in seconds."""
 
 
-class GrpcServer:
+class GrpcServer(Listener[GrpcChannel]):
     """Listens on a port.
 
     Args:
@@ -47,18 +44,13 @@ class GrpcServer:
         state: ServerState | None = None,
         has_fast_path: bool = True,
     ) -> None:
-        self.host = host
-        self.port = port
-        """Port it listens on, after ``start``."""
-        self.channels: set[GrpcChannel] = set()
-        self.state = state or ServerState()
+        super().__init__(host, port, state)
         self._service = service
         self._idle_ms = idle_ms
         memory = bytearray(READ_BYTES + call_words.SLACK)
         self._buffer = memoryview(memory)[:READ_BYTES]
         paths = () if service.fast is None else service.fast.paths
         self._reader = CallReader(memory, paths) if has_fast_path and has_kernels() else None
-        self._server: asyncio.Server | None = None
         self.is_stopping = False
         """Whether connections are closed as soon as they have no calls."""
         self._closed = asyncio.Event()  # set by each end of a connection
@@ -74,40 +66,15 @@ class GrpcServer:
         Raises:
             OSError: The address is in use, or does not belong to this machine.
         """
-        loop = asyncio.get_running_loop()
         self.is_stopping = False
-        self._server = await loop.create_server(
-            self._protocol,
-            self.host or None,
-            self.port,
-            backlog=_BACKLOG,
-            reuse_address=True,
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        if self.state.tls is not None:
-            self.state.tls.start()
+        await self._listen()
         self._watch()
 
-    def _protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
+    def _new_channel(self) -> GrpcChannel:
+        """Return the channel of a new connection."""
         channel = GrpcChannel(self, self._service, self._buffer)
         channel.connection.reader = self._reader
-        state = self.state
-        protocol = channel if state.tls is None else state.tls.protocol(channel)
-        if state.proxies is None:
-            return protocol
-        return state.proxies.protocol(
-            channel, protocol, lambda source: self._use_source(channel, source)
-        )
-
-    def _use_source(self, channel: GrpcChannel, source: ProxySource) -> None:
-        """Take another client for the peer of a connection; close it if it exceeds a limit."""
-        self.state.closed(channel.address)
-        channel.use_source(source)
-        excess = self.state.excess(channel.address)
-        self.state.opened(channel.address)
-        if excess is not None:
-            channel.cut(excess)
+        return channel
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Stop: accept no connections, let calls end for some time, then close everything.
@@ -120,13 +87,9 @@ class GrpcServer:
         if self._timer is not None:
             self._timer.cancel()
         self._beginning.stop()
-        if self._server is None:
+        server = await self._stop_accepting()
+        if server is None:
             return
-        if self.state.tls is not None:
-            await self.state.tls.stop()
-        if self.state.proxies is not None:
-            self.state.proxies.deadlines.stop()
-        self._server.close()
         for channel in list(self.channels):
             channel.connection.drain()
             if not channel.connection.streams:
@@ -138,8 +101,7 @@ class GrpcServer:
         await self._wait_for_ends(LAST_WORDS_S)  # a peer that does not read must not block this
         for channel in list(self.channels):
             channel.abort()
-        await self._server.wait_closed()
-        self._server = None
+        await server.wait_closed()
 
     async def _wait_for_ends(self, seconds: float) -> None:
         """Wait for some time until all connections are closed."""
@@ -189,10 +151,9 @@ class GrpcServer:
 
     def on_open(self, channel: GrpcChannel) -> None:
         """Register a new connection; close it if it exceeds a limit."""
-        excess = self.state.excess(channel.address)
         self.channels.add(channel)
         self._watched.add(channel)
-        self.state.opened(channel.address)
+        excess = self._count(channel)
         if self.is_stopping:
             # Accepted before, and reported only now: its service may be closed already.
             channel.abort()

@@ -1,0 +1,111 @@
+"""The listening socket of a server, with TLS, PROXY headers and limits of connections.
+
+    accept -> PROXY header -> first byte: TLS or not -> channel
+
+All servers of a process share a ``ServerState``: the limits are those of all ports together.
+"""
+
+import asyncio
+from typing import Generic, Protocol, TypeVar, cast
+
+from reput.limits import Limit
+from reput.remoting.proxy_acceptor import Proxied
+from reput.remoting.proxy_header import ProxySource
+from reput.remoting.server_state import ServerState
+
+_BACKLOG = 1024
+LAST_WORDS_S = 1.0
+"""Timeout of pending writes when all connections are closed, in seconds."""
+
+
+class Accepted(Proxied, Protocol):
+    """A channel of a server."""
+
+    address: str
+    """The peer's ip."""
+
+    def use_source(self, source: ProxySource) -> None:
+        """Take the client that a proxy names for the peer."""
+
+    def cut(self, limit: Limit) -> None:
+        """Close the connection at once because of a limit."""
+
+
+_C = TypeVar("_C", bound=Accepted)
+
+
+class Listener(Generic[_C]):
+    """A server's socket, and its connections.
+
+    Args:
+        host: Address to listen on; empty for all addresses.
+        port: Port to listen on; 0 for any free port.
+        state: State shared with other servers, with limits, TLS and proxies; by default its own.
+    """
+
+    def __init__(self, host: str, port: int, state: ServerState | None) -> None:
+        self.host = host
+        self.port = port
+        """Port it listens on, after ``start``."""
+        self.channels: set[_C] = set()
+        self.state = state or ServerState()
+        self._server: asyncio.Server | None = None
+
+    def _new_channel(self) -> _C:
+        """Return the channel of a new connection."""
+        raise NotImplementedError
+
+    async def _listen(self) -> None:
+        """Accept connections.
+
+        Raises:
+            OSError: The address is in use, or does not belong to this machine.
+        """
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocol,
+            self.host or None,
+            self.port,
+            backlog=_BACKLOG,
+            reuse_address=True,
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        if self.state.tls is not None:
+            self.state.tls.start()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection."""
+        channel = self._new_channel()
+        state = self.state
+        inner = cast(asyncio.BufferedProtocol, channel)
+        protocol = inner if state.tls is None else state.tls.protocol(channel)
+        if state.proxies is None:
+            return protocol
+        return state.proxies.protocol(
+            channel, protocol, lambda source: self._use_source(channel, source)
+        )
+
+    def _use_source(self, channel: _C, source: ProxySource) -> None:
+        """Take another client for the peer of a connection; close it if it exceeds a limit."""
+        self.state.closed(channel.address)
+        channel.use_source(source)
+        excess = self._count(channel)
+        if excess is not None:
+            channel.cut(excess)
+
+    def _count(self, channel: _C) -> Limit | None:
+        """Count a connection; return the limit that it exceeds."""
+        excess = self.state.excess(channel.address)
+        self.state.opened(channel.address)
+        return excess
+
+    async def _stop_accepting(self) -> asyncio.Server | None:
+        """Accept no more connections; return the socket, None if there is none."""
+        server, self._server = self._server, None
+        if server is None:
+            return None
+        if self.state.tls is not None:
+            await self.state.tls.stop()
+        if self.state.proxies is not None:
+            self.state.proxies.deadlines.stop()
+        server.close()
+        return server
