@@ -36,6 +36,7 @@ WORKLOADS = (
     *("broker_pop", "broker_transaction", "broker_delay", "broker_retry", "broker_replication"),
     "broker_many_queues",
     "console",
+    "broker_several",
 )
 
 

@@ -156,8 +156,14 @@ def ours(folder: Path, settings: Settings) -> Iterator[Target]:
 
 
 @contextlib.contextmanager
-def process(root: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command of reput; it is killed at the end. Its output is in ``<first word>.out``."""
+def process(root: Path, *words: str, is_killed: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of reput, and end it. Its output is in ``<first word>.out``.
+
+    Args:
+        root: Its working directory.
+        words: Its arguments.
+        is_killed: Whether it is killed at the end, or stopped, together with its children.
+    """
     with (root / f"{words[0]}.out").open("wb") as out:
         running = subprocess.Popen(
             [sys.executable, "-m", "reput", *words], cwd=root, stdout=out, stderr=out
@@ -165,8 +171,17 @@ def process(root: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield running
     finally:
-        running.kill()
+        running.kill() if is_killed else running.terminate()
         running.wait()
+
+
+def await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process has written a file. Raises ``BrokerMissing``."""
+    deadline = time.monotonic() + START_S
+    while not path.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BrokerMissing(f"{path.name}: not written; exit code {process.returncode}")
+        pause(0.02)
 
 
 def await_send(address: str, process: subprocess.Popen[bytes] | None = None) -> None:
