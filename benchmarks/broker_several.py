@@ -90,7 +90,7 @@ def _load(brokers: list[Target], spec: Mapping[str, Any]) -> dict[str, Any]:
         "broker_cores": broker_cores,
         "generator_cores": generator_cores,
         "foreign_cores": max(foreign_cores, 0.0),
-        "per_broker_core_s": per_s / broker_cores,
+        "per_broker_core_s": per_s / max(broker_cores, 0.001),
     }
 
 

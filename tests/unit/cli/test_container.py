@@ -62,6 +62,14 @@ def test_copied_files_and_extras_exist() -> None:
     assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in extras.split(","))
 
 
+def test_the_steps_are_commands_of_a_shell() -> None:
+    steps = [rest for word, rest in instructions() if word == "RUN"]
+    assert len(steps) == 2
+    for step in steps:
+        done = subprocess.run(["sh", "-n", "-c", step], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 # --- the scripts --------------------------------------------------------------------------------
 
 
