@@ -21,7 +21,7 @@ from benchmarks.broker_process import Usage, cpu_seconds
 from benchmarks.broker_targets import Target, pause
 from reput.client import Admin, Message, Producer
 from reput.clock import SystemClock
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.format.bodies import MessageQueue
 
 NAME = "console"
@@ -127,7 +127,7 @@ async def fill(broker: Target, topics: int, groups: int, searched: int) -> None:
 async def _collect(broker: Target, seconds: float) -> dict[str, object]:
     """Return what a collector that nobody looks at asks of a broker, after its first round."""
     async with Admin(broker.namesrv) as admin:
-        cluster = Cluster.of(admin, SystemClock())
+        cluster = WatchedCluster.of(admin, SystemClock())
         await cluster.collector.round()
         task = asyncio.create_task(cluster.collector.run())
         try:

@@ -19,7 +19,7 @@ from reput.console.actions import offsets as offset_actions, topics as topic_act
 from reput.console.audit import AuditEntry
 from reput.console.changes import Change, Confirmation
 from reput.console.exporter import metrics
-from reput.console.gate import Gate, Visitor, address_of
+from reput.console.gate import AccessGate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
 from reput.console.pages import (
     audit,
