@@ -254,8 +254,8 @@ def plain_body(message: ReceivedMessage) -> bytes:
 def in_queue(message: ReceivedMessage, topic: str) -> ReceivedMessage:
     """Return a message as a message of the queue that it was read from.
 
-    A light queue has messages of other topics, at queue offsets of its own: their properties have
-    them.
+    A light queue has messages of other topics, at separate queue offsets, which their properties
+    have.
     """
     if not names.is_light(topic) or message.stored.topic == topic:
         return message

@@ -1,4 +1,4 @@
-"""console.toml: stores by name; what is wrong is named."""
+"""console.toml: stores by name; errors name the problem."""
 
 from pathlib import Path
 
