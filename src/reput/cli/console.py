@@ -61,7 +61,7 @@ def console(
     from reput.console import access, serving
     from reput.console.app import Console
     from reput.console.audit import AuditLog
-    from reput.console.cluster import Cluster
+    from reput.console.cluster import WatchedCluster
     from reput.console.parts import ConsoleParts
     from reput.console.resends import Resends
     from reput.console.settings import load as load_settings
@@ -85,7 +85,7 @@ def console(
         clock = SystemClock()
         with serving.listen(host, port) as listener:
             async with Admin(client=client) as admin:
-                cluster = Cluster.of(admin, clock)
+                cluster = WatchedCluster.of(admin, clock)
                 parts = ConsoleParts(
                     clock,
                     client.namesrv_addr,

@@ -1,7 +1,7 @@
 """The console as an ASGI application: paths of pages and changes, requests in, responses out.
 
-``Gate`` identifies users; this module finds the page or the change, and checks the right that it
-needs.
+``AccessGate`` identifies users; this module finds the page or the change, and checks the right
+that it needs.
 """
 
 import logging
@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 from reput.console import changes, live_rows, rendering, texts
 from reput.console.access import ALL, Right, User
 from reput.console.actions import offsets as offset_actions, topics as topic_actions
-from reput.console.audit import Entry
+from reput.console.audit import AuditEntry
 from reput.console.changes import Change, Confirmation
 from reput.console.exporter import metrics
-from reput.console.gate import Gate, Visitor, address_of
+from reput.console.gate import AccessGate, Visitor, address_of
 from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
 from reput.console.pages import (
     audit,
@@ -107,7 +107,7 @@ class Console:
         self._parts = parts
         self._root_path = root_path
         self._renderer = Renderer(root_path)
-        self._gate = Gate(parts, root_path)
+        self._gate = AccessGate(parts, root_path)
         self._pages = _Paths(routes)
         self._changes = _Paths({**WORK, **(actions if parts.may_operate else {})})
         self._tokens = changes.Tokens()
@@ -153,7 +153,8 @@ class Console:
             return await self._gate.post(path, await _form(request), request, visitor)
         if visitor.user is None:
             if is_get and not _is_json(request):
-                return RedirectResponse(self._renderer.url("login", to=path), 303)
+                target = _with_query(path, request)
+                return RedirectResponse(self._renderer.url("login", to=target), 303)
             raise RequestFailed(401, "log in, or send the name and password of a user (Basic)")
         if is_get and path == "/metrics":
             return self._metrics(visitor.user)
@@ -269,7 +270,7 @@ class Console:
         self, request: Request, change: Change, view: View, token: str, outcome: str, detail: str
     ) -> None:
         self._parts.audit.add(
-            Entry(
+            AuditEntry(
                 time_ms=view.now_ms,
                 user=view.user.name,
                 address=address_of(request),
@@ -290,10 +291,9 @@ class Console:
     # --- the frame ------------------------------------------------------------------------------
 
     def _frame(self, request: Request, path: str, visitor: Visitor) -> Frame:
-        query = request.url.query
         return Frame(
             root=self._root_path,
-            path=f"{path}?{query}" if query else path,
+            path=_with_query(path, request),
             user=visitor.user,
             has_login=bool(self._parts.accounts),
             may_operate=self._parts.may_operate,
@@ -303,6 +303,10 @@ class Console:
             is_live=self._is_live(path) and visitor.user is not None,
             silent=self._parts.cluster.snapshot.silent(),
         )
+
+
+def _with_query(path: str, request: Request) -> str:
+    return f"{path}?{request.url.query}" if request.url.query else path
 
 
 class _Paths(Generic[_R]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from reput.clock import Clock, SystemClock
 from reput.console.access import Proxy
 from reput.console.audit import AuditLog
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.console.resends import Resends
 from reput.console.scan import SearchSlots
 from reput.console.sources.folder import StoreFolders
@@ -21,7 +21,7 @@ class ConsoleParts:
     clock: Clock
     namesrv: str
     """Name servers: ``host:port;host:port``."""
-    cluster: Cluster
+    cluster: WatchedCluster
     audit: AuditLog
     accounts: Mapping[str, Account] = field(default_factory=dict)
     """Users by name; none: everybody who reaches the console is ``access.LOCAL_USER``."""

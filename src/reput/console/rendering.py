@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from reput import __version__
 from reput.console import spark, texts
 from reput.console.access import Right, User
-from reput.console.page import Fragment, Page, Streamed
+from reput.console.page import Fragment, Page, PageStream
 from reput.console.unknown import Unknown
 from reput.html import environment
 from reput.html.texts import duration_text
@@ -118,7 +118,7 @@ class Renderer:
         template = self._templates.get_template(page.template)
         return template.render(data=page.data, page_title=page.title, frame=frame)
 
-    def stream(self, stream: Streamed) -> Response:
+    def stream(self, stream: PageStream) -> Response:
         """Return the response with a stream."""
 
         async def parts() -> AsyncIterator[bytes]:
@@ -141,8 +141,13 @@ class Renderer:
     def fragment(self, page: Page, now_ms: int) -> str:
         """Return the part of a page that follows the cluster: the block ``rows``."""
         template = self._templates.get_template(page.template)
-        frame = {"now_ms": now_ms}
-        context = template.new_context({"data": page.data, "frame": frame, "page_title": ""})
+        # A block alone has not the imports of its template.
+        macros = {
+            name: self._templates.get_template(f"{file}.html.j2").module
+            for name, file in (("draw", "macros"), ("parts", "parts"))
+        }
+        values = {"data": page.data, "frame": {"now_ms": now_ms}, "page_title": ""}
+        context = template.new_context({**macros, **values})
         return "".join(template.blocks["rows"](context))
 
     def guard(self, response: Response) -> None:
@@ -150,7 +155,8 @@ class Renderer:
         response.headers["Content-Security-Policy"] = self._policy
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["X-Frame-Options"] = "DENY"
-        response.headers["Referrer-Policy"] = "no-referrer"
+        # With no-referrer, browsers send forms of our own pages with ``Origin: null``.
+        response.headers["Referrer-Policy"] = "same-origin"
         response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
         response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         response.headers["Permissions-Policy"] = "camera=(), geolocation=(), microphone=()"

@@ -21,7 +21,7 @@ from reput.clock import SystemClock
 from reput.console.access import Right
 from reput.console.app import Console
 from reput.console.audit import AuditLog
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.console.parts import ConsoleParts
 from reput.console.resends import Resends
 from reput.console.settings import StorePlace
@@ -88,7 +88,7 @@ async def parts(broker: LocalBroker, tmp_path: Path) -> AsyncIterator[ConsolePar
         parts = ConsoleParts(
             clock,
             broker.namesrv_addr,
-            Cluster.of(admin, clock),
+            WatchedCluster.of(admin, clock),
             AuditLog(tmp_path / "audit.jsonl"),
             may_operate=True,
             folders=StoreFolders(places, clock),

@@ -1,4 +1,4 @@
-"""console.toml: stores by name; errors name the problem."""
+"""console.toml: stores by name; errors name what they refuse."""
 
 from pathlib import Path
 
