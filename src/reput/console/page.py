@@ -101,7 +101,7 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
+class PageStream:
     """A response in parts: events, or a file."""
 
     media_type: str
@@ -110,7 +110,7 @@ class Streamed:
     """Name of the file; empty for events."""
 
 
-Streamer = Callable[[View], Awaitable[Streamed | None]]
+Streamer = Callable[[View], Awaitable[PageStream | None]]
 
 
 class Route(NamedTuple):

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from reput import __version__
 from reput.console import spark, texts
 from reput.console.access import Right, User
-from reput.console.page import Fragment, Page, Streamed
+from reput.console.page import Fragment, Page, PageStream
 from reput.console.unknown import Unknown
 from reput.html import environment
 from reput.html.texts import duration_text
@@ -118,7 +118,7 @@ class Renderer:
         template = self._templates.get_template(page.template)
         return template.render(data=page.data, page_title=page.title, frame=frame)
 
-    def stream(self, stream: Streamed) -> Response:
+    def stream(self, stream: PageStream) -> Response:
         """Return the response with a stream."""
 
         async def parts() -> AsyncIterator[bytes]:

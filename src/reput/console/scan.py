@@ -48,7 +48,7 @@ SEARCHES_PER_USER_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPart:
+class ScanPart:
     """Messages of a part of a queue."""
 
     read: Span
@@ -86,7 +86,7 @@ class MessageSource(Protocol):
     async def spans(self, question: Question) -> Spans:
         """Return the queues of the question's topic, within its interval or little more."""
 
-    async def read(self, part: Span, question: Question) -> ReadPart:
+    async def read(self, part: Span, question: Question) -> ScanPart:
         """Read a part of a queue: all of it, or a start of it."""
 
     async def query(self, topic: str, key: str, window: Window, *, is_unique: bool) -> Lookup:
@@ -131,7 +131,7 @@ async def run(
         InvalidOption: The regular expression, or the topic, is not allowed.
         ReputError: Nothing can be looked at: no name server answers, no such topic or folder.
     """
-    search_run = _SearchRun(plan, source, budget, clock)
+    search_run = _ScanRun(plan, source, budget, clock)
     async with search_run.expression:
         if Way.QUEUES in plan.ways:
             events = search_run.scan(cursor)
@@ -144,7 +144,7 @@ async def run(
                 yield event
 
 
-class _SearchRun:
+class _ScanRun:
     """One run of a plan."""
 
     def __init__(self, plan: Plan, source: MessageSource, budget: Budget, clock: Clock) -> None:
@@ -375,7 +375,7 @@ class _SearchRun:
         merge = Merge(spans, is_newest_first=question.is_newest_first)
         self._queue_count = self._queue_count or len(spans)
         self._brokers.update(span.broker for span in spans)
-        reads: dict[asyncio.Task[ReadPart], Span] = {}
+        reads: dict[asyncio.Task[ScanPart], Span] = {}
         try:
             while (pause := self._reached()) is None:
                 self._begin_reads(reads, merge, question)
@@ -405,12 +405,12 @@ class _SearchRun:
         yield self._answer(Cursor(spans=rest) if rest else None, pause)
 
     def _begin_reads(
-        self, reads: dict[asyncio.Task[ReadPart], Span], merge: Merge, question: Question
+        self, reads: dict[asyncio.Task[ScanPart], Span], merge: Merge, question: Question
     ) -> None:
         while len(reads) < READS_AT_ONCE and (part := merge.next_part()) is not None:
             reads[asyncio.create_task(self._source.read(part, question))] = part
 
-    async def _block(self, span: Span, task: asyncio.Task[ReadPart], question: Question) -> Block:
+    async def _block(self, span: Span, task: asyncio.Task[ScanPart], question: Question) -> Block:
         """Return what a read has found, as a block for the merge."""
         where = f"{span.broker} queue {span.queue_id}" if span.broker else f"queue {span.queue_id}"
         try:

@@ -434,7 +434,7 @@ class Block:
 
 
 @dataclass
-class _MergedQueue:
+class _QueueRange:
     span: Span
     """Not read yet."""
     rows: deque[Row] = field(default_factory=deque)
@@ -474,7 +474,7 @@ class Merge:
         self._is_newest_first = is_newest_first
         self._part_count_max = part_count_max
         self._queues = {
-            span.queue: _MergedQueue(span, part_count=part_count)
+            span.queue: _QueueRange(span, part_count=part_count)
             for span in spans
             if span.low < span.high
         }
@@ -496,7 +496,7 @@ class Merge:
             return Span(*span.queue, max(span.low, span.high - count), span.high)
         return Span(*span.queue, span.low, min(span.high, span.low + count))
 
-    def _urgency(self, queue: _MergedQueue) -> tuple[bool, int]:
+    def _urgency(self, queue: _QueueRange) -> tuple[bool, int]:
         if queue.frontier is None:
             return False, 0
         return True, -queue.frontier if self._is_newest_first else queue.frontier

@@ -375,8 +375,12 @@ def test_searches_at_once_are_bounded() -> None:
     with slots.take("ann"), slots.take("ann"):
         with pytest.raises(TooManySearches, match="2 searches of this user"), slots.take("ann"):
             pass
-        several = (slots.take("bob"), slots.take("eve"))
-        with several[0], several[1], pytest.raises(TooManySearches, match="4 searches are running"):
-            slots.take("dan").__enter__()
+        with (
+            slots.take("bob"),
+            slots.take("eve"),
+            pytest.raises(TooManySearches, match="4 searches are running"),
+            slots.take("dan"),
+        ):
+            pass
     with slots.take("ann"), slots.take("ann"):
         pass

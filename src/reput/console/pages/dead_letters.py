@@ -17,7 +17,7 @@ from reput.client.message import ReceivedMessage
 from reput.client.producer import Producer
 from reput.console import bodies, search
 from reput.console.changes import Preview, Receipt
-from reput.console.page import Fragment, Page, RequestFailed, Streamed, Unknown, View
+from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
 from reput.console.paging import cut
 from reput.console.resends import ResendReceipt
 from reput.console.scan import run
@@ -152,7 +152,7 @@ def _letter(view: View, group: str, row: Row) -> Letter:
 # --- export -------------------------------------------------------------------------------------
 
 
-async def export(view: View) -> Streamed | None:
+async def export(view: View) -> PageStream | None:
     """Return all dead letters of the group as a file, if the URL has ``export``."""
     kind = view.query.choice("export", ("", "jsonl", "csv"), "")
     if not kind:
@@ -161,8 +161,8 @@ async def export(view: View) -> Streamed | None:
     source = LiveMessages(view.parts.cluster.live.admin)
     name = f"dead-letters-{view.names['group']}.{kind}"
     if kind == "csv":
-        return Streamed("text/csv; charset=utf-8", _csv(view, source, question), name)
-    return Streamed("application/jsonl", _json_lines(view, source, question), name)
+        return PageStream("text/csv; charset=utf-8", _csv(view, source, question), name)
+    return PageStream("application/jsonl", _json_lines(view, source, question), name)
 
 
 async def _json_lines(

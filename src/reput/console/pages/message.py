@@ -8,7 +8,7 @@ from typing import Any
 from reput.client.core import requests
 from reput.client.message import ReceivedMessage
 from reput.console import bodies, search
-from reput.console.page import Fragment, Page, RequestFailed, Streamed, Unknown, View
+from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
 from reput.console.pages.messages import place_of, source_of
 from reput.console.scan import MessageSource
 from reput.console.search import Missing, Question, Span, Way, Window
@@ -61,7 +61,7 @@ async def page(view: View) -> Page:
     return Page("message.html.j2", "Message", data, 200 if message else 404)
 
 
-async def stream(view: View) -> Streamed | None:
+async def stream(view: View) -> PageStream | None:
     """Return the body as a file, if the URL has ``download=1``."""
     if not view.query.text("download"):
         return None
@@ -73,7 +73,7 @@ async def stream(view: View) -> Streamed | None:
     except CorruptRecord:
         body = bytes(messages[0].stored.body)
     name = f"{messages[0].offset_message_id}.bin"
-    return Streamed("application/octet-stream", _chunks(body), name)
+    return PageStream("application/octet-stream", _chunks(body), name)
 
 
 async def _chunks(body: bytes) -> AsyncGenerator[bytes | Fragment, None]:

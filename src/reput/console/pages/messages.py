@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reput.console import scan, search
-from reput.console.page import Fragment, Page, RequestFailed, RequestRefused, Streamed, View
+from reput.console.page import Fragment, Page, PageStream, RequestFailed, RequestRefused, View
 from reput.console.scan import MessageSource, Progress
 from reput.console.search import Answer, Budget, Plan, Question, Row
 from reput.console.settings import StorePlace
@@ -99,7 +99,7 @@ async def page(view: View) -> Page:
     return Page("messages.html.j2", title, data)
 
 
-async def stream(view: View) -> Streamed | None:
+async def stream(view: View) -> PageStream | None:
     """Return the rest of a search as events, if the URL has ``live=1``.
 
     Events are ``row`` and ``state``, with HTML in JSON, then ``end``.
@@ -110,7 +110,7 @@ async def stream(view: View) -> Streamed | None:
     wanted = _search(view)
     if wanted.plan is None:
         raise RequestFailed(400, "there is nothing to search for")
-    return Streamed("text/event-stream", _fragments(view, source, wanted))
+    return PageStream("text/event-stream", _fragments(view, source, wanted))
 
 
 async def _fragments(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from reput.client.message import ReceivedMessage
 from reput.clock import Clock
-from reput.console.scan import Lookup, ReadPart, Spans
+from reput.console.scan import Lookup, ScanPart, Spans
 from reput.console.search import Missing, Question, Span, Window, in_queue
 from reput.console.settings import StorePlace
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError
@@ -116,7 +116,7 @@ class FolderMessages:
         """
         return await self._folders.read(self._name, lambda reader: _spans(reader, question))
 
-    async def read(self, part: Span, question: Question) -> ReadPart:
+    async def read(self, part: Span, question: Question) -> ScanPart:
         """Read the messages of a part."""
         return await self._folders.read(self._name, lambda reader: _part(reader, part, question))
 
@@ -165,7 +165,7 @@ def _spans(reader: StoreReader, question: Question) -> Spans:
     return Spans(tuple(spans), (broker,), tuple(missing))
 
 
-def _part(reader: StoreReader, part: Span, question: Question) -> ReadPart:
+def _part(reader: StoreReader, part: Span, question: Question) -> ScanPart:
     """Read a part of a queue. Unreadable messages are missing, and the others are read."""
     messages, missing = [], []
     is_batch = part.queue_id in reader.batch_queue_ids.get(question.topic, ())
@@ -175,7 +175,7 @@ def _part(reader: StoreReader, part: Span, question: Question) -> ReadPart:
             missing.append(result)
         else:
             messages.append(in_queue(ReceivedMessage.of(result, part.broker), question.topic))
-    return ReadPart(part, messages, tuple(missing))
+    return ScanPart(part, messages, tuple(missing))
 
 
 def _of_queue(

@@ -13,7 +13,7 @@ from reput.client.core import requests, subscription
 from reput.client.core.route_cache import TopicRoute
 from reput.client.message import ReceivedMessage, received
 from reput.client.pulling import Puller, PullStatus
-from reput.console.scan import Lookup, ReadPart, Spans
+from reput.console.scan import Lookup, ScanPart, Spans
 from reput.console.search import PER_QUERY_MAX, Missing, Question, Span, Window, in_queue
 from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, headers, message_id as ids, names
@@ -153,7 +153,7 @@ class LiveMessages:
             missing.append(Missing(name, why))
         return [span for span, _ in results if span.low < span.high], missing
 
-    async def read(self, part: Span, question: Question) -> ReadPart:
+    async def read(self, part: Span, question: Question) -> ScanPart:
         """Pull the messages of a part, several pulls at once."""
         if part.broker in self._silent:
             return _failed(part, question, self._silent[part.broker])
@@ -199,7 +199,7 @@ class LiveMessages:
             self._silent[part.broker] = str(error)
             return _failed(part, question, str(error))
         messages = [message for pulled, _ in results for message in pulled]
-        return ReadPart(part, messages, tuple(gap for _, gaps in results for gap in gaps))
+        return ScanPart(part, messages, tuple(gap for _, gaps in results for gap in gaps))
 
     # --- index and places ---------------------------------------------------------------------
 
@@ -287,10 +287,10 @@ def _unread(part: Span, why: str) -> Missing:
     return Missing(f"{part.broker} queue {part.queue_id}", why)
 
 
-def _failed(part: Span, question: Question, why: str) -> ReadPart:
+def _failed(part: Span, question: Question, why: str) -> ScanPart:
     nothing = part.high if question.is_newest_first else part.low
     empty = Span(*part.queue, nothing, nothing)
-    return ReadPart(empty, (), (Missing(part.broker, why),), is_failed=True)
+    return ScanPart(empty, (), (Missing(part.broker, why),), is_failed=True)
 
 
 def _is_of(message: ReceivedMessage, topic: str) -> bool:

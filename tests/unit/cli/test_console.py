@@ -1,0 +1,58 @@
+"""``reput console``: its options, its users, and the console of ``reput up``."""
+
+from pathlib import Path
+
+import pytest
+
+from reput.cli.console import Role
+from reput.cli.main import run
+from reput.console.access import ROLES
+from reput.console.users import load
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--listen", "0.0.0.0:0"], "an address of loopback; any with --users or --insecure"),
+        (["--listen", "8080"], "allowed: HOST:PORT"),
+        (["--listen", "127.0.0.1:70000"], "allowed: HOST:PORT"),
+        (["--allow", "all"], "allowed: operate"),
+        (["--root-path", "mq"], "a path that begins with /"),
+        (["--users", "/nonexistent/users"], "cannot read the users file"),
+    ],
+)
+def test_a_wrong_option_is_named(
+    options: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("uvicorn", reason="the console's server is not installed")
+    assert run(["console", *options]) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_user_is_added_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPUT_USER_PASSWORD", "correct horse")
+    file = str(tmp_path / "users")
+    for role in ("reader", "admin"):
+        assert run(["console", "user", "add", "ann", "--users", file, "--role", role]) == 0
+    proxied = ["--proxied", "--topics", "Orders*,Bills", "--groups", "b-*"]
+    assert run(["console", "user", "add", "bob", "--users", file, *proxied]) == 0
+    accounts = load(tmp_path / "users")
+    assert {name: account.role for name, account in accounts.items()} == {
+        "ann": "admin",
+        "bob": "viewer",
+    }
+    assert accounts["bob"].user.topics == ("Orders*", "Bills")
+    assert accounts["bob"].password_hash == "-"
+
+
+def test_a_short_password_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REPUT_USER_PASSWORD", "short")
+    assert run(["console", "user", "add", "ann", "--users", str(tmp_path / "users")]) == 2
+    assert "allowed: 8 to 1000" in capsys.readouterr().err
+    assert not (tmp_path / "users").exists()
+
+
+def test_the_roles_of_the_option_are_those_of_the_console() -> None:
+    assert [role.value for role in Role] == list(ROLES)
