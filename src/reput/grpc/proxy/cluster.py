@@ -44,8 +44,11 @@ ASK_MS = 1_000
 _LOOK_MS = 1_000
 """Least time between two requests for all brokers because of an unknown name, in ms."""
 _OWN_ID = "reput-proxy"
-_FIRST_WITH_POP = 412
-"""Version of 5.0.0-SNAPSHOT (``codes.version_desc``)."""
+_FIRST_WITH_REFUSALS = 392
+"""Version of 4.9.0-SNAPSHOT (``codes.version_desc``): brokers from it on refuse an unknown request.
+
+reput's brokers say that they are 4.9.7.
+"""
 _TYPE = "message.type"
 _TYPE_DEFAULT = "NORMAL"
 _ANY_TYPE = "MIXED"
@@ -214,7 +217,7 @@ class Cluster:
         except RequestTimedOut:
             empty = HeartbeatData(client_id=_OWN_ID, consumer_data_set=[], producer_data_set=[])
             other = await self._ask(address, requests.heartbeat(bodies.encode(empty)))
-            if other.version >= _FIRST_WITH_POP:
+            if other.version >= _FIRST_WITH_REFUSALS:
                 raise
             self._silent[address] = self._clock.monotonic_ms()
             raise _Unsupported(address) from None
