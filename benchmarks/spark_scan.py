@@ -1,19 +1,24 @@
 """Queries of a store with Spark beside the same rows in uncompressed Parquet, in one session.
 
 Each query is written as users write it, without options that name columns: over
-``reput.spark.read``, over ``format("rocketmq")``, which Spark makes read everything, and over
-Parquet. Every message has another body: Parquet would keep equal ones once, in a dictionary.
+``reput.spark.read`` with and without the accelerator, over ``format("rocketmq")``, which Spark
+makes read everything, and over Parquet. Every message has another body: Parquet would keep equal
+ones once, in a dictionary.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+from unittest import mock
 
 from pyspark.sql import DataFrame
 
 import reput.spark
 from benchmarks import stores, timing
+from reput.spark import accelerator
 from reput.spark.session import local_session
 
 NAME = "spark_scan"
@@ -21,6 +26,13 @@ QUESTION = "full scan, few columns, counts and one topic of 50, against uncompre
 _REPEATS = 3
 _FEW = ("topic", "queue_id", "queue_offset", "tags", "store_timestamp")
 Query = Callable[[DataFrame], object]
+Result = TypeVar("Result")
+
+
+def without_jar(work: Callable[[], Result]) -> Result:
+    """Call a function as in a session without the accelerator's jar."""
+    with mock.patch.object(accelerator, "is_available", return_value=False):
+        return work()
 
 
 def _drop(frame: DataFrame) -> None:
@@ -45,53 +57,78 @@ _QUERIES: dict[str, Query] = {
 _ONLY_READ = {"all_unchecked": {"checkCrc": "false"}, "one_topic_by_option": {"topic": "bench-07"}}
 
 
-def run(folder: Path, quick: bool) -> dict[str, object]:
-    """Measure wall and CPU time of queries, alternating."""
-    count = 160_000 if quick else 1_600_000
+def run(folder: Path, quick: bool, count: int | None = None) -> dict[str, object]:
+    """Measure wall and CPU time of queries, alternating.
+
+    Spark's idle workers end and take their CPU time along, so that a single CPU time may be wrong.
+
+    Args:
+        folder: Folder for the store and for Parquet's files.
+        quick: Whether to read a tenth of the messages.
+        count: Number of messages; by default 1.6 million.
+    """
+    count = count or (160_000 if quick else 1_600_000)
     root = stores.make(folder / f"distinct-{count}", count, 1024, is_distinct=True)
     parquet = folder / f"distinct-{count}.spark.parquet"
-    with local_session("reput benchmark", folder / "spark.log", "local[2]") as spark:
+    settings = {"spark.jars": accelerator.jar(folder)}
+    with local_session("reput benchmark", folder / "spark.log", "local[2]", settings) as spark:
         spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
         if not (parquet / "_SUCCESS").exists():
             messages = spark.read.format("rocketmq").load(str(root))
             messages.write.mode("overwrite").parquet(str(parquet))
-        frames: dict[str, Callable[[], DataFrame]] = {
-            "read": lambda: reput.spark.read(spark, str(root)),
-            "format": lambda: spark.read.format("rocketmq").load(str(root)),
-            "parquet": lambda: spark.read.parquet(str(parquet)),
-        }
-        cases: dict[str, Callable[[], object]] = {
-            f"{query}/{name}": lambda ask=ask, frame=frame: ask(frame())  # type: ignore[misc]
-            for query, ask in _QUERIES.items()
-            for name, frame in frames.items()
-        }
-        cases |= {
-            f"{name}/read": lambda options=options: _drop(  # type: ignore[misc]
-                reput.spark.read(spark, str(root), **options)
-            )
-            for name, options in _ONLY_READ.items()
-        }
+
+        def read(**options: str) -> DataFrame:
+            return reput.spark.read(spark, str(root), **options)
+
+        def case(ask: Query, frame: Callable[[], DataFrame]) -> Callable[[], object]:
+            return lambda: ask(frame())
+
+        def plain(work: Callable[[], object]) -> Callable[[], object]:
+            return lambda: without_jar(work)
+
+        cases: dict[str, Callable[[], object]] = {}
+        for query, ask in _QUERIES.items():
+            cases[f"{query}/read"] = plain(case(ask, read))
+            cases[f"{query}/accelerated"] = case(ask, read)
+            loaded = spark.read.format("rocketmq").load(str(root))
+            cases[f"{query}/format"] = case(ask, lambda loaded=loaded: loaded)  # type: ignore[misc]
+            cases[f"{query}/parquet"] = case(ask, lambda: spark.read.parquet(str(parquet)))
+        for query, options in _ONLY_READ.items():
+            unlike = case(_drop, lambda options=options: read(**options))  # type: ignore[misc]
+            cases[f"{query}/read"] = plain(unlike)
         wall: dict[str, list[float]] = {name: [] for name in cases}
         cpu: dict[str, list[float]] = {name: [] for name in cases}
         for turn in range(_REPEATS + 1):
-            for name, ask in cases.items():
+            for name, work in cases.items():
                 cpu_before, before = timing.cpu_of_tree(), time.perf_counter()
-                ask()
+                work()
                 if turn:  # the first warms up the JVM and the page cache
                     wall[name].append(time.perf_counter() - before)
                     cpu[name].append(timing.cpu_of_tree() - cpu_before)
-    median = {name: statistics.median(times) for name, times in wall.items()}
-    cpu_median = {name: statistics.median(times) for name, times in cpu.items()}
+        load_average = os.getloadavg()[0]
     return {
         "messages": count,
         "body_bytes": 1024,
-        "wall_s": {name: round(value, 2) for name, value in median.items()},
-        "cpu_s": {name: round(value, 2) for name, value in cpu_median.items()},
-        "parquet_over_read": {
-            query: {
-                "wall": round(median[f"{query}/parquet"] / median[f"{query}/read"], 2),
-                "cpu": round(cpu_median[f"{query}/parquet"] / cpu_median[f"{query}/read"], 2),
+        "load_average": round(load_average, 1),
+        "wall_s": {name: round(statistics.median(times), 2) for name, times in wall.items()},
+        "cpu_s": {name: round(statistics.median(times), 2) for name, times in cpu.items()},
+        "parquet_over": {
+            way: {
+                query: {
+                    "wall": _ratio(wall[f"{query}/parquet"], wall[f"{query}/{way}"]),
+                    "cpu": round(
+                        statistics.median(cpu[f"{query}/parquet"])
+                        / statistics.median(cpu[f"{query}/{way}"]),
+                        2,
+                    ),
+                }
+                for query in _QUERIES
             }
-            for query in _QUERIES
+            for way in ("read", "accelerated", "format")
         },
     }
+
+
+def _ratio(times: list[float], others: list[float]) -> float:
+    """Return the median of the ratios of paired times."""
+    return round(statistics.median(a / b for a, b in zip(times, others, strict=True)), 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import ports
 
-_START_SECONDS = 180
+_START_SECONDS = 600
 _NEVER = threading.Event()
 
 

@@ -1,4 +1,4 @@
-"""Read, write, stream, call table functions and run jobs by Spark Connect, without a JVM here.
+"""Reads, writes, streams, table functions and jobs through Spark Connect, from a client without Java.
 
 python connect_session.py FOLDER STORE COPY ADDRESS
 
