@@ -1,4 +1,4 @@
-"""Reads, writes, streams, table functions and jobs through Spark Connect, from a client without Java.
+"""Reads, writes, streams, table functions and jobs through Spark Connect; the client has no Java.
 
 python connect_session.py FOLDER STORE COPY ADDRESS
 
