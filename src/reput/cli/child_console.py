@@ -14,7 +14,7 @@ import threading
 from reput.cli.server_texts import CannotServe
 
 HOST = "127.0.0.1"
-START_S = 30.0
+START_S = 60.0
 _PREFIX = b"console: "
 _CODE = "from reput.cli.child_console import main; main()"
 
