@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pyspark.sql import DataFrame, SparkSession
 
+import reput.spark
 from benchmarks import stores
 from reput.format import body as bodies, message as record, properties
 from reput.spark.jobs.archive import archive
@@ -54,18 +55,18 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
 
 def _lookups(spark: SparkSession, archived: Path, rows: int) -> dict[str, float]:
     def load(**options: object) -> DataFrame:
-        return spark.read.format("rocketmq").options(pushdown=True, **options).load(str(archived))
+        return reput.spark.read(spark, str(archived), **options)
 
     number = rows * 7 // 10
     time_ms = stores.FIRST_TIME_MS + number
     before = f"timestamp_millis({time_ms})"
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    columns = spark.read.format("rocketmq").options(columns="topic,queue_id")
     asked = {
         "by_key": (load(key=key_of(number)), 1),
         "by_unique_key": (load(uniqKey=unique_key_of(number)), 1),
         "by_message_id": (load().where(f"msg_id = '{unique_key_of(number)}'"), 1),
         "by_time": (load().where(f"store_timestamp = {before}"), 1),
-        "count": (load(columns="topic,queue_id"), rows),
+        "count": (columns.load(str(archived)), rows),
     }
     results = {}
     for name, (frame, count) in asked.items():

@@ -1,5 +1,6 @@
 """A caller of ASGI applications: requests over HTTP without a socket."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,8 +73,13 @@ async def call(
     }
     answer = Answer()
 
+    requests = iter([{"type": "http.request", "body": body, "more_body": False}])
+
     async def receive() -> Message:
-        return {"type": "http.request", "body": body, "more_body": False}
+        for message in requests:
+            return message
+        await asyncio.Event().wait()  # the client stays connected
+        raise AssertionError
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":

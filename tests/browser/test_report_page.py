@@ -1,151 +1,17 @@
-"""The report page in a real browser: layout, plots, interaction, and no network access.
+"""The report page in a real browser: layout, plots, interaction, and no network access."""
 
-The tests control Chromium over its DevTools pipe (file descriptors 3 and 4, JSON messages that end
-with NUL), which needs no library.
-"""
-
-import base64
-import json
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 
+from browser.driver import Browser
 from reput.spark.pages import store as report_page
 from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, TopicRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-# Chromium's descriptors must be 3 and 4, whatever the pipes of this process are.
-_LAUNCHER = """
-import os, sys
-read, write = os.dup(int(sys.argv[1])), os.dup(int(sys.argv[2]))
-os.dup2(read, 3), os.dup2(write, 4)
-os.set_inheritable(3, True), os.set_inheritable(4, True)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--remote-debugging-pipe",
-)
-
-
-class Browser:
-    """A Chromium with one tab."""
-
-    def __init__(self, profile: Path) -> None:
-        assert CHROMIUM
-        commands, self._commands = os.pipe()
-        self._answers, answers = os.pipe()
-        launch = [sys.executable, "-c", _LAUNCHER, str(commands), str(answers), CHROMIUM]
-        self._process = subprocess.Popen(
-            [*launch, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(commands, answers),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(commands)
-        os.close(answers)
-        self._buffer = b""
-        self._number = 0
-        self._session: str | None = None
-        self.events: list[dict[str, Any]] = []
-
-    def start(self) -> None:
-        """Open the tab."""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def close(self) -> None:
-        """Close the pipe and wait for the browser, which exits when the pipe is closed."""
-        os.close(self._commands)
-        os.close(self._answers)
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its result; keep the events that arrive before it."""
-        self._number += 1
-        command = {"id": self._number, "method": method, "params": params}
-        if self._session:
-            command["sessionId"] = self._session
-        os.write(self._commands, json.dumps(command).encode() + b"\0")
-        while True:
-            message = self._receive()
-            if message.get("id") == self._number:
-                assert "error" not in message, (method, message["error"])
-                result: dict[str, Any] = message["result"]
-                return result
-            self.events.append(message)
-
-    def _receive(self) -> dict[str, Any]:
-        while b"\0" not in self._buffer:
-            read = os.read(self._answers, 1 << 16)
-            assert read, "the browser has gone"
-            self._buffer += read
-        line, _, self._buffer = self._buffer.partition(b"\0")
-        message: dict[str, Any] = json.loads(line)
-        return message
-
-    def open(self, file: Path, width: int, scheme: str = "light", media: str = "screen") -> None:
-        """Load a file in a window of this width."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", media=media, features=features)
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        self.events.clear()
-        self.call("Page.navigate", url=file.as_uri())
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._receive())
-
-    def ask(self, expression: str) -> Any:
-        """Evaluate JavaScript in the page and return the result."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def seen(self, *methods: str) -> list[dict[str, Any]]:
-        """Return the parameters of these events since the page was opened."""
-        return [event["params"] for event in self.events if event.get("method") in methods]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium: apt-get install chromium to see the page in a browser")
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
-    try:
-        browser.start()
-        yield browser
-    finally:
-        browser.close()
-
 
 HOUR_MS = 3_600_000
 START_MS = 1_795_226_400_000
@@ -224,12 +90,8 @@ DRAWN = """
 
 def assert_nothing_is_logged_or_fetched(browser: Browser) -> None:
     """Check that the browser logged nothing and requested only the file."""
-    complaints = browser.seen(
-        "Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"
-    )
-    assert complaints == []
-    urls = [event["request"]["url"] for event in browser.seen("Network.requestWillBeSent")]
-    assert [url for url in urls if not url.startswith(("file:", "data:"))] == []
+    assert browser.complaints() == []
+    assert [url for url in browser.urls() if not url.startswith("file:")] == []
 
 
 @pytest.mark.parametrize("make", [usual, empty])
@@ -244,7 +106,7 @@ def test_the_page_fits_and_draws(
     width: int,
 ) -> None:
     report = make()
-    browser.open(page(report), width, scheme)
+    browser.open(page(report).as_uri(), width, scheme)
     assert browser.ask("document.documentElement.scrollWidth") <= width
     boxes = browser.ask(BOXES)
     assert len(boxes) == (3 + len(report.files) if report.messages else 0)
@@ -257,7 +119,7 @@ def test_the_page_fits_and_draws(
     brightness = sum(int(part) for part in background[4:-1].split(",")) / 3
     assert brightness < 60 if scheme == "dark" else brightness > 200
     assert browser.ask("document.title").endswith(": store report")  # and not "owned"
-    shot = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])
+    shot = browser.screenshot()
     assert shot.startswith(b"\x89PNG")
     (tmp_path / f"{make.__name__}-{scheme}-{width}.png").write_bytes(shot)
     assert_nothing_is_logged_or_fetched(browser)
@@ -266,7 +128,7 @@ def test_the_page_fits_and_draws(
 def test_a_printed_page_is_light_and_complete(
     browser: Browser, page: Callable[[Report], Path]
 ) -> None:
-    browser.open(page(usual()), 718, "dark", "print")
+    browser.open(page(usual()).as_uri(), 718, "dark", "print")
     assert browser.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.ask("document.documentElement.scrollWidth") <= 718
     cut = "(one) => one.scrollHeight > one.clientHeight"
@@ -278,14 +140,10 @@ def test_a_tip_shows_the_numbers_of_a_column(
     browser: Browser, page: Callable[[Report], Path]
 ) -> None:
     report = usual()
-    browser.open(page(report), 1280)
+    browser.open(page(report).as_uri(), 1280)
     browser.ask("document.querySelector('.stacks').scrollIntoView({block: 'center'})")
     # The scroll event, which hides a tip, is fired with the next frame.
-    browser.call(
-        "Runtime.evaluate",
-        expression="new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))",
-        awaitPromise=True,
-    )
+    browser.ask("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))")
     x, y = browser.ask(
         "(({left, top, width}) => [left + width * 0.5 / 60, top + 100])"
         "(document.querySelector('.stacks').getBoundingClientRect())"
@@ -307,7 +165,7 @@ def test_a_tip_shows_the_numbers_of_a_column(
 def test_a_topic_of_the_legend_is_highlighted(
     browser: Browser, page: Callable[[Report], Path]
 ) -> None:
-    browser.open(page(usual()), 1280)
+    browser.open(page(usual()).as_uri(), 1280)
     browser.ask(
         "document.querySelector('.legend li')"
         ".dispatchEvent(new PointerEvent('pointerover', {bubbles: true}))"
@@ -325,7 +183,7 @@ def test_a_click_sorts_and_a_second_click_reverses(
     browser: Browser, page: Callable[[Report], Path]
 ) -> None:
     report = usual()
-    browser.open(page(report), 1280)
+    browser.open(page(report).as_uri(), 1280)
     browser.ask(
         "window.topics = [...document.querySelectorAll('table')]"
         ".find((one) => one.caption.textContent.startsWith('Every topic'))"

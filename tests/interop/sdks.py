@@ -7,8 +7,8 @@
 
 Each folder of ``sdk/`` has a program of this project around one SDK. All have the same protocol:
 
-* stdin: first a request, a line of JSON with ``do`` (``send``, ``simple``, ``push``) and the fields
-  that the methods below fill in; then the steps of a simple consumer, each a line
+* stdin: first a request, a line of JSON with ``do`` (``send``, ``simple``, ``push``, ``lite``) and
+  the fields that the methods below fill in; then the steps of a simple consumer, each a line
   (``["receive", count, invisible_ms]``, ``["ack", index]``, ``["change", index, invisible_ms]``,
   ``["copy", index]``: the message at the index with its present handle becomes a further one).
   The end of the input ends the program.
@@ -71,6 +71,7 @@ class Outgoing:
     properties: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
     """Message group of a FIFO message."""
+    lite_topic: str = ""
     delay_ms: int = 0
     """Time until the delivery, in milliseconds; SDKs may round it to seconds."""
     priority: int | None = None
@@ -99,6 +100,7 @@ class Incoming:
     keys: Sequence[str]
     properties: Mapping[str, str]
     group: str
+    lite_topic: str
     attempt: int
     """Number of the delivery, from 1."""
     at_ms: int
@@ -113,6 +115,7 @@ def _incoming(line: Mapping[str, Any]) -> Incoming:
         line["keys"],
         line["properties"],
         line["group"],
+        line.get("lite_topic", ""),
         line["attempt"],
         line["at_ms"],
     )
@@ -380,12 +383,30 @@ class Sdk:
             endpoint: Address of the gRPC port.
             topic: The topic.
             group: The consumer group.
-            more: ``filter`` and ``is_sql``; ``await_ms``: time that a receive waits.
+            more: ``filter`` and ``is_sql``; ``await_ms``: time that a receive waits;
+                ``lite_topics``: what it reads of a topic of lite topics.
 
         Raises:
             Refused: It did not start.
         """
         return self._consumer("simple", endpoint, topic, group, more)
+
+    def lite(
+        self, endpoint: str, topic: str, group: str, lite_topics: Sequence[str], **more: Any
+    ) -> Consumer:
+        """Start a push consumer of lite topics.
+
+        Args:
+            endpoint: Address of the gRPC port.
+            topic: Their parent.
+            group: The consumer group, which is bound to the parent.
+            lite_topics: The lite topics; one letter each, as the SDK for Python adds letters.
+            more: As for ``push``.
+
+        Raises:
+            Refused: It did not start, or may not read one of them.
+        """
+        return self._consumer("lite", endpoint, topic, group, {"lite_topics": lite_topics, **more})
 
     def _consumer(
         self, kind: str, endpoint: str, topic: str, group: str, more: Mapping[str, Any]
@@ -428,6 +449,7 @@ class PythonSdk(Sdk):
         "system topic": ("Exception", None),
         "properties": ("RequestHeaderFieldsTooLargeException", 43101),
         "late": ("BadRequestException", 40012),
+        "lite quota": ("LiteSubscriptionQuotaExceededException", 42902),
         "unknown group": ("BadRequestException", 40003),
     }
 
@@ -449,7 +471,8 @@ class GoSdk(Sdk):
 
     name = "go"
     lacks: ClassVar = {
-        "ack errors": "defaultSimpleConsumer.Ack returns nil whatever the status of the reply"
+        "ack errors": "defaultSimpleConsumer.Ack returns nil whatever the status of the reply",
+        "lite simple": "it has no simple consumer of lite topics",
     }
     page = ("go", "main.go")
     tells_offset = True
@@ -482,6 +505,7 @@ class NodeSdk(Sdk):
     """rocketmq-client-nodejs."""
 
     name = "node"
+    lacks: ClassVar = {"lite simple": "it has no simple consumer of lite topics"}
     # PushSubscriptionSettings.sync: "CustomizedBackoffRetryPolicy not yet implemented", so that a
     # message in order is tried once. ExponentialBackoffRetryPolicy counts seconds, and ProcessQueue
     # passes them on as milliseconds: there is no pause.
@@ -501,6 +525,7 @@ class NodeSdk(Sdk):
         "unknown topic": ("Error", None),
         "system topic": ("Error", None),
         "properties": ("RequestHeaderFieldsTooLargeException", 43101),
+        "lite quota": ("ClientException", 429),
         "late": ("BadRequestException", 40012),
     }
 
@@ -522,6 +547,7 @@ class JavaSdk(Sdk):
     """rocketmq-client-java, over TLS, as it is by default."""
 
     name = "java"
+    lacks: ClassVar = {"lite simple": "it has no simple consumer of lite topics"}
     page = ("java", "Send.java")
     errors: ClassVar = {
         "wrong type": ("IllegalArgumentException", None),
@@ -530,6 +556,7 @@ class JavaSdk(Sdk):
         "system topic": ("IllegalStateException", None),
         "properties": ("RequestHeaderFieldsTooLargeException", 43101),
         "late": ("BadRequestException", 40012),
+        "lite quota": ("LiteSubscriptionQuotaExceededException", 42902),
         "unknown group": ("IllegalStateException", None),
     }
 
@@ -564,6 +591,8 @@ class RustSdk(Sdk):
         "change": "SimpleConsumer has no method to change an invisible time",
         "recall": "Producer has no method to recall a message, and MessageBuilder no priority",
         "priority": "MessageBuilder has no priority",
+        "lite": "it has no consumer of lite topics, and MessageBuilder no lite topic",
+        "lite simple": "it has no consumer of lite topics, and MessageBuilder no lite topic",
     }
     reads_large = False
     errors: ClassVar = {

@@ -1,8 +1,9 @@
-"""Reads, streams, table functions and jobs through Spark Connect: run by ``test_versions.py``.
+"""Read, write, stream, call table functions and run jobs by Spark Connect, without a JVM here.
 
-python connect_session.py FOLDER STORE COPY
+python connect_session.py FOLDER STORE COPY ADDRESS
 
-Prints one JSON object. STORE is a store of ``store_builder``, COPY the same with a changed byte.
+Run by ``test_versions.py``. Prints one JSON object. STORE is a store of ``store_builder``, COPY the
+same with a changed byte, ADDRESS ``sc://...`` of a server.
 """
 
 import json
@@ -52,10 +53,22 @@ def stream(spark: SparkSession, folder: Path, store: str) -> Any:
     return spark.read.format("rocketmq").load(str(folder / "stream")).count()
 
 
-def main(root: str, store: str, copy: str) -> None:
+def written(spark: SparkSession, folder: Path) -> list[Any]:
+    frame = spark.createDataFrame(
+        [("Orders", "o-1"), ("Orders", "ö-2")], "topic string, body string"
+    )
+    target = (
+        frame.write.format("rocketmq").mode("append").option("mappedFileSizeCommitLog", 1 << 20)
+    )
+    target.save(str(folder / "written"))
+    rows = reput.spark.read(spark, str(folder / "written")).select("topic", "body").collect()
+    return sorted([row.topic, bytes(row.body).decode()] for row in rows)
+
+
+def main(root: str, store: str, copy: str, address: str) -> None:
     warnings.simplefilter("ignore")  # of settings that a server does not take
     folder = Path(root)
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    spark = SparkSession.builder.remote(address).getOrCreate()
     steps: list[tuple[str, int, int]] = []
     result = archive(
         spark,
@@ -65,6 +78,7 @@ def main(root: str, store: str, copy: str) -> None:
         progress=lambda *step: steps.append(step),
     )
     reput.spark.register(spark)
+    spark.sql(f"CREATE TEMPORARY VIEW messages USING rocketmq OPTIONS (path '{store}')")
     listed = spark.sql(f"SELECT * FROM rocketmq_archive_verify('{folder}/archive')")
     parts = {
         "session": type(spark).__module__,
@@ -75,6 +89,8 @@ def main(root: str, store: str, copy: str) -> None:
         "findings": findings_frame(spark, store, copy).count(),
         "failure": failure_of(spark),
         "table function": listed.count(),
+        "written": written(spark, folder),
+        "view": spark.table("messages").count(),
         "stream": stream(spark, folder, store),
     }
     sys.stdout.write(json.dumps(parts))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import store_builder
+from spark.connect_server import connect_server
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ("4.0", "4.1", "4.2")
@@ -29,9 +30,19 @@ SESSIONS = pytest.mark.skipif(
 )
 
 
+def python_of(version: str) -> Path:
+    return ROOT / f".venv-spark-{version}" / "bin" / "python"
+
+
+def environment_of(version: str) -> dict[str, str]:
+    """Return the environment variables of programs and of Spark's workers."""
+    own = {"PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": str(python_of(version))}
+    return {**os.environ, **own}
+
+
 def run(version: str, *arguments: object) -> str:
     """Run Python in the environment of a version, and return its output; skip without one."""
-    python = ROOT / f".venv-spark-{version}" / "bin" / "python"
+    python = python_of(version)
     if not python.exists():
         pytest.skip(f"there is no {python.parent.parent.name}: make spark-versions creates it")
     ran = subprocess.run(
@@ -41,7 +52,7 @@ def run(version: str, *arguments: object) -> str:
         check=False,
         timeout=900,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": str(python)},
+        env=environment_of(version),
     )
     assert ran.returncode == 0, f"{ran.stdout[-3000:]}{ran.stderr[-3000:]}"
     return ran.stdout
@@ -95,7 +106,7 @@ def test_reads_sinks_jobs_and_streams(version: str, tmp_path: Path) -> None:
 
 
 @SESSIONS
-def test_everything_through_spark_connect(tmp_path: Path) -> None:
+def test_everything_through_a_server_of_spark_connect(tmp_path: Path) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(COUNT))
     copy = tmp_path / "copy"
     shutil.copytree(built.root, copy)
@@ -108,7 +119,9 @@ def test_everything_through_spark_connect(tmp_path: Path) -> None:
     data = bytearray(log_file.read_bytes())
     data[message.physical_offset - int(log_file.name) + 16] ^= 1  # its flag
     log_file.write_bytes(data)
-    got = session(CONNECT, "connect_session.py", tmp_path, built.root, copy)
+    home = Path(run(CONNECT, "-c", "import pyspark; print(*pyspark.__path__)").strip())
+    with connect_server(home, tmp_path, environment_of(CONNECT)) as address:
+        got = session(CONNECT, "connect_session.py", tmp_path, built.root, copy, address)
     assert got.pop("session").startswith("pyspark.sql.connect.")
     tasks = got.pop("steps")
     assert tasks[0][:2] == ["archive", 0]
@@ -120,5 +133,7 @@ def test_everything_through_spark_connect(tmp_path: Path) -> None:
         "findings": 2,  # of the file, and of the message
         "failure": "test, stage: reput.errors.StoreUnavailable: task 7 has no store",
         "table function": 0,
+        "view": COUNT,
+        "written": [["Orders", "o-1"], ["Orders", "ö-2"]],
         "stream": COUNT,
     }

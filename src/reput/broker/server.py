@@ -615,7 +615,7 @@ class Broker:
             self._root, disk, interval_ms=config.flush_consumer_offset_interval
         )
         pops, lite_pops = self._make_pops(
-            topics, subscription_groups, deliveries, quarantine, orders
+            topics, subscription_groups, deliveries, quarantine, orders, timers
         )
         pops.revive.load()
         request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
@@ -788,6 +788,7 @@ class Broker:
         deliveries: Deliveries,
         quarantine: Quarantine,
         orders: ConsumerOrderTable,
+        timers: Timers,
     ) -> tuple[Pops, LitePops]:
         config, store = self.settings.broker, self.store
         retries = PopRetries(
@@ -803,6 +804,7 @@ class Broker:
             queue_count=config.revive_queue_num,
             retries=retries,
             quarantine=quarantine,
+            have_left=timers.have_left,
             is_fast=config.reput_fast_path,
         )
         held: HeldRequests[HeldPop] = HeldRequests(
@@ -932,7 +934,7 @@ class Broker:
     def connect_here(
         self,
         owner: Owner,
-        buffer: bytearray,
+        buffer: bytearray | memoryview,
         address: tuple[str, int],
         signer: Signer | None = None,
     ) -> Channel:

@@ -1,22 +1,20 @@
 """The console of ``reput up``: a child process, which ends with the process that has started it.
 
-The child reads its stdin: the end of the pipe, which comes also if the parent is killed, stops it.
+The child (``console_process``) reads its stdin: the end of the pipe, which comes also if the parent
+is killed, stops it.
 Its stdout has the URL.
 """
 
 import asyncio
 import contextlib
-import os
-import signal
 import sys
-import threading
 
 from reput.cli.server_texts import CannotServe
 
 HOST = "127.0.0.1"
 START_S = 60.0
 _PREFIX = b"console: "
-_CODE = "from reput.cli.child_console import main; main()"
+_CODE = "from reput.cli.console_process import main; main()"
 
 
 async def start(running: contextlib.AsyncExitStack, namesrv: str, port: int) -> str:
@@ -55,19 +53,3 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     assert process.stdin is not None
     process.stdin.close()
     await process.wait()
-
-
-def main() -> None:
-    """Run the console in the child process, with changes allowed."""
-    from reput.cli import main as command_line
-
-    namesrv, listen = sys.argv[1:]
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
-    audit = os.devnull  # a development cluster keeps no audit log
-    arguments = ["console", "-n", namesrv, "--listen", listen, "--allow", "operate"]
-    sys.exit(command_line.run([*arguments, "--audit", audit]))
-
-
-def _end_with_stdin() -> None:
-    sys.stdin.buffer.read()
-    os.kill(os.getpid(), signal.SIGTERM)

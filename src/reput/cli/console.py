@@ -44,6 +44,10 @@ def console(
     audit: Annotated[
         Path, typer.Option(metavar="FILE", help="The audit log of changes and refused requests.")
     ] = Path("reput-console-audit.jsonl"),
+    settings: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Stores to show, by name, in TOML."),
+    ] = None,
     root_path: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Path under which a proxy serves it, as /mq."),
@@ -57,9 +61,13 @@ def console(
     from reput.console import access, serving
     from reput.console.app import Console
     from reput.console.audit import AuditLog
-    from reput.console.cluster import Cluster
+    from reput.console.cluster import WatchedCluster
     from reput.console.parts import ConsoleParts
+    from reput.console.resends import Resends
+    from reput.console.settings import load as load_settings
+    from reput.console.sources.folder import StoreFolders
     from reput.console.users import load
+    from reput.console.verifying import Verifications
 
     if allow not in (None, "operate"):
         raise InvalidOption("--allow", allow, "operate")
@@ -67,6 +75,7 @@ def console(
     root = (root_path or "").rstrip("/")
     if root and not root.startswith("/"):
         raise InvalidOption("--root-path", root, "a path that begins with /")
+    places = load_settings(settings).stores if settings is not None else {}
     accounts = load(users) if users is not None else {}
     if not (insecure or accounts or access.is_loopback(host)):
         allowed = "an address of loopback; any with --users or --insecure"
@@ -76,7 +85,7 @@ def console(
         clock = SystemClock()
         with serving.listen(host, port) as listener:
             async with Admin(client=client) as admin:
-                cluster = Cluster.of(admin, clock)
+                cluster = WatchedCluster.of(admin, clock)
                 parts = ConsoleParts(
                     clock,
                     client.namesrv_addr,
@@ -84,14 +93,20 @@ def console(
                     AuditLog(audit),
                     accounts,
                     may_operate=allow == "operate",
+                    folders=StoreFolders(places, clock),
+                    resends=Resends(audit.with_name(f"{audit.stem}-resends.jsonl")),
+                    verifications=Verifications(clock),
                 )
                 url = serving.url_of(listener, root)
-                await serving.serve(
-                    Console(parts, root_path=root),
-                    listener,
-                    cluster.collector.run(),
-                    lambda: print(f"console: {url}", flush=True),
-                )
+                try:
+                    await serving.serve(
+                        Console(parts, root_path=root),
+                        listener,
+                        cluster.collector.run(),
+                        lambda: print(f"console: {url}", flush=True),
+                    )
+                finally:
+                    await parts.verifications.close()
 
     session.run(serve)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from reput.client.admin import Admin
     from reput.client.config import ClientConfig
-    from reput.client.message import Message, ReceivedMessage
+    from reput.client.message import ReceivedMessage
     from reput.client.producer import Producer
 
 _SELECTION: Options = {
@@ -268,6 +268,8 @@ def resend(
         return resends
 
     async def send(producer: "Producer", resend: _Resend) -> None:
+        from reput.client.dead_letters import copy
+
         try:
             result = await producer.send(copy(resend.message, resend.to))
         except ReputError as error:
@@ -301,60 +303,6 @@ def resend(
         Table(columns, resends, computed=computed),
         exit_code=EXIT_DAMAGE if is_failed else 0,
     )
-
-
-def copy(message: "ReceivedMessage", topic: str) -> "Message":
-    """Return a copy of a dead letter to send, without the properties of its first delivery.
-
-    The id remains: a query by id finds both.
-
-    Raises:
-        CorruptRecord: The body cannot be decompressed.
-    """
-    from reput.client.message import Message
-
-    stored = message.stored
-    removed = _DELIVERY_PROPERTIES
-    if not names.is_retry_topic(topic):
-        removed = removed | _RETRY_PROPERTIES
-    properties = {name: value for name, value in stored.properties.items() if name not in removed}
-    tags, keys = properties.pop(props.TAGS, None), properties.pop(props.KEYS, "")
-    return Message(
-        topic, stored.plain_body(), tags=tags, keys=keys, properties=properties, flag=stored.flag
-    )
-
-
-_DELIVERY_PROPERTIES = {
-    props.DELAY,
-    props.WAIT,
-    props.REAL_TOPIC,
-    props.REAL_QUEUE_ID,
-    props.CLUSTER,
-    "MSG_REGION",
-    "TRACE_ON",
-    props.CRC32,
-    "CONSUME_START_TIME",
-    "MIN_OFFSET",
-    "MAX_OFFSET",
-    props.TRANSACTION_PREPARED,
-    props.PRODUCER_GROUP,
-    props.POP_CHECKPOINT,
-    props.FIRST_POP_TIME,
-    props.TIMER_DELAY_MS,
-    props.TIMER_DELAY_SEC,
-    props.TIMER_DELIVER_MS,
-    props.TIMER_OUT_MS,
-    props.TIMER_ENQUEUE_MS,
-    props.TIMER_DEQUEUE_MS,
-    props.TIMER_ROLL_TIMES,
-    "DLQ_ORIGIN_TOPIC",
-    "DLQ_ORIGIN_MESSAGE_ID",
-    props.INNER_MULTI_DISPATCH,
-    props.INNER_MULTI_QUEUE_OFFSET,
-}
-"""Properties that brokers and consumers set, and properties that would delay the message again."""
-_RETRY_PROPERTIES = {props.RETRY_TOPIC, props.ORIGIN_MESSAGE_ID, props.ORIGIN_GROUP}
-"""Properties of a retried message that the members of its group read."""
 
 
 COMMANDS = {"list": list_groups, "show": show, "resend": resend, "export": export}

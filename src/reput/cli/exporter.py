@@ -30,7 +30,7 @@ def exporter(
     from reput.client.admin import Admin
     from reput.clock import SystemClock
     from reput.console import serving
-    from reput.console.cluster import Cluster
+    from reput.console.cluster import WatchedCluster
     from reput.console.exporter import Exporter
 
     host, port = parse_address(listen)
@@ -39,7 +39,7 @@ def exporter(
         clock = SystemClock()
         with serving.listen(host, port) as listener:
             async with Admin(client=client) as admin:
-                cluster = Cluster.of(admin, clock)
+                cluster = WatchedCluster.of(admin, clock)
                 url = f"{serving.url_of(listener, '')}metrics"
                 await serving.serve(
                     Exporter(cluster, clock),

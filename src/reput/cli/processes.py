@@ -8,13 +8,17 @@ from pathlib import Path
 
 def owner_of_store(root: str) -> str:
     """Return the process that has a store open; empty if it cannot be determined."""
-    lock = f"{root}/lock"
-    try:
-        wanted = os.stat(lock)  # noqa: PTH116 - compared with os.stat of descriptors
-    except OSError:
-        return ""
-    pid = _process_with(lambda status: os.path.samestat(status, wanted))
+    pid = pid_of_store(root)
     return "" if pid is None else _described(pid)
+
+
+def pid_of_store(root: str) -> int | None:
+    """Return the id of the process that has a store open; None if it cannot be determined."""
+    try:
+        wanted = os.stat(f"{root}/lock")  # noqa: PTH116 - compared with os.stat of descriptors
+    except OSError:
+        return None
+    return _process_with(lambda status: os.path.samestat(status, wanted))
 
 
 def owner_of_port(port: int) -> str:

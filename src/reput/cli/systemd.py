@@ -15,6 +15,8 @@ import socket
 from collections.abc import AsyncIterator, MutableMapping
 
 SOCKET, WATCHDOG_US, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+STOPPING = "STOPPING"
+"""Name of the report of the end."""
 FEEDS_PER_TIMEOUT = 3
 """Reports to the watchdog in each of its timeouts."""
 

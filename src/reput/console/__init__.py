@@ -5,6 +5,12 @@
     rendering    a page as HTML or JSON, and the headers of every response
     access       roles, and whether a request comes from a page of the console; pure
     serving      the socket, uvicorn and signals
+    search       plans of searches, windows, merge, cursors, answers; pure. scan runs them
+    matching     regular expressions in a separate process
+    bodies       bodies as JSON trees, text or hex; pure
+    settings     console.toml: stores by name
+    resends      receipts of dead letters that were sent again
+    verifying    verifications of stores, in separate processes
     pages/       a module for each page
     sources/     what pages ask: brokers within a deadline, store folders
     templates/   the frame of the pages, and one template for each

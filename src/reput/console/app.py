@@ -1,7 +1,7 @@
 """The console as an ASGI application: paths of pages and changes, requests in, responses out.
 
-``Gate`` identifies users; this module finds the page or the change, and checks the right that it
-needs.
+``AccessGate`` identifies users; this module finds the page or the change, and checks the right
+that it needs.
 """
 
 import logging
@@ -16,25 +16,29 @@ from starlette.types import Receive, Scope, Send
 from reput.console import changes, live_rows, rendering, texts
 from reput.console.access import ALL, Right, User
 from reput.console.actions import offsets as offset_actions, topics as topic_actions
-from reput.console.audit import Entry
+from reput.console.audit import AuditEntry
 from reput.console.changes import Change, Confirmation
 from reput.console.exporter import metrics
-from reput.console.gate import Gate, Visitor, address_of
-from reput.console.page import Page, Query, RequestFailed, Route, View
+from reput.console.gate import AccessGate, Visitor, address_of
+from reput.console.page import Page, Query, RequestFailed, RequestRefused, Route, View
 from reput.console.pages import (
     audit,
     broker,
     brokers,
+    dead_letters,
     group,
     groups,
     login,
+    message,
+    messages,
     overview,
+    stores,
     topic,
     topics,
 )
 from reput.console.parts import ConsoleParts
 from reput.console.rendering import Frame, Renderer
-from reput.errors import ReputError
+from reput.errors import InvalidOption, ReputError
 
 FORM_BYTES_MAX = 5 * 1024 * 1024
 """Size of a form: a message of 4 MiB and its fields."""
@@ -52,6 +56,14 @@ ROUTES: Mapping[str, Route] = {
     "/groups/{group}": Route(group.page, Right.VIEW, live_s=5),
     "/brokers": Route(brokers.page, Right.VIEW, live_s=2),
     "/brokers/{broker}": Route(broker.page, Right.VIEW),
+    "/messages": Route(messages.page, Right.READ, stream=messages.stream),
+    "/messages/{id}": Route(message.page, Right.READ, stream=message.stream),
+    "/dlq": Route(dead_letters.groups_page, Right.VIEW),
+    "/dlq/{group}": Route(dead_letters.page, Right.READ, stream=dead_letters.export),
+    "/stores": Route(stores.list_page, Right.VIEW),
+    "/s/{store}": Route(stores.page, Right.VIEW),
+    "/s/{store}/messages": Route(messages.page, Right.READ, stream=messages.stream),
+    "/s/{store}/messages/{id}": Route(message.page, Right.READ, stream=message.stream),
     "/audit": Route(audit.page, Right.ADMIN),
 }
 """Pages by path. A part in braces is one part of the path, with any characters."""
@@ -61,8 +73,17 @@ CHANGES: Mapping[str, Change] = {
     "/topics/{topic}/delete": topic_actions.DELETE,
     "/groups/{group}/reset": offset_actions.RESET,
     "/groups/{group}/clone": offset_actions.CLONE,
+    "/dlq/{group}/resend": Change(
+        "resend dead letters", Right.OPERATE, dead_letters.preview_resend, dead_letters.resend
+    ),
 }
 """Changes by the path of their POST: only there with ``--allow operate``."""
+WORK: Mapping[str, Change] = {
+    "/s/{store}/verify": Change(
+        "verify store", Right.READ, stores.preview_verification, stores.start_verification
+    ),
+}
+"""Work that changes nothing, and takes long: confirmed as changes are, and always there."""
 
 
 class Console:
@@ -86,9 +107,9 @@ class Console:
         self._parts = parts
         self._root_path = root_path
         self._renderer = Renderer(root_path)
-        self._gate = Gate(parts, root_path)
+        self._gate = AccessGate(parts, root_path)
         self._pages = _Paths(routes)
-        self._changes = _Paths(actions if parts.may_operate else {})
+        self._changes = _Paths({**WORK, **(actions if parts.may_operate else {})})
         self._tokens = changes.Tokens()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,7 +131,11 @@ class Console:
                 return response
             page = response
         except RequestFailed as failure:
+            if isinstance(failure, RequestRefused) and visitor.user is not None:
+                self._gate.refuse(request, visitor.user.name, path[:200], str(failure))
             page = _failure(failure.status, str(failure))
+        except InvalidOption as error:
+            page = _failure(400, str(error))
         except ReputError as error:
             page = _failure(503, str(error))
         except Exception:  # noqa: BLE001 - the outermost edge: a page, and a line of the log
@@ -128,7 +153,8 @@ class Console:
             return await self._gate.post(path, await _form(request), request, visitor)
         if visitor.user is None:
             if is_get and not _is_json(request):
-                return RedirectResponse(self._renderer.url("login", to=path), 303)
+                target = _with_query(path, request)
+                return RedirectResponse(self._renderer.url("login", to=target), 303)
             raise RequestFailed(401, "log in, or send the name and password of a user (Basic)")
         if is_get and path == "/metrics":
             return self._metrics(visitor.user)
@@ -136,6 +162,8 @@ class Console:
             route, names = self._pages.find(path)
             self._check(visitor.user, route.right, path, names, request)
             view = self._view(request, names, visitor.user)
+            if route.stream is not None and (stream := await route.stream(view)) is not None:
+                return self._renderer.stream(stream)
             if route.live_s and view.query.text("live"):
                 return live_rows.response(self._renderer, route, view)
             return await route.handler(view)
@@ -242,7 +270,7 @@ class Console:
         self, request: Request, change: Change, view: View, token: str, outcome: str, detail: str
     ) -> None:
         self._parts.audit.add(
-            Entry(
+            AuditEntry(
                 time_ms=view.now_ms,
                 user=view.user.name,
                 address=address_of(request),
@@ -263,10 +291,9 @@ class Console:
     # --- the frame ------------------------------------------------------------------------------
 
     def _frame(self, request: Request, path: str, visitor: Visitor) -> Frame:
-        query = request.url.query
         return Frame(
             root=self._root_path,
-            path=f"{path}?{query}" if query else path,
+            path=_with_query(path, request),
             user=visitor.user,
             has_login=bool(self._parts.accounts),
             may_operate=self._parts.may_operate,
@@ -276,6 +303,10 @@ class Console:
             is_live=self._is_live(path) and visitor.user is not None,
             silent=self._parts.cluster.snapshot.silent(),
         )
+
+
+def _with_query(path: str, request: Request) -> str:
+    return f"{path}?{request.url.query}" if request.url.query else path
 
 
 class _Paths(Generic[_R]):

@@ -25,7 +25,7 @@ class AuditUnwritable(ReputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """An action."""
 
     time_ms: int
@@ -52,14 +52,14 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._entries: deque[Entry] = deque(_read(path), maxlen=SHOWN_COUNT_MAX)
+        self._entries: deque[AuditEntry] = deque(_read(path), maxlen=SHOWN_COUNT_MAX)
 
     @property
     def path(self) -> Path:
         """The file."""
         return self._path
 
-    def newest(self) -> list[Entry]:
+    def newest(self) -> list[AuditEntry]:
         """Return the newest entries, the last one first."""
         return list(reversed(self._entries))
 
@@ -67,7 +67,7 @@ class AuditLog:
         """Check that entries can be written. Raises ``AuditUnwritable``."""
         self._append("")
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: AuditEntry) -> None:
         """Append an entry. Raises ``AuditUnwritable``."""
         self._entries.append(entry)
         self._append(json.dumps(asdict(entry), ensure_ascii=True) + "\n")
@@ -95,7 +95,7 @@ class AuditLog:
             ) from error
 
 
-def _read(path: Path) -> list[Entry]:
+def _read(path: Path) -> list[AuditEntry]:
     """Return the entries of a file; lines that are none are reported and left out."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -106,7 +106,7 @@ def _read(path: Path) -> list[Entry]:
     entries = []
     for number, line in enumerate(lines, 1):
         try:
-            entries.append(Entry(**json.loads(line)))
+            entries.append(AuditEntry(**json.loads(line)))
         except (ValueError, TypeError):
             _log.warning("%s, line %d is no entry of the audit log", path, number)
     return entries[-SHOWN_COUNT_MAX:]

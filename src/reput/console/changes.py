@@ -53,6 +53,8 @@ class Receipt:
     text: str
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
+    link: Sequence[str] = ()
+    """Parts of the path of the page that shows the outcome; none if there is none."""
 
 
 class Change(NamedTuple):

@@ -13,7 +13,7 @@ from reput.console.sources.live import Live
 
 
 @dataclass(slots=True)
-class Cluster:
+class WatchedCluster:
     """The clusters of some name servers."""
 
     live: Live
@@ -23,7 +23,7 @@ class Cluster:
     collector: Collector
 
     @classmethod
-    def of(cls, admin: Admin, clock: Clock) -> "Cluster":
+    def of(cls, admin: Admin, clock: Clock) -> "WatchedCluster":
         """Return the clusters that an admin client asks; nothing is known of them yet."""
         live, snapshot, history = Live(admin), Snapshot(), History()
         rows = Rows(snapshot, history)

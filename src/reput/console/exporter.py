@@ -6,7 +6,7 @@ from starlette.types import Receive, Scope, Send
 
 from reput.clock import Clock
 from reput.console import exposition
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 
 
 class Exporter:
@@ -17,7 +17,7 @@ class Exporter:
         clock: The clock.
     """
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, cluster: WatchedCluster, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
 
@@ -33,7 +33,7 @@ class Exporter:
         return metrics(self._cluster, self._clock.now_ms())
 
 
-def metrics(cluster: Cluster, now_ms: int) -> Response:
+def metrics(cluster: WatchedCluster, now_ms: int) -> Response:
     """Return the metrics of a cluster."""
     text = exposition.render(cluster.snapshot, cluster.rows, now_ms)
     return PlainTextResponse(text, media_type=exposition.CONTENT_TYPE)

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from reput.console import access, rendering, users
 from reput.console.access import LOCAL_USER, User
-from reput.console.audit import Entry
+from reput.console.audit import AuditEntry
 from reput.console.page import Page, RequestFailed
 from reput.console.pages import login
 from reput.console.parts import ConsoleParts
@@ -41,7 +41,7 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-class Gate:
+class AccessGate:
     """Identifies users, logs them in and out.
 
     Args:
@@ -107,7 +107,7 @@ class Gate:
     def refuse(self, request: Request, user_name: str, action: str, reason: str) -> None:
         """Write to the audit log that something was refused."""
         self._parts.audit.add(
-            Entry(
+            AuditEntry(
                 time_ms=self._parts.clock.now_ms(),
                 user=user_name,
                 address=address_of(request),

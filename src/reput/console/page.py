@@ -1,6 +1,6 @@
 """What a handler gets, and what it returns: a ``View`` in, a ``Page`` out."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,10 @@ class RequestFailed(ReputError):
     def __init__(self, status: int, text: str) -> None:
         self.status = status
         super().__init__(text)
+
+
+class RequestRefused(RequestFailed):
+    """A request for what no page leads to; the audit log has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,28 @@ class Page:
 Handler = Callable[[View], Awaitable[Page]]
 
 
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """HTML that a stream sends as an event: a template with its data."""
+
+    event: str
+    template: str
+    data: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class PageStream:
+    """A response in parts: events, or a file."""
+
+    media_type: str
+    chunks: AsyncGenerator[bytes | Fragment, None]
+    filename: str = ""
+    """Name of the file; empty for events."""
+
+
+Streamer = Callable[[View], Awaitable[PageStream | None]]
+
+
 class Route(NamedTuple):
     """A page, and the right that it needs.
 
@@ -95,5 +121,7 @@ class Route(NamedTuple):
 
     handler: Handler
     right: Right
+    stream: Streamer | None = None
+    """Function that returns a stream instead of the page, for some parameters."""
     live_s: float = 0
     """Time in which the page, asked with ``live=1``, is computed again; 0: it does not follow."""

@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reput.clock import Clock
+from reput.clock import Clock, SystemClock
 from reput.console.access import Proxy
 from reput.console.audit import AuditLog
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
+from reput.console.resends import Resends
+from reput.console.scan import SearchSlots
+from reput.console.sources.folder import StoreFolders
 from reput.console.users import Account
+from reput.console.verifying import Verifications
 
 
 @dataclass(slots=True)
@@ -17,7 +21,7 @@ class ConsoleParts:
     clock: Clock
     namesrv: str
     """Name servers: ``host:port;host:port``."""
-    cluster: Cluster
+    cluster: WatchedCluster
     audit: AuditLog
     accounts: Mapping[str, Account] = field(default_factory=dict)
     """Users by name; none: everybody who reaches the console is ``access.LOCAL_USER``."""
@@ -27,5 +31,11 @@ class ConsoleParts:
     """Whether a proxy serves the console over TLS: cookies are then sent with TLS only."""
     may_operate: bool = False
     """Whether the console was started with ``--allow operate``."""
+    folders: StoreFolders = field(default_factory=lambda: StoreFolders({}, SystemClock()))
+    """The store folders of the configuration."""
+    search_slots: SearchSlots = field(default_factory=SearchSlots)
+    resends: Resends = field(default_factory=Resends)
+    """Receipts of dead letters that were sent again."""
+    verifications: Verifications = field(default_factory=lambda: Verifications(SystemClock()))
     stream_count: int = 0
     """Pages that follow the cluster at present."""

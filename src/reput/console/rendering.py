@@ -4,18 +4,20 @@ HTML and JSON cannot differ: a template gets the data of the page, which is also
 frame around it.
 """
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 import msgspec
-from markupsafe import Markup
-from starlette.responses import HTMLResponse, Response
+from markupsafe import Markup, escape
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from reput import __version__
 from reput.console import spark, texts
 from reput.console.access import Right, User
-from reput.console.page import Page
+from reput.console.page import Fragment, Page, PageStream
 from reput.console.unknown import Unknown
 from reput.html import environment
 from reput.html.texts import duration_text
@@ -48,8 +50,9 @@ class Frame:
 
     @property
     def section(self) -> str:
-        """First part of the path."""
-        return self.path.lstrip("/").partition("/")[0].partition("?")[0]
+        """First part of the path of the section; a store is of the stores."""
+        name = self.path.lstrip("/").partition("/")[0].partition("?")[0]
+        return "stores" if name == "s" else name
 
 
 class Renderer:
@@ -73,6 +76,7 @@ class Renderer:
             themes=THEMES,
             version=__version__,
         )
+        templates.filters.update(lines=_lines)
         templates.filters.update(
             age=texts.age_text, rate=texts.rate_text, span=duration_text, spark=spark.paths
         )
@@ -114,11 +118,36 @@ class Renderer:
         template = self._templates.get_template(page.template)
         return template.render(data=page.data, page_title=page.title, frame=frame)
 
+    def stream(self, stream: PageStream) -> Response:
+        """Return the response with a stream."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            async with contextlib.aclosing(stream.chunks) as chunks:
+                async for chunk in chunks:
+                    yield self._event(chunk) if isinstance(chunk, Fragment) else chunk
+
+        response = StreamingResponse(parts(), media_type=stream.media_type)
+        if stream.filename:
+            name = quote(stream.filename, safe="")
+            response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
+        else:
+            response.headers["X-Accel-Buffering"] = "no"
+        return response
+
+    def _event(self, fragment: Fragment) -> bytes:
+        html = self._templates.get_template(fragment.template).render(data=fragment.data)
+        return f"event: {fragment.event}\ndata: {json.dumps(html)}\n\n".encode()
+
     def fragment(self, page: Page, now_ms: int) -> str:
         """Return the part of a page that follows the cluster: the block ``rows``."""
         template = self._templates.get_template(page.template)
-        frame = {"now_ms": now_ms}
-        context = template.new_context({"data": page.data, "frame": frame, "page_title": ""})
+        # A block alone has not the imports of its template.
+        macros = {
+            name: self._templates.get_template(f"{file}.html.j2").module
+            for name, file in (("draw", "macros"), ("parts", "parts"))
+        }
+        values = {"data": page.data, "frame": {"now_ms": now_ms}, "page_title": ""}
+        context = template.new_context({**macros, **values})
         return "".join(template.blocks["rows"](context))
 
     def guard(self, response: Response) -> None:
@@ -126,9 +155,18 @@ class Renderer:
         response.headers["Content-Security-Policy"] = self._policy
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["X-Frame-Options"] = "DENY"
-        response.headers["Referrer-Policy"] = "no-referrer"
+        # With no-referrer, browsers send forms of our own pages with ``Origin: null``.
+        response.headers["Referrer-Policy"] = "same-origin"
         response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
         response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
         response.headers["Permissions-Policy"] = "camera=(), geolocation=(), microphone=()"
         response.headers.setdefault("Cache-Control", "no-store")
         response.headers["Vary"] = "Accept, Cookie"
+
+
+def _lines(text: str) -> Markup:
+    """Escape a text and keep its lines and tabs; other control characters become U+FFFD."""
+    return Markup("\n").join(
+        Markup("\t").join(escape(environment.without_controls(part)) for part in line.split("\t"))
+        for line in text.replace("\r\n", "\n").split("\n")
+    )

@@ -23,7 +23,7 @@ Rate = float | Unknown
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRow:
+class TopicEntry:
     """A topic, summed over its brokers."""
 
     name: str
@@ -86,7 +86,7 @@ class Rows:
     def __init__(self, snapshot: Snapshot, history: History) -> None:
         self._snapshot = snapshot
         self._history = history
-        self._topics: dict[str, TopicRow] = {}
+        self._topics: dict[str, TopicEntry] = {}
         self._groups: dict[str, GroupRow] = {}
         self._version = -1
         self._holders: dict[str, list[BrokerFacts]] = {}
@@ -95,7 +95,7 @@ class Rows:
         self._own_names: set[str] = set()
         self._tables: object = None
 
-    def topics(self) -> Mapping[str, TopicRow]:
+    def topics(self) -> Mapping[str, TopicEntry]:
         """Return the rows of all topics."""
         self._update()
         return self._topics
@@ -164,7 +164,7 @@ class Rows:
 
     # --- rows -----------------------------------------------------------------------------------
 
-    def _topic_row(self, topic: str) -> TopicRow:
+    def _topic_row(self, topic: str) -> TopicEntry:
         holders = self._holders[topic]
         ends = [facts.ends.get(topic) for facts in holders]
         known = [end for end in ends if end is not None]
@@ -178,7 +178,7 @@ class Rows:
             ends_ms = min(end.time_ms for end in known)
         readers = self._readers.get(topic, set())
         rate = self._history.rate(("end", topic))
-        return TopicRow(
+        return TopicEntry(
             name=topic,
             kind=self._kind(topic),
             brokers=tuple(facts.place.name for facts in holders),

@@ -8,6 +8,9 @@ SECTIONS = (
     ("topics", "Topics", Right.VIEW),
     ("groups", "Groups", Right.VIEW),
     ("brokers", "Brokers", Right.VIEW),
+    ("messages", "Messages", Right.READ),
+    ("dlq", "Dead letters", Right.VIEW),
+    ("stores", "Stores", Right.VIEW),
     ("audit", "Audit", Right.ADMIN),
 )
 """First part of the path, name and right of each entry of the navigation."""

@@ -66,14 +66,30 @@ class Client:
         self.settings: dict[str, Any] | None = None
         """Its Settings; None before they have come."""
         self.telemetry: Telemetry | None = None
-        self.renewals = Renewals()
         self.seen_ms = 0
         """Monotonic time of its last call, in ms."""
         self.is_closed = False
         self._backend = backend
         self._asked = asked
+        self._renewals: Renewals | None = None  # idle clients, and producers, have none
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
+
+    @property
+    def renewals(self) -> Renewals:
+        """The messages that it works on."""
+        if self._renewals is None:
+            self._renewals = Renewals()
+        return self._renewals
+
+    @renewals.setter
+    def renewals(self, renewals: Renewals) -> None:
+        self._renewals = renewals
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it is connected, and works on no messages."""
+        return self.telemetry is not None and (self._renewals is None or self._renewals.is_empty)
 
     def __repr__(self) -> str:
         """Return id and address."""
@@ -102,6 +118,8 @@ class Client:
     def _connected(self, broker_name: str, task: "asyncio.Task[Channel]") -> None:
         """Keep a new connection: also if its caller was cancelled."""
         self._connecting.pop(broker_name, None)
+        if not self._connecting:
+            self._connecting = {}  # an emptied table is larger than a new one
         if task.cancelled() or task.exception() is not None:
             return
         channel = task.result()
@@ -204,6 +222,8 @@ class Clients:
         self._kept: dict[str, Renewals] = {}
         """Messages of before a restart, by the id of their client, which has not come yet."""
         self._kept_until_ms = 0
+        # Clients that were heard of lately, or work on messages: idle ones are not looked at.
+        self._watched: dict[Client, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -244,6 +264,7 @@ class Clients:
             kept[client.client_id] = client.renewals.dump()
             client.close()
         self._by_id.clear()
+        self._watched.clear()
         return {client_id: entries for client_id, entries in kept.items() if entries}
 
     def resume(self, kept: dict[str, Any]) -> None:
@@ -275,10 +296,17 @@ class Clients:
         if client is None:
             limits.GRPC_CLIENTS.check(len(self._by_id) + 1)
             client = Client(call, self._backend, self._asked)
-            client.renewals = self._kept.pop(call.client_id, client.renewals)
+            if call.client_id in self._kept:
+                client.renewals = self._kept.pop(call.client_id)
             self._by_id[call.client_id] = client
         client.seen_ms = self._clock.monotonic_ms()
+        self._watched[client] = None
         return client
+
+    def watch(self, client: Client) -> None:
+        """Look after a client that has got messages, or whose Telemetry stream has ended."""
+        if client in self:
+            self._watched[client] = None
 
     def has(self, client: Client) -> bool:
         """Return whether a client is known, and not ended."""
@@ -288,6 +316,7 @@ class Clients:
         """Forget a client: its messages become visible soon, and its connections are closed."""
         if client in self:
             del self._by_id[client.client_id]
+            self._watched.pop(client, None)
             self._begin_end(client)
 
     def _begin_end(self, client: Client) -> None:
@@ -317,7 +346,10 @@ class Clients:
                 gone.renewals = renewals
                 self._begin_end(gone)
             self._kept = {}
-        for client in list(self._by_id.values()):
+        for client in list(self._watched):
+            if client.is_quiet:
+                self._watched.pop(client, None)
+                continue
             client.renewals.leave_lost(self._clock.now_ms())
             silent_ms = 0 if client.telemetry is not None else now_ms - client.seen_ms
             if silent_ms > IDLE_MS:

@@ -201,8 +201,11 @@ class Front:
     def _telemetry(self, call: Call) -> None:
         set_settings = functools.partial(self._set_settings, call)
         Stream(call, self._caller(call), set_settings, self._answers, self._stream_ended)
+        if self._gate is None:
+            call.headers = _TELEMETRY_HEADERS  # it stays open, and nothing more is needed of them
 
     def _stream_ended(self, client: Client) -> None:
+        self.clients.watch(client)
         if lite.is_lite(client) and client in self.clients:
             self._keep(self._unsubscribe_lite(client))
 
@@ -356,7 +359,8 @@ class Front:
         group = await self._group(request.get("group", {}), caller)
         await self._topic(request.get("message_queue", {}).get("topic", {}))
         if not settings.subscribes(client.settings, request):
-            client.settings = settings.of_receive(client.settings, request)
+            is_lite = bool(group.lite_parent)
+            client.settings = settings.of_receive(client.settings, request, is_lite=is_lite)
             await self._register(client)
         wanted = receiving.wanted(caller, request, group, self._clock)
         pop = lite.pop if lite.is_lite(client) else receiving.pop
@@ -388,6 +392,7 @@ class Front:
                 client.renewals.add(
                     group_name, wanted.topic, item.receipt_text, item.due_ms, now_ms, call.peer
                 )
+            self.clients.watch(client)
         if self._deliveries is None:
             return [_OK_REPLY, *(deliveries.encode(wanted, item) for item in items)]
         return [_OK_REPLY, *self._deliveries.encode(wanted, items)]
@@ -525,5 +530,10 @@ def _path(name: str) -> str:
     return f"/{SERVICE}/{name}"
 
 
+_TELEMETRY_HEADERS = {b":path": _path("Telemetry").encode()}
+"""Headers of all Telemetry calls, without access control."""
+
+
+@functools.lru_cache(maxsize=256)  # of this side
 def _address(host: Host) -> tuple[str, int]:
     return str(ipaddress.ip_address(host.address)), host.port

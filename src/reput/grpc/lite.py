@@ -13,11 +13,11 @@ from reput.format import bodies, headers, names, pop_codec, properties as props
 from reput.format.bodies import LiteOffset, LiteSubscription, LiteSubscriptionsBody
 from reput.format.codes import RequestCode
 from reput.format.command import Command
-from reput.format.grpc_messages import ClientType, LiteSubscriptionAction
+from reput.format.grpc_messages import LiteSubscriptionAction
 from reput.format.headers import PopLiteMessageHeader, PopLiteMessageReplyHeader
 from reput.format.message import StoredMessage
 from reput.format.pop_codec import Handle
-from reput.grpc import receiving, statuses, validation
+from reput.grpc import receiving, settings, statuses, validation
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
 from reput.grpc.receiving import Received, Wanted
@@ -31,7 +31,7 @@ _OFFSETS = {"policy": "POLICY", "offset": "OFFSET", "tail_n": "TAIL_N", "timesta
 
 def is_lite(client: Client) -> bool:
     """Return whether a client reads lite topics."""
-    return (client.settings or {}).get("client_type") == ClientType.LITE_PUSH_CONSUMER
+    return (client.settings or {}).get("client_type") in settings.LITE
 
 
 # --- subscriptions ---------------------------------------------------------------

@@ -43,7 +43,7 @@ class LocalBackend:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._buffer = bytearray(READ_BYTES)
+        self._buffer = memoryview(bytearray(READ_BYTES))
 
     async def topic(self, name: str) -> TopicFacts | None:
         """Return a topic; None if it does not exist."""

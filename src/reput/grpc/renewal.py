@@ -73,6 +73,11 @@ class Renewals:
         """Return the number of messages."""
         return len(self._held)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no messages, and none was delivered recently."""
+        return not self._held and not self._connections
+
     def add(
         self,
         group: str,

@@ -29,8 +29,22 @@ CONSUMERS = {
     ClientType.PUSH_CONSUMER: "CONSUME_PASSIVELY",
     ClientType.LITE_PUSH_CONSUMER: "CONSUME_PASSIVELY",
     ClientType.SIMPLE_CONSUMER: "CONSUME_ACTIVELY",
+    ClientType.LITE_SIMPLE_CONSUMER: "CONSUME_ACTIVELY",
 }
-"""Types of consumers that are served, and how brokers name them."""
+"""Types of consumers that are served, and how brokers name them.
+
+Java's proxy 5.5.0 refuses simple consumers of lite topics, which the SDK for Python has.
+"""
+
+_KINDS = {
+    (False, False): ClientType.SIMPLE_CONSUMER,
+    (False, True): ClientType.PUSH_CONSUMER,
+    (True, False): ClientType.LITE_SIMPLE_CONSUMER,
+    (True, True): ClientType.LITE_PUSH_CONSUMER,
+}
+"""Type of a consumer: whether its group reads lite topics, and whether it wants renewals."""
+LITE = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
+"""Types of consumers that read lite topics."""
 
 
 def of_producer(sent: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +113,9 @@ def subscribes(known: Mapping[str, Any] | None, request: Mapping[str, Any]) -> b
     return any(entry.get("topic") == topic for entry in entries)
 
 
-def of_receive(known: Mapping[str, Any] | None, request: Mapping[str, Any]) -> dict[str, Any]:
+def of_receive(
+    known: Mapping[str, Any] | None, request: Mapping[str, Any], *, is_lite: bool
+) -> dict[str, Any]:
     """Return the settings that a ReceiveMessage shows, where the known ones do not name its topic.
 
     The SDK for Python begins to receive before its settings have come, and sends them only minutes
@@ -108,13 +124,14 @@ def of_receive(known: Mapping[str, Any] | None, request: Mapping[str, Any]) -> d
     Args:
         known: Settings of the client; None before there are any.
         request: The request.
+        is_lite: Whether its group reads lite topics.
     """
     before = (known or {}).get("subscription", {}).get("subscriptions", ())
     topic = request.get("message_queue", {}).get("topic", {})
     entry = {"topic": topic, "expression": request.get("filter_expression", {})}
-    is_push = request.get("auto_renew", False)
+    kind = _KINDS[is_lite, request.get("auto_renew", False)]
     return {
-        "client_type": int(ClientType.PUSH_CONSUMER if is_push else ClientType.SIMPLE_CONSUMER),
+        "client_type": int(kind),
         "subscription": {
             "group": request.get("group", {}),
             "subscriptions": [*before, entry],
@@ -146,7 +163,7 @@ def consumer_data(settings: Mapping[str, Any], now_ms: int) -> ConsumerData:
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
         consume_type=CONSUMERS[kind],
         group_name=group_of(settings),
-        message_model="LITE_SELECTIVE" if kind is ClientType.LITE_PUSH_CONSUMER else "CLUSTERING",
+        message_model="LITE_SELECTIVE" if kind in LITE else "CLUSTERING",
         subscription_data_set=[
             filter_of(entry["topic"]["name"], entry.get("expression", {}), now_ms).data()
             for entry in entries

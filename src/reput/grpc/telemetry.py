@@ -51,6 +51,8 @@ SetSettings = Callable[[Caller, dict[str, Any], "Stream"], Awaitable[dict[str, A
 class Stream:
     """A stream.
 
+    A client that does nothing has its stream, so it is kept small.
+
     Args:
         call: The call.
         caller: Its client.
@@ -58,6 +60,8 @@ class Stream:
         answers: Takes the answers of the client to requests of brokers.
         ended: Called with the client when its stream has ended, unless it has another one.
     """
+
+    __slots__ = ("_answers", "_call", "_caller", "_ended", "_set_settings", "_work", "client")
 
     def __init__(
         self,
@@ -92,10 +96,15 @@ class Stream:
             self._call.fail(Status.INTERNAL, str(error))
             return
         if "settings" in command:
-            before = self._work
-            self._work = asyncio.ensure_future(self._take_settings(command["settings"], before))
+            taking = self._take_settings(command["settings"], self._work)
+            self._work = asyncio.ensure_future(taking)
+            self._work.add_done_callback(self._taken)
         elif "thread_stack_trace" in command or "verify_message_result" in command:
             self._answers.take(command)
+
+    def _taken(self, work: "asyncio.Task[None]") -> None:
+        if self._work is work:
+            self._work = None
 
     async def _take_settings(
         self, sent: dict[str, Any], before: "asyncio.Task[None] | None"

@@ -24,7 +24,7 @@ def make_environment(*loaders: BaseLoader) -> Environment:
         loader=ChoiceLoader([*loaders, package_loader("reput.html")]),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_without_controls,
+        finalize=without_controls,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
@@ -71,7 +71,8 @@ def source_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _without_controls(value: object) -> object:
+def without_controls(value: object) -> object:
+    """Return a value as text without control characters; markup of templates unchanged."""
     if hasattr(value, "__html__"):  # rendered already, by a macro
         return value
     return _CONTROL.sub("\ufffd", str(value))

@@ -6,6 +6,7 @@ sides can send requests: a broker also sends requests to its clients.
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -78,6 +79,8 @@ class Channel(asyncio.BufferedProtocol):
     # In the class, as instances of more than 30 attributes have a table of names each.
     is_proxied = False
     """True if a proxy has opened the connection: for another client, or for itself."""
+    is_inner = False
+    """True if the client is a part of this process, which limits its clients itself."""
     finds_repeats = False
     """Whether requests that have a field twice are marked; for owners that check signatures."""
     _is_counted = False
@@ -87,7 +90,7 @@ class Channel(asyncio.BufferedProtocol):
     def __init__(
         self,
         owner: Owner,
-        buffer: bytearray,
+        buffer: bytearray | memoryview,
         *,
         shared: ServerState | None = None,
         signer: Signer | None = None,
@@ -575,6 +578,7 @@ class Channel(asyncio.BufferedProtocol):
             self._set_timer(max(deadline, self._loop.time() + _EXPIRE_S))
 
 
+@functools.lru_cache(maxsize=256)  # local ones, and those of clients with several connections
 def address_of(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:
     """Return an address as text, and in the form of records."""
     if not name:

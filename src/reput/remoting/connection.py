@@ -51,11 +51,13 @@ class FrameBuffer:
     takes no memory.
 
     Args:
-        shared: The buffer.
+        shared: The buffer. Owners of many connections pass one view: each takes 200 bytes.
     """
 
-    def __init__(self, shared: bytearray) -> None:
-        self._shared = memoryview(shared)
+    __slots__ = ("_filled", "_last_read", "_own", "_own_size", "_shared", "_tail")
+
+    def __init__(self, shared: bytearray | memoryview) -> None:
+        self._shared = shared if isinstance(shared, memoryview) else memoryview(shared)
         self._tail = b""
         self._own: bytearray | None = None
         self._own_size = 0
@@ -151,6 +153,8 @@ class PendingRequest(NamedTuple, Generic[_T]):
 
 class PendingRequests(Generic[_T]):
     """The pending requests of a connection. Times are in the loop's seconds."""
+
+    __slots__ = ("_last_opaque", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[int, PendingRequest[_T]] = {}

@@ -90,7 +90,7 @@ class RemotingServer:
         self.state = state or ServerState()
         self._service = service
         self._idle_ms = idle_ms
-        self._buffer = bytearray(READ_BYTES) if buffer is None else buffer
+        self._view = memoryview(bytearray(READ_BYTES) if buffer is None else buffer)
         self._server: asyncio.Server | None = None
         self._is_stopping = False
         self._all_closed = asyncio.Event()
@@ -122,7 +122,7 @@ class RemotingServer:
 
     def _protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
-        channel = Channel(self, self._buffer, shared=self.state)
+        channel = Channel(self, self._view, shared=self.state)
         state = self.state
         protocol = channel if state.tls is None else state.tls.protocol(channel)
         if state.proxies is None:
@@ -134,7 +134,7 @@ class RemotingServer:
     def connect_here(
         self,
         owner: Owner,
-        buffer: bytearray,
+        buffer: bytearray | memoryview,
         address: tuple[str, int],
         signer: Signer | None = None,
     ) -> Channel:
@@ -148,7 +148,7 @@ class RemotingServer:
         """
         client = Channel(owner, buffer, signer=signer)
         own_address = (self.host or "127.0.0.1", self.port)
-        join(client, Channel(self, self._buffer, shared=self.state), address, own_address)
+        join(client, self._inner_channel(), address, own_address)
         return client
 
     def open_pipe(
@@ -165,8 +165,13 @@ class RemotingServer:
             on_closed: Called when the server has closed the connection.
         """
         own_address = (self.host or "127.0.0.1", self.port)
-        channel = Channel(self, self._buffer, shared=self.state)
-        return Pipe(channel, address, own_address, on_late, on_closed)
+        return Pipe(self._inner_channel(), address, own_address, on_late, on_closed)
+
+    def _inner_channel(self) -> Channel:
+        """Return a channel that no limit of connections counts."""
+        channel = Channel(self, self._view, shared=self.state)
+        channel.is_inner = True
+        return channel
 
     def _use_source(self, channel: Channel, source: ProxySource) -> None:
         """Take another client for the peer of a connection; close it if it exceeds a limit."""
@@ -224,9 +229,11 @@ class RemotingServer:
 
     def on_open(self, channel: Channel) -> None:
         """Register a new connection; close it if it exceeds a limit."""
-        excess = self.state.excess(channel.address)
+        excess = None
         self.channels.add(channel)
-        self.state.opened(channel.address)
+        if not channel.is_inner:
+            excess = self.state.excess(channel.address)
+            self.state.opened(channel.address)
         self._service.on_open(channel)
         if self._is_stopping:
             # Accepted before, and reported only now: its service may be closed already.
@@ -303,7 +310,8 @@ class RemotingServer:
     def on_closed(self, channel: Channel, error: Exception | None) -> None:
         """Remove a closed connection."""
         self.channels.discard(channel)
-        self.state.closed(channel.address)
+        if not channel.is_inner:
+            self.state.closed(channel.address)
         if not self.channels:
             self._all_closed.set()
         self._service.on_closed(channel)

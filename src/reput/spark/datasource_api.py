@@ -3,8 +3,8 @@
     4.0    no predicates, no Arrow writer of streams; and as 4.1
     4.1    streams: no limits, no trigger ``availableNow``, no report of the latest offset
 
-``HAS_READ_LIMITS`` distinguishes the two kinds of streams. The other stand-ins are never used:
-Spark asks only for what its version has.
+``HAS_READ_LIMITS`` distinguishes the two kinds of streams, ``PREDICATES_END_WITH_QUERY`` the two
+kinds of pushdown. The other stand-ins are never used: Spark asks only for what its version has.
 """
 
 import contextlib
@@ -33,6 +33,7 @@ from reput.errors import ReputError
 
 __all__ = [
     "HAS_READ_LIMITS",
+    "PREDICATES_END_WITH_QUERY",
     "DataSource",
     "DataSourceArrowWriter",
     "DataSourceReader",
@@ -86,6 +87,12 @@ except ImportError:
     ):
         """Stand-in: tasks of PySpark 4.0 pass Arrow batches to each writer of this base."""
 
+
+PREDICATES_END_WITH_QUERY = hasattr(DataSourceReader, "pushLimit")
+"""True if Spark keeps pushed predicates with a scan, as all versions do that push limits, too.
+
+The others keep them with the frame: its next query without predicates gets the same rows.
+"""
 
 try:
     from pyspark.sql.streaming.datasource import (

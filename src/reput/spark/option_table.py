@@ -294,7 +294,8 @@ SECTIONS: Final[dict[str, tuple[Option, ...]]] = {
         _read("max_records_per_partition", "maxRecordsPerPartition", number(1), None,
             "Maximum number of messages per partition; exact by consume queue, approximate by log"),
         _read("min_partitions", "minPartitions", number(1), None, "Minimum number of partitions, if there is enough to read"),
-        _read("pushdown", "pushdown", FLAG, "false", "`true` accepts predicates from Spark; see below"),
+        _batch("pushdown", "pushdown", FLAG, "false", "`true` accepts predicates from Spark; see below", elsewhere=
+            "left out: Spark passes no predicates to the source of a stream"),
     ),
     "Writing": (
         _write("topic", "topic", TOPIC, None, "Topic of all messages", without="column `topic`"),

@@ -6,6 +6,7 @@ is in ``datasource_api``.
 
 import datetime
 import functools
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from reput.errors import InvalidOption, ReputError, one_of, similar_name
 from reput.spark import filters, options as option_texts, views
 from reput.spark.datasource_api import (
     HAS_READ_LIMITS,
+    PREDICATES_END_WITH_QUERY,
     DataSource,
     DataSourceReader,
     DataSourceStreamArrowWriter,
@@ -62,6 +64,8 @@ from reput.spark.scan import MessageScan
 from reput.spark.sending import options as write_options
 from reput.spark.store_opening import check_paths
 from reput.spark.streaming.stream import QueueStream
+
+log = logging.getLogger("reput.spark")
 
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _SPARK_TYPES: dict[pa.DataType, DataType] = {
@@ -118,10 +122,16 @@ class RocketMQDataSource(DataSource):
         if self._options.view != "messages":
             return ViewReader(self._options, columns)
         # Spark rejects a reader with pushFilters while its pushdown is disabled, and does not
-        # reveal whether it is; but only its pushdown worker calls this method. It also keeps the
-        # predicates of one query with the frame for a later query without predicates (4.3), so that
-        # a frame must enable pushdown explicitly.
+        # reveal whether it is; but only its pushdown worker calls this method.
         takes_filters = self._options.pushdown and _is_pushdown_worker()
+        if takes_filters and not PREDICATES_END_WITH_QUERY:
+            log.warning(
+                "option 'pushdown' has no effect: PySpark %s would return the rows of this query "
+                "to later queries of the frame; frames of reput.spark.read skip what predicates "
+                "exclude",
+                pyspark.__version__,
+            )
+            takes_filters = False
         reader = PushdownReader if takes_filters else MessageReader
         return reader(self._options, columns)
 

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 import broker_subject
-from broker_subject import Subject
+from broker_subject import NAME, Subject
 from pop_client import INVISIBLE_MS, ack, pop
 from reput.broker.pop import checkpoints as pop_checkpoints
 from reput.broker.pop.checkpoints import Checkpoint, Checkpoints, Key
 from reput.broker.pop.revive import LATE_MS
+from reput.broker.timer import timers
 from reput.clock import ManualClock
-from reput.format import names
+from reput.format import names, pop_codec, properties as props
+from reput.format.pop_codec import AckRecord
 from reput.store.getting import GetResult
+from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 
 START_MS = 1_700_000_000_000
@@ -143,6 +146,65 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_revives_a_message_onc
             broker.store.step_memory()
         assert [message.body for message in await pop(subject)] == [b"waits"]
         assert len(broker.parts.pops.revive.checkpoints) == 1
+
+
+@pytest.mark.parametrize("delivered_per_step", [1, timers.MESSAGES_PER_STEP])
+async def test_checkpoints_of_java_wait_for_acks_that_its_timer_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivered_per_step: int
+) -> None:
+    """Java parks both in its timer; after a switch that takes long, both are overdue."""
+    monkeypatch.setattr(timers, "MESSAGES_PER_STEP", delivered_per_step)
+    clock = ManualClock(START_MS)
+    count = 40  # more than the records that a step reads
+    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+        for number in range(count):
+            await subject.send("T", b"%d" % number)
+        await pop(subject)  # the topics and the group exist now
+        await pop(subject)
+        revive(subject, INVISIBLE_MS)
+        while popped := await pop(subject):
+            for message in popped:
+                await ack(subject, message)
+        for kind in ("ck", "ack"):
+            for number in range(count):
+                park_as_java(subject, kind, number, clock.now_ms())
+    clock.advance(10 * INVISIBLE_MS)
+    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+        broker = subject.broker
+        did = True
+        while did:
+            did = broker.parts.timers.step(clock.now_ms())
+            broker.store.step_memory()
+            did = broker.loops.step_pops(clock.now_ms()) or did
+        revive(subject, LATE_MS)
+        assert [message.body for message in await pop(subject)] == [b"7"]
+
+
+def park_as_java(subject: Subject, kind: str, number: int, pop_ms: int) -> None:
+    """Park a checkpoint of a message, or its ack unless it is number 7, as Java 5.5 does."""
+    if kind == "ck":
+        body = pop_codec.encode_checkpoint(
+            NAME, "G", "T", 0, number, range(number, number + 1), pop_ms, INVISIBLE_MS
+        )
+        due_ms = pop_ms + INVISIBLE_MS - 1_000
+    elif number != 7:
+        record = AckRecord(
+            ack_offset=number, broker_name=NAME, group="G", pop_ms=pop_ms, queue_id=0,
+            start_offset=number, topic="T",
+        )  # fmt: skip
+        body, due_ms = pop_codec.encode(record), pop_ms + INVISIBLE_MS
+    else:
+        return
+    properties = {
+        props.TAGS: kind,
+        props.TIMER_OUT_MS: str(due_ms // 1_000 * 1_000 - 1_000),
+        props.REAL_TOPIC: REVIVE,
+        props.REAL_QUEUE_ID: "0",
+    }
+    message = IncomingMessage(
+        names.TIMER_TOPIC, body, property_bytes=props.encode(properties), is_due=True
+    )
+    assert subject.broker.store.put(message).status.is_stored
 
 
 def revive(subject: Subject, after_ms: int) -> None:

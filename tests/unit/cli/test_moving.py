@@ -140,14 +140,24 @@ BUILT = {
 """Settings of a store of ``store_builder``."""
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[tuple[Path, int, int]]:
+LOCKS = {
+    # The lock of a process, as Java has it.
+    "java": "fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)",
+    # The lock of an open file, as reput has it: F_OFD_SETLK. It names no process.
+    "reput": "fcntl.fcntl(file, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 1, 0))",
+}
+
+
+@pytest.fixture(params=LOCKS)
+def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, int, int]]:
     """Start a process that has the lock and a port, as a broker; yield store, id and port."""
+    if request.param == "reput" and sys.platform != "linux":
+        pytest.skip("only Linux has locks of open files")
     root = store_builder.build(tmp_path / "store", store_builder.messages(20), is_crashed=True).root
     code = (
-        "import fcntl, socket, sys\n"
+        "import fcntl, socket, struct, sys\n"
         "file = open(sys.argv[1], 'r+b')\n"
-        "fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)\n"
+        f"{LOCKS[request.param]}\n"
         "server = socket.create_server(('127.0.0.1', 0))\n"
         "print(server.getsockname()[1], flush=True)\n"
         "sys.stdin.read()\n"

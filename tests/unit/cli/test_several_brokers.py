@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import urllib.error
@@ -23,6 +25,8 @@ from wire_command import Command
 
 WAIT_S = 60.0
 GUARD_S = 60.0
+WATCHDOG_S = 4
+"""Three times as long as a busy machine keeps a broker from a report."""
 
 
 class Parent:
@@ -91,9 +95,12 @@ def parents() -> Iterator[list[Parent]]:
         await_end(parent)
 
 
-def up(parents: list[Parent], folder: Path, *more: str) -> Parent:
+def up(
+    parents: list[Parent], folder: Path, *more: str, environment: dict[str, str] | None = None
+) -> Parent:
     ports = ("--port", "0", "--broker-port", "0", "--metrics-port", str(free_port()))
-    parents.append(Parent(folder, "up", "--brokers", "2", *ports, "--store", "stores", *more))
+    arguments = ("up", "--brokers", "2", *ports, "--store", "stores", *more)
+    parents.append(Parent(folder, *arguments, environment=environment))
     return parents[-1]
 
 
@@ -177,6 +184,51 @@ def test_a_killed_broker_is_started_again_and_loses_nothing(
     assert "broker-a-0 serves again" in log
     assert parent.stop() == 0
     assert stored(tmp_path, "Orders") == sorted(bodies)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the sender of a datagram")
+def test_the_parent_alone_reports_to_systemd_and_watches_the_brokers(
+    parents: list[Parent], tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(GUARD_S)
+        systemd.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        variables = {
+            "NOTIFY_SOCKET": systemd.getsockname(),
+            "WATCHDOG_USEC": str(WATCHDOG_S * 1_000_000),
+        }
+        parent = up(parents, tmp_path, environment=variables)
+
+        def report() -> bytes:
+            data, ancillary, _, _ = systemd.recvmsg(4096, 1024)
+            ((_, _, credentials),) = ancillary
+            process_id, _, _ = struct.unpack("3i", credentials)
+            assert process_id == parent.process.pid
+            return data
+
+        assert report() == b"READY=1\nSTATUS=brokers serve: broker-a-0, broker-a-1"
+        with blocking.Admin(namesrv=parent.namesrv) as admin:
+            assert admin.clusters().broker_addr_table.keys() == {"broker-a-0", "broker-a-1"}
+        assert [report() for _ in range(3)] == [b"WATCHDOG=1"] * 3
+        first, second = parent.pids()
+        os.kill(first, signal.SIGSTOP)
+        # The stopped process answers no question about its health.
+        until(lambda: "broker-a-0 serves again" in parent.log.read_text(), GUARD_S)
+        log = parent.log.read_text()
+        assert f"broker-a-0 has not reported for {WATCHDOG_S} s, and is killed" in log
+        assert "broker-a-1 has not reported" not in log
+        assert not is_alive(first)
+        assert is_alive(second)
+        assert parent.stop() == 0
+        last = b"WATCHDOG=1"
+        while last == b"WATCHDOG=1":
+            last = report()
+        assert last == b"STOPPING=1\nSTATUS=stopping"
+        systemd.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            systemd.recv(1)
 
 
 def test_a_stopped_broker_stays_stopped(parents: list[Parent], tmp_path: Path) -> None:

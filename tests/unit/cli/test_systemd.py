@@ -33,14 +33,16 @@ def report(listener: socket.socket) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-@pytest.mark.parametrize("command", ["namesrv", "broker"])
+@pytest.mark.parametrize("command", ["namesrv", "broker", "proxy"])
 def test_a_server_reports_its_start_its_life_and_its_end(
     command: str, listener: socket.socket, tmp_path: Path
 ) -> None:
-    port = free_port() if command == "namesrv" else free_port_of_broker()
+    port = free_port_of_broker() if command == "broker" else free_port()
     arguments = [command, "--port", str(port)]
     if command == "broker":
         arguments += ["--store", str(tmp_path / "store")]
+    if command == "proxy":
+        arguments += ["--namesrv", f"127.0.0.1:{free_port()}"]
     environment = {
         **os.environ,
         "HOME": str(tmp_path),
@@ -56,7 +58,7 @@ def test_a_server_reports_its_start_its_life_and_its_end(
     try:
         ready = report(listener)
         assert ready["READY"] == "1"
-        assert "boot success" in ready["STATUS"]
+        assert "success" in ready["STATUS"]
         fed = [report(listener) for _ in range(4)]
         assert fed == [{"WATCHDOG": "1"}] * 4
         process.send_signal(signal.SIGTERM)
@@ -130,6 +132,7 @@ def test_a_unit_runs_an_existing_command_with_its_options(unit: Path) -> None:
     program, command, *options = service["ExecStart"].split()
     assert program == "/opt/reput/bin/reput"
     assert service["Type"] == "notify"
+    assert f"HOME=/var/lib/{service['StateDirectory']} " in service["Environment"]
     help_text = subprocess.run(
         [sys.executable, "-m", "reput", command, "--help"],
         capture_output=True,
@@ -147,7 +150,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         file = tmp_path / unit.name.replace("@.", "@broker-a.")
         file.write_text(unit.read_text().replace("/opt/reput/bin/reput", "/bin/sh"))
         files.append(str(file))
-    assert len(files) >= 2
+    assert len(files) >= 3
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *files],
         capture_output=True,

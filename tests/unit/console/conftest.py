@@ -7,7 +7,7 @@ import pytest
 from reput.client.admin import Admin
 from reput.clock import ManualClock
 from reput.console.audit import AuditLog
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.console.parts import ConsoleParts
 from reput.console.users import Account, make
 
@@ -23,7 +23,7 @@ def clock() -> ManualClock:
 def parts(clock: ManualClock, tmp_path: Path) -> ConsoleParts:
     """The parts of a console without users."""
     return ConsoleParts(
-        clock, NAMESRV, Cluster.of(Admin(NAMESRV), clock), AuditLog(tmp_path / "audit.jsonl")
+        clock, NAMESRV, WatchedCluster.of(Admin(NAMESRV), clock), AuditLog(tmp_path / "audit.jsonl")
     )
 
 

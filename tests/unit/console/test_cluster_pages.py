@@ -16,7 +16,7 @@ from reput.clock import SystemClock
 from reput.console.access import ROLES
 from reput.console.app import CHANGES, ROUTES, Console
 from reput.console.audit import AuditLog
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.console.parts import ConsoleParts
 from reput.console.users import make
 from reput.format.bodies import MessageQueue
@@ -76,7 +76,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             await admin.create_group("billing")
             queue = MessageQueue("Orders", "broker-a", 0)
             await admin.update_consumer_offset("billing", queue, READ)
-            cluster = Cluster.of(admin, SystemClock())
+            cluster = WatchedCluster.of(admin, SystemClock())
             parts = ConsoleParts(
                 SystemClock(),
                 mq.namesrv_addr,
@@ -117,7 +117,7 @@ async def test_a_page_is_rendered_for_each_path(site: Site) -> None:
     names = {"topic": "Orders", "group": "billing", "broker": "broker-a"}
     for path in ROUTES:
         if not re.fullmatch(r"/|/(topics|groups|brokers|audit)(/\{\w+\})?", path):
-            continue  # needs other parts
+            continue  # needs other parts, which have their own tests
         text = await site.page(path.format_map(names))
         assert "<h1>" in text
         assert text.count("<h1") == 1
@@ -130,7 +130,7 @@ async def test_a_list_is_filtered_sorted_and_cut_by_its_url(site: Site) -> None:
     assert await names("") == ["Orders", "Other"]
     assert await names("sort=-name") == ["Other", "Orders"]
     assert await names("sort=-messages") == ["Orders", "Other"]
-    assert await names("sort=lag") == ["Orders", "Other"]  # absent values are last
+    assert await names("sort=lag") == ["Orders", "Other"]  # an absent value is last
     assert await names("sort=-lag") == ["Orders", "Other"]
     assert await names("q=ord") == ["Orders"]
     assert "SCHEDULE_TOPIC_XXXX" in await names("kind=system")

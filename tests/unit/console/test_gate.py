@@ -50,7 +50,7 @@ def cookie_of(answer: Answer) -> dict[str, str]:
 async def test_a_page_without_login_leads_to_the_login(console: Console) -> None:
     answer = await call(console, "/audit?q=a")
     assert answer.status == 303
-    assert answer.header("location") == "/login?to=%2Faudit"
+    assert answer.header("location") == "/login?to=%2Faudit%3Fq%3Da"
     assert (await call(console, "/audit?format=json")).status == 401
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,38 @@ def test_a_message_that_is_due_is_renewed() -> None:
         fixture.clock.advance(20_001)
         await fixture.clients.look()
         assert fixture.renewed == ["a"]
+
+    asyncio.run(check())
+
+
+class Connected:
+    """The Telemetry stream of a client."""
+
+    def send(self, command: dict[str, Any]) -> None:
+        raise AssertionError("nothing is sent")
+
+
+def test_a_client_that_was_idle_is_looked_after_again() -> None:
+    async def check() -> None:
+        fixture = Fixture()
+        client = fixture.clients.of(caller("a"))
+        client.telemetry = Connected()
+        for _ in range(2):
+            fixture.clock.advance(IDLE_MS)
+            await fixture.clients.look()
+        assert (fixture.left, len(fixture.clients)) == ([], 1)
+        now_ms = fixture.clock.now_ms()  # a long pop has ended
+        client.renewals.add("group", "topic", "receipt", now_ms + 1_000, now_ms)
+        fixture.clients.watch(client)
+        await fixture.clients.look()
+        assert fixture.renewed == ["a"]
+        client.renewals.drop("group", "receipt")
+        await fixture.clients.look()
+        client.telemetry = None  # its stream has ended
+        fixture.clients.watch(client)
+        await fixture.clients.look()
+        await fixture.clients.look()
+        assert len(fixture.clients) == 0
 
     asyncio.run(check())
 

@@ -32,13 +32,21 @@ class Reader:
         client: Its connection.
         topic: The parent.
         group: Its group.
+        kind: Its type; None: it sends no settings.
     """
 
-    def __init__(self, client: GrpcClient, topic: str, group: str) -> None:
+    def __init__(
+        self,
+        client: GrpcClient,
+        topic: str,
+        group: str,
+        kind: ClientType | None = ClientType.LITE_PUSH_CONSUMER,
+    ) -> None:
         self.client = client
         self.topic = topic
         self.group = group
-        client.consume(group, topic, kind=ClientType.LITE_PUSH_CONSUMER)
+        if kind is not None:
+            client.consume(group, topic, kind=kind)
 
     def sync(
         self, action: LiteSubscriptionAction, *lite_topics: str, **more: Any
@@ -171,6 +179,28 @@ def test_a_client_receives_what_it_has_subscribed_to(topic: str, group: str, cli
         reader.ack(item)
     send(producer, topic, "a", b"a3")
     assert reader.bodies(1) == [b"a3"]
+
+
+def test_a_simple_consumer_of_lite_topics(topic: str, group: str, clients: Any) -> None:
+    """Java's proxy 5.5.0 refuses it; the SDK for Python has it."""
+    producer = clients("producer")
+    reader = Reader(clients("reader"), topic, group, ClientType.LITE_SIMPLE_CONSUMER)
+    reader.add("a", offset_option=FIRST)
+    send(producer, topic, "a", b"a1", b"a2")
+    send(producer, topic, "b", b"b1")
+    reply = reader.client.call("Heartbeat", group={"name": group}, client_type=6)
+    assert reply["status"]["code"] == OK
+    assert reader.bodies(2) == [b"a1", b"a2"]
+
+
+def test_a_client_whose_settings_come_late_reads_lite_topics(
+    topic: str, group: str, clients: Any
+) -> None:
+    producer, reader = clients("producer"), Reader(clients("late"), topic, group, None)
+    assert reader.receive() == []
+    reader.add("a", offset_option=FIRST)
+    send(producer, topic, "a", b"a1")
+    assert reader.bodies(1) == [b"a1"]
 
 
 def test_the_next_messages_of_a_lite_topic_follow_the_acknowledgement(

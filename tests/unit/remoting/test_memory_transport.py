@@ -5,12 +5,14 @@ import asyncio
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from reput import limits
 from reput.errors import ConnectionLost
 from reput.format.command import Command, reply
 from reput.remoting import memory_transport
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.server import RemotingServer
+from reput.remoting.server_state import ConnectionLimits, ServerState
 
 
 class Ends(asyncio.BufferedProtocol):
@@ -164,5 +166,29 @@ def test_a_server_serves_a_client_of_its_own_process() -> None:
         assert owner.is_closed
         with pytest.raises(ConnectionLost):
             await channel.invoke(Command(1), 1000)
+
+    asyncio.run(check())
+
+
+def test_limits_of_connections_do_not_count_clients_of_the_process() -> None:
+    async def check() -> None:
+        few = ConnectionLimits(connections=limits.CONNECTIONS.at(1))
+        state = ServerState(few)
+        server = RemotingServer(Echo(), host="127.0.0.1", state=state)
+        await server.start()
+        channels = [
+            server.connect_here(Client(), bytearray(READ_BYTES), ("10.0.0.7", 4711))
+            for _ in range(2)
+        ]
+        pipe = server.open_pipe(("10.0.0.7", 4711), lambda late: None, lambda: None)
+        for channel in channels:
+            assert (await channel.invoke(Command(1, body=b"1"), 1000)).body == b"1"
+        assert not pipe.is_closing()
+        assert (state.connection_count, state.connections_of) == (0, {})
+        for channel in channels:
+            channel.close()
+        await settle()
+        assert (state.connection_count, state.connections_of) == (0, {})
+        await server.stop()
 
     asyncio.run(check())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from pyspark.sql import datasource
 
+import store_builder
 from reput.spark import filters, source
 from reput.spark.filters import ALL, Constraint, Span, from_span, from_values
 from spark import reading
@@ -187,6 +189,24 @@ QUEUE_OFFSET = ("queue_offset",)
 )
 def test_predicates(predicate: datasource.Filter, expected: Constraint | None) -> None:
     assert source.constraint_of(predicate) == expected
+
+
+@pytest.mark.parametrize(
+    ("ends_with_query", "kind"), [(True, source.PushdownReader), (False, source.MessageReader)]
+)
+def test_predicates_are_accepted_only_if_they_end_with_their_query(
+    ends_with_query: bool,
+    kind: type,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(source, "_is_pushdown_worker", lambda: True)
+    monkeypatch.setattr(source, "PREDICATES_END_WITH_QUERY", ends_with_query)
+    store_builder.build(tmp_path, store_builder.messages(1))
+    rocketmq = source.RocketMQDataSource({"path": str(tmp_path), "pushdown": "true"})
+    assert type(rocketmq.reader(rocketmq.schema())) is kind
+    assert ("frames of reput.spark.read" in caplog.text) != ends_with_query
 
 
 def pushed(options: dict[str, Any], *predicates: datasource.Filter) -> tuple[Constraint, list[Any]]:

@@ -495,6 +495,7 @@ def test_a_stream_starts_at_latest_by_default() -> None:
         ("endingPhysicalOffset", "5", "a stream has no end"),
         ("view", "index", "messages"),
         ("scan", "log", "a stream follows queues"),
+        ("pushdown", "true", "no predicates to the source of a stream"),
     ],
 )
 def test_a_stream_refuses_options_of_batches(name: str, value: str, allowed: str) -> None:

@@ -45,6 +45,8 @@ class Checkpoint:
     """Queue offset of its record in the revive topic."""
     is_suspended: bool = False
     """True if the next delivery does not count as an attempt."""
+    was_read: bool = False
+    """True if its record was read: another broker, or this one before its start, put it."""
     settled: int = 0
     """Bit i is set when message i was acknowledged or copied to the retry topic."""
     saved: int = 0
@@ -320,4 +322,5 @@ def of_record(
         queue_id,
         queue_offset,
         is_suspended=record.is_suspended,
+        was_read=True,
     )

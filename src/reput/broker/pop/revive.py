@@ -9,7 +9,8 @@ last finished record, not of the one after it.
 
 Java's brokers park checkpoints and acks in the timer, which delivers them to the revive topic when
 they are due. Records in the revive topic that were not put here are therefore read too, and acks
-that may follow a checkpoint are waited for. docs/decisions/ explains the difference. Source:
+that may follow a checkpoint are waited for: after a start the timer may be late, and delivers a
+checkpoint before its ack. docs/decisions/ explains the difference. Source:
 rocketmq 5.5.0 ``PopReviveService``, ``PopBufferMergeService``.
 """
 
@@ -40,6 +41,8 @@ ACK_SAVE_MS = 1_000
 """Interval at which acks are put, in ms; after a crash, later ones are delivered again."""
 LATE_MS = 2_000
 """Extra delay of checkpoints of Java's brokers, in ms: their acks arrive when they are due."""
+_LATE_POLL_MS = 100
+"""Time until the next question whether late acks have arrived, in ms."""
 _BODY_BYTES_MAX = 1024
 """Largest body that takes the fast path; far below every limit of the store."""
 _REVIVED_PER_STEP = 128
@@ -74,6 +77,8 @@ class Revive:
         queue_count: Queues of the revive topic when it is created.
         retries: Naming of the retry topics.
         quarantine: Takes records that cannot be processed.
+        have_left: Returns whether each record that Java parked in the timer until some time, in ms,
+            has left it.
         is_fast: True if pops use a kernel.
     """
 
@@ -89,8 +94,10 @@ class Revive:
         queue_count: int,
         retries: PopRetries = V1,
         quarantine: Quarantine | None = None,
+        have_left: Callable[[int], bool] = lambda _: True,
         is_fast: bool = True,
     ) -> None:
+        self._have_left = have_left
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self.checkpoints = Checkpoints()
         self.topic = names.REVIVE_TOPIC_PREFIX + cluster_name
@@ -444,11 +451,21 @@ class Revive:
             if count >= _REVIVED_PER_STEP or self._bytes_left <= 0:
                 self.checkpoints.put_off(checkpoint, checkpoint.due_ms)
                 break
+            if checkpoint.was_read and not self._acks_are_read(checkpoint):
+                self.checkpoints.put_off(checkpoint, now_ms + _LATE_POLL_MS)
+                continue
             count += len(checkpoint.left)
             due_ms = self._revive_checkpoint(checkpoint, now_ms)
             if due_ms is not None:
                 self.checkpoints.put_off(checkpoint, due_ms)
         return count > 0
+
+    def _acks_are_read(self, checkpoint: Checkpoint) -> bool:
+        """Return whether all acks that another broker took for a checkpoint were read."""
+        queue_id = checkpoint.revive_queue_id
+        return self._have_left(checkpoint.due_ms - LATE_MS) and self._read[
+            queue_id
+        ] >= self._store.max_offset(self.topic, queue_id)
 
     def _revive_checkpoint(self, checkpoint: Checkpoint, now_ms: int) -> int | None:
         """Copy the remaining messages of a checkpoint, as far as the store accepts them.

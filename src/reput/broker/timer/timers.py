@@ -145,6 +145,8 @@ class Timers:
         self._has_changed = False
         """True if something was delivered since progress was last computed."""
         self._saved_end = 0
+        self._loaded_end = 0
+        """End of the queue when the store was opened."""
         self._delivered_to_ms = 0
         """Everything due before this time was delivered, even if the clock was set back."""
         self._pause = RetryPause()
@@ -274,6 +276,7 @@ class Timers:
         # A truncated log may end before the saved position.
         self._before = progress._replace(taken_up=min(progress.taken_up, high))
         self._taken_up = max(low, min(progress.oldest, high))
+        self._loaded_end = high
         self._delivered_to_ms = progress.leaves_ms
 
     def _find_queue(self) -> ConsumeQueue | None:
@@ -357,6 +360,20 @@ class Timers:
             return now_ms
         first_ms = self._runs.first_ms()
         return None if first_ms is None else max(now_ms, first_ms + self._precision_ms)
+
+    def have_left(self, time_ms: int) -> bool:
+        """Return whether each message that an earlier broker parked until some time has left.
+
+        Args:
+            time_ms: The time, in ms since the epoch.
+        """
+        if self.config.timer_stop_enqueue:
+            return True  # the others are not delivered at all
+        if self._taken_up < self._loaded_end:
+            return False
+        first_ms = self._runs.first_ms()
+        # A message that is due at this time has an earlier TIMER_OUT_MS.
+        return first_ms is None or first_ms > time_ms
 
     def close(self, now_ms: int) -> None:
         """Make the delivered copies durable, so that the table covers them; save it afterwards.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reput.cli.moving.findings import Findings
 from reput.cli.printing import size_text
+from reput.cli.processes import pid_of_store
 from reput.errors import CorruptRecord, NotInStore, ReputError
 from reput.format import cq_unit, index_entry
 from reput.format.checkpoint_page import Checkpoint
@@ -69,7 +70,7 @@ def check(reader: StoreReader, config: StoreConfig, now_ms: int) -> Findings:
         now_ms: The time in ms.
     """
     findings = Findings("store")
-    _check_condition(reader, findings)
+    _check_condition(reader, config, findings)
     _check_version(reader, findings)
     checks: Sequence[tuple[str, Callable[[], None]]] = (
         ("log", lambda: _check_log(reader, findings, now_ms)),
@@ -88,10 +89,13 @@ def check(reader: StoreReader, config: StoreConfig, now_ms: int) -> Findings:
     return findings
 
 
-def _check_condition(reader: StoreReader, findings: Findings) -> None:
+def _check_condition(reader: StoreReader, config: StoreConfig, findings: Findings) -> None:
     state = reader.state
     if state.condition is Condition.RUNNING:
-        name = process_name(state.lock_holder or 0)
+        holder = state.lock_holder or 0
+        if holder <= 0:  # the lock of an open file, as reput has it, names no process
+            holder = pid_of_store(config.store_path_root_dir) or 0
+        name = process_name(holder)
         findings.warn(
             "condition",
             f"running: {name} has the lock",

@@ -10,7 +10,7 @@ from reput import descriptors
 from reput.broker.settings.config import FAST_PORT_DISTANCE, HA_PORT_DISTANCE, BrokerSettings
 from reput.cli.moving.findings import Findings
 from reput.cli.printing import size_text
-from reput.cli.processes import owner_of_port
+from reput.cli.processes import owner_of_port, pid_of_store
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.reader import StoreReader
 
@@ -125,6 +125,9 @@ def _check_ports(reader: StoreReader | None, settings: BrokerSettings, findings:
     if broker.metrics_port:
         ports["metricsPort"] = broker.metrics_port
     holder = reader.state.lock_holder if reader is not None else None
+    if holder is not None and holder <= 0:
+        # The lock of an open file, as reput has it, names no process.
+        holder = pid_of_store(store.store_path_root_dir) or holder
     free = []
     for key, port in ports.items():
         if not port:

@@ -18,6 +18,7 @@ from reput.cli.server_texts import join_address, own_address
 from reput.cli.several import plan as planning
 from reput.cli.several.plan import BrokerPlan
 from reput.cli.several.supervisor import Supervised
+from reput.cli.systemd import Systemd
 from reput.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -97,16 +98,18 @@ def run_count(
         _log.warning("these brokers register at no name server: set one with -n or namesrvAddr")
     common = {} if namesrv_addr is None else {"namesrvAddr": namesrv_addr}
     _drop_ready_file(supervision)
+    systemd = Systemd(os.environ)
 
     async def body(stop: serving.StopSignal) -> None:
         stop.listen()
-        async with _brokers(path, loaded, common, supervision, stop) as brokers:
+        async with _brokers(path, loaded, common, supervision, systemd, stop) as brokers:
             if brokers is None:
                 return
             names = loaded.broker.namesrv_addr
             addresses = _addresses(brokers, loaded, names)
             with _told(supervision, addresses, _lines(brokers, names)):
-                await stop.wait()
+                async with systemd.running(_status(brokers)):
+                    await stop.wait()
 
     return serving.run(body)
 
@@ -166,6 +169,7 @@ def run_up(
         config_store_path=f"{root}/namesrv/namesrv.properties",
     )
     name_tls = tls_settings.load(config_files.Settings(path, environment=serving.environment()))
+    systemd = Systemd(os.environ)
 
     async def body(stop: serving.StopSignal) -> int:
         code = 0
@@ -176,17 +180,18 @@ def run_up(
         try:
             common["namesrvAddr"] = join_address(here, name_server.port)
             loaded = _load(path, explicit, common)
-            async with _brokers(path, loaded, common, supervision, stop) as brokers:
+            async with _brokers(path, loaded, common, supervision, systemd, stop) as brokers:
                 if brokers is None:
                     return code
                 names = join_address(address, name_server.port)
                 addresses = _addresses(brokers, loaded, names)
                 text = "" if command else _banner(brokers, names)
                 with _told(supervision, addresses, text):
-                    if command:
-                        code = await up_for_tests.run_command(command, addresses, stop.wait)
-                    else:
-                        await stop.wait()
+                    async with systemd.running(_status(brokers)):
+                        if command:
+                            code = await up_for_tests.run_command(command, addresses, stop.wait)
+                        else:
+                            await stop.wait()
         finally:
             await name_server.stop()
         return code
@@ -221,6 +226,7 @@ async def _brokers(
     loaded: "BrokerSettings",
     common: Mapping[str, str],
     supervision: Supervision,
+    systemd: Systemd,
     stop: serving.StopSignal,
 ) -> AsyncIterator[list[Supervised] | None]:
     """Run the brokers; yields None if the signal came before they served.
@@ -230,6 +236,7 @@ async def _brokers(
         loaded: Its settings.
         common: Further settings for all brokers, by key of broker.conf.
         supervision: The options.
+        systemd: The systemd of this process; if it watches the process, so are the brokers.
         stop: The signal.
     """
     cores = _cores()
@@ -258,6 +265,9 @@ async def _brokers(
             for number, member in enumerate(members)
         ]
         running.push_async_callback(_stop_all, brokers)
+        if systemd.watchdog_s is not None:
+            for broker in brokers:
+                await running.enter_async_context(broker.watched(systemd.watchdog_s))
         if not await _until(stop, _start_all(brokers)):
             yield None
             return
@@ -387,6 +397,11 @@ def _addresses(
         "version": __version__,
         "brokers": documents,
     }
+
+
+def _status(brokers: Sequence[Supervised]) -> str:
+    """Return what ``systemctl status`` shows."""
+    return f"brokers serve: {', '.join(broker.member.name for broker in brokers)}"
 
 
 def _lines(brokers: Sequence[Supervised], name_servers: str) -> str:

@@ -3,19 +3,26 @@
 A broker that ends with exit code 0 was stopped, for instance after draining: it stays stopped.
 Any other end is a failure: it is started again, after a second, then after twice as long each time,
 up to a minute; after a minute of service the next delay is a second again.
+
+If systemd watches the parent, the parent watches the brokers in the same way: each reports to it
+that its loop turns, and one that does not is killed, and started again.
 """
 
 import asyncio
+import contextlib
 import enum
 import logging
+import math
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from reput.cli import log_lines
 from reput.cli.child_broker import ChildBroker
 from reput.cli.server_texts import CannotServe
 from reput.cli.several.plan import BrokerPlan
+from reput.cli.systemd import FEEDS_PER_TIMEOUT, SOCKET, STOPPING, WATCHDOG_US
 
 FIRST_DELAY_S = 1.0
 DELAY_MAX_S = 60.0
@@ -64,6 +71,8 @@ class Supervised:
         if member.core is not None:
             self._options += ["--core", str(member.core)]
         self._environment = dict(environment)
+        self.fed_s = 0.0
+        """Time of its last report, by the monotonic clock; infinite once it stops."""
         self._last_line = ""
         self._reading: list[asyncio.Task[None]] = []
 
@@ -91,6 +100,7 @@ class Supervised:
         self._reading.append(asyncio.create_task(self._pass_on(process.stdout)))
         # After a restart, clients find it at the same port also if that was any.
         self._environment["REPUT_LISTEN_PORT"] = self.child.address.rpartition(":")[2]
+        self.fed_s = time.monotonic()
         self.state = State.SERVING
 
     async def keep(self) -> None:
@@ -123,6 +133,43 @@ class Supervised:
             else:
                 _log.warning("%s serves again, pid %s", self.member.name, self.child.pid)
 
+    @contextlib.asynccontextmanager
+    async def watched(self, timeout_s: float) -> AsyncIterator[None]:
+        """Kill the broker whenever it reports nothing for some time; ``keep`` starts it again.
+
+        Enter it before ``start``: the process gets the address for its reports.
+
+        Args:
+            timeout_s: The time, in seconds.
+        """
+        address = f"{self.socket}.notify"
+        self._environment |= {SOCKET: address, WATCHDOG_US: str(round(timeout_s * 1e6))}
+        receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        receiver.setblocking(False)
+        receiver.bind(address)
+        transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+            lambda: _Feeds(self), sock=receiver
+        )
+        watching = asyncio.create_task(self._watch(timeout_s))
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.wait((watching,))
+            transport.close()
+
+    async def _watch(self, timeout_s: float) -> None:
+        while True:
+            await asyncio.sleep(timeout_s / FEEDS_PER_TIMEOUT)
+            process = self.child.process
+            is_silent = time.monotonic() - self.fed_s > timeout_s
+            if is_silent and self.state is State.SERVING and self.child.is_running:
+                assert process is not None
+                _log.error(
+                    "%s has not reported for %.0f s, and is killed", self.member.name, timeout_s
+                )
+                process.kill()
+
     async def stop(self) -> None:
         """Stop the broker cleanly."""
         await self.child.stop()
@@ -148,3 +195,14 @@ class Supervised:
         if text:
             self._last_line = text
             log_lines.pass_on(text, broker=self.member.name)
+
+
+class _Feeds(asyncio.DatagramProtocol):
+    """Receives the reports of a broker."""
+
+    def __init__(self, broker: Supervised) -> None:
+        self._broker = broker
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        is_stopping = f"{STOPPING}=1".encode() in data.splitlines()
+        self._broker.fed_s = math.inf if is_stopping else time.monotonic()

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.console.collector import first_rate
 from reput.console.page import Page, View
 from reput.console.paging import ordered
@@ -59,7 +59,7 @@ async def page(view: View) -> Page:
     return Page("brokers.html.j2", "Brokers", data)
 
 
-def rows_of(cluster: Cluster, now_ms: int) -> list[BrokerRow]:
+def rows_of(cluster: WatchedCluster, now_ms: int) -> list[BrokerRow]:
     """Return the rows of all brokers, by name and id."""
     places = sorted(
         cluster.snapshot.brokers.values(),
@@ -68,7 +68,7 @@ def rows_of(cluster: Cluster, now_ms: int) -> list[BrokerRow]:
     return [row_of(cluster, facts, now_ms) for facts in places]
 
 
-def row_of(cluster: Cluster, facts: BrokerFacts, now_ms: int) -> BrokerRow:
+def row_of(cluster: WatchedCluster, facts: BrokerFacts, now_ms: int) -> BrokerRow:
     """Return the row of a broker."""
     place, status = facts.place, facts.status
     state, problem = _state(cluster, facts)
@@ -94,7 +94,7 @@ def row_of(cluster: Cluster, facts: BrokerFacts, now_ms: int) -> BrokerRow:
     )
 
 
-def _state(cluster: Cluster, facts: BrokerFacts) -> tuple[str, str]:
+def _state(cluster: WatchedCluster, facts: BrokerFacts) -> tuple[str, str]:
     if facts.listed_ms < cluster.snapshot.listed_ms:
         return "gone", "the name servers have forgotten it"
     if facts.is_silent:

@@ -31,7 +31,7 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberRow:
     """A member of a group."""
 
     client_id: str
@@ -130,7 +130,7 @@ def _queues(facts: BrokerFacts, stats: object, problems: list[str]) -> list[Queu
     return rows
 
 
-def _members(connections: Mapping[str, object]) -> tuple[list[Member], list[str]]:
+def _members(connections: Mapping[str, object]) -> tuple[list[MemberRow], list[str]]:
     """Return the members, each once, and their problems."""
     places: dict[str, list[str]] = {}
     first: dict[str, Connection] = {}
@@ -143,7 +143,7 @@ def _members(connections: Mapping[str, object]) -> tuple[list[Member], list[str]
                 places.setdefault(member.client_id, []).append(name)
                 first.setdefault(member.client_id, member)
     members = [
-        Member(
+        MemberRow(
             client_id,
             member.client_addr,
             member.language,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from reput.console import history
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.console.page import Page, View
 from reput.console.pages.brokers import BrokerRow, rows_of
 from reput.console.rows import GroupRow
@@ -16,7 +16,7 @@ DISK_SHARE_WARN = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class OverviewProblem:
     """Something that is wrong, and where to look."""
 
     text: str
@@ -58,36 +58,43 @@ async def page(view: View) -> Page:
     return Page("overview.html.j2", "Overview", data)
 
 
-def _problems(cluster: Cluster, brokers: list[BrokerRow], groups: list[GroupRow]) -> list[Problem]:
+def _problems(
+    cluster: WatchedCluster, brokers: list[BrokerRow], groups: list[GroupRow]
+) -> list[OverviewProblem]:
     """Return the problems, the worst first."""
     snapshot = cluster.snapshot
     problems = []
     if snapshot.name_server_problem:
-        problems.append(Problem(f"Name servers: {snapshot.name_server_problem}", ("brokers",)))
+        problems.append(
+            OverviewProblem(f"Name servers: {snapshot.name_server_problem}", ("brokers",))
+        )
     elif not snapshot.brokers and snapshot.listed_ms:
-        problems.append(Problem("No broker is registered", ("brokers",)))
+        problems.append(OverviewProblem("No broker is registered", ("brokers",)))
     for row in brokers:
         place = ("brokers", row.name)
         if row.state == "silent":
             since = time_text(row.answer_ms, "seconds") if row.answer_ms else "its start here"
-            problems.append(Problem(f"{row.name} ({row.address}) is silent since {since}", place))
+            problems.append(
+                OverviewProblem(f"{row.name} ({row.address}) is silent since {since}", place)
+            )
         elif row.state == "gone":
-            problems.append(Problem(f"{row.name} is no longer registered", place))
+            problems.append(OverviewProblem(f"{row.name} is no longer registered", place))
         elif row.state == "refuses":
-            problems.append(Problem(f"{row.name} refuses: {row.problem}", place))
+            problems.append(OverviewProblem(f"{row.name} refuses: {row.problem}", place))
         if isinstance(row.disk_share, float) and row.disk_share >= DISK_SHARE_WARN:
             text = f"The disk of {row.name} is {100 * row.disk_share:.0f} % full"
-            problems.append(Problem(text, place))
+            problems.append(OverviewProblem(text, place))
     growing = sorted(row.name for row in groups if row.trend == "growing")
     problems += [
-        Problem(f"Group {name} lags more and more", ("groups", name)) for name in growing[:SHOWN]
+        OverviewProblem(f"Group {name} lags more and more", ("groups", name))
+        for name in growing[:SHOWN]
     ]
     if len(growing) > SHOWN:
-        problems.append(Problem(f"and {len(growing) - SHOWN} more groups", ("groups",)))
+        problems.append(OverviewProblem(f"and {len(growing) - SHOWN} more groups", ("groups",)))
     return problems
 
 
-def _sum_of(cluster: Cluster, series: str, now_ms: int) -> list[float | None]:
+def _sum_of(cluster: WatchedCluster, series: str, now_ms: int) -> list[float | None]:
     """Return the rates of all masters; None where one of them is not known."""
     hours = [
         cluster.history.hour((series, facts.place.name), now_ms)

@@ -56,3 +56,22 @@ document.addEventListener("keydown", (event) => {
     links[key === "j" ? index + 1 : Math.max(0, index - 1)]?.focus();
   }
 });
+
+// A search that has not ended: rows are added as they are found, until it ends or the page is left.
+const results = document.querySelector("[data-search]");
+if (results) {
+  const events = new EventSource(results.dataset.search);
+  const end = () => events.close();
+  events.addEventListener("row", (event) => {
+    results.querySelector("tbody").insertAdjacentHTML("beforeend", JSON.parse(event.data));
+  });
+  events.addEventListener("state", (event) => replace("search-state", JSON.parse(event.data)));
+  events.addEventListener("end", end);
+  events.onerror = end;
+  addEventListener("pagehide", end);
+}
+for (const box of document.querySelectorAll("input[data-all]")) {
+  box.addEventListener("change", () => {
+    for (const other of box.form.querySelectorAll("input[type=checkbox]")) other.checked = box.checked;
+  });
+}

@@ -41,6 +41,9 @@ class Owner(Protocol):
     def on_begun(self, channel: "GrpcChannel") -> None:
         """Handle that its first frames have arrived."""
 
+    def on_stirred(self, channel: "GrpcChannel") -> None:
+        """Handle that something is read or written after ``is_quiet`` was set."""
+
     def on_idle(self, channel: "GrpcChannel") -> None:
         """Handle that it has no calls, while the server stops."""
 
@@ -62,6 +65,8 @@ class GrpcChannel(asyncio.BufferedProtocol):
     """True if a proxy has opened the connection."""
     unfinished_since: float | None = None
     """Time since which an incomplete frame is kept, in the loop's seconds."""
+    is_quiet = False
+    """Set by the server while there is no deadline; the next read or write unsets it."""
     _is_stalled = False  # complete frames are kept, for a later turn
     _waits_for_turn = False
     _is_counted = False  # in the budget of unfinished bytes
@@ -191,12 +196,19 @@ class GrpcChannel(asyncio.BufferedProtocol):
             self._deadline = 0.0
         self._handle(len(self._tail) + nbytes, now)
 
+    def _stir(self) -> None:
+        self.is_quiet = False
+        self.active_at = self._loop.time()  # until now it had a call
+        self._owner.on_stirred(self)
+
     def _handle(self, end: int, now: float) -> None:
         """Handle the frames in the buffer, unless the time slice ends."""
         if self.is_closed:
             return
         connection, view = self.connection, self._buffer
         position = 0
+        if self.is_quiet:
+            self._stir()
         self._is_stalled = False
         self._is_handling = True
         try:
@@ -309,6 +321,8 @@ class GrpcChannel(asyncio.BufferedProtocol):
         self._flush()
 
     def _flush(self) -> None:
+        if self.is_quiet:
+            self._stir()
         out = self.connection.take_output()
         if self._transport is None or self.is_closed:
             return

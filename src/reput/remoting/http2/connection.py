@@ -15,7 +15,7 @@ Floods are counted per second, and so are streams that are reset soon after they
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reput import limits
@@ -269,7 +269,7 @@ class Http2Connection:
         self._block_frames = 0
         self._block_bytes = 0
         self._reset_ids: dict[int, None] = {}
-        self._gaps: list[tuple[int, int]] = []  # numbers that were left out, the latest ones
+        self._gaps: Sequence[tuple[int, int]] = ()  # numbers that were left out, the latest ones
         self._second = -1
         self._control_frames = 0
         self._empty_frames = 0

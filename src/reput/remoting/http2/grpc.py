@@ -11,9 +11,10 @@ Errors are trailers: the HTTP status is 200 then, too. Only a request that is no
 """
 
 import enum
+import math
 import re
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -33,7 +34,7 @@ _CONTENT_TYPE = (b"content-type", b"application/grpc")
 _STATUS_200 = (b":status", b"200")
 _REPLY_HEADERS = (_STATUS_200, _CONTENT_TYPE)
 _OK_TRAILERS = ((b"grpc-status", b"0"),)
-_RECURRING = (*_REPLY_HEADERS, *_OK_TRAILERS)
+_RECURRING = frozenset((*_REPLY_HEADERS, *_OK_TRAILERS))
 _DATA_PREFIX = struct.Struct(">IBIBI")
 """Head of a DATA frame, and prefix of a message."""
 _GRPC = re.compile(rb"application/grpc(?:\+[^;]*)?\s*(?:;.*)?", re.IGNORECASE)
@@ -245,13 +246,21 @@ class GrpcConnection(Http2Connection):
         if self.service.after_read is not None:
             self.service.after_read(self)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it has calls, and nothing with a deadline: call, request, data for the peer."""
+        if not self.streams or self.timed or self._waiting or self.peer_has_ended:
+            return False
+        calls = cast("Iterable[Call]", self.streams.values())
+        return not any(call.is_late(math.inf) for call in calls)
+
     def expire(self, now: float) -> None:
         """Fail calls whose deadline is over, and requests that do not arrive."""
         if self.timed:
             for call in [call for call in self.timed if cast(float, call.deadline) <= now]:
                 call.fail(Status.DEADLINE_EXCEEDED, "the deadline of the call is over")
                 call.cancel()
-        if now - self._looked_at > _LOOK_S:
+        if now - self._looked_at >= _LOOK_S:
             self._looked_at = now
             limit = limits.GRPC_REQUEST_MS
             begun_before = now - limit.maximum / 1000

@@ -63,8 +63,20 @@ STATIC: tuple[Field, ...] = (
 )
 """Entries 1 to 61."""
 
-_NO_ENTRY: Field = (b"", b"")
 _FIRST_DYNAMIC = len(STATIC) + 1
+_NO_ENTRY: Field = (b"", b"")
+_STATIC_BY_INDEX = (_NO_ENTRY, *STATIC)
+_SHARED_MAX = 1024
+_SHARED_BYTES_MAX = 64
+_shared: dict[bytes, bytes] = {}
+"""Short texts of entries: thousands of connections of one SDK have the same ones."""
+_ALIKE = frozenset(
+    (
+        *(b":path", b"content-type", b"te", b"user-agent", b"grpc-accept-encoding"),
+        *(b"accept-encoding", b"x-mq-language", b"x-mq-client-version", b"x-mq-protocol"),
+    )
+)
+"""Names whose values do not differ from call to call, as those of dates and ids do."""
 
 
 def _wrong(reason: str) -> Http2Error:
@@ -79,14 +91,14 @@ class Decoder:
     """
 
     def __init__(self, table_bytes_max: int = TABLE_BYTES) -> None:
-        self._entries: list[Field] = [_NO_ENTRY, *STATIC]  # by index
+        self._entries: list[Field] = []  # dynamic ones, the newest first
         self._bytes = 0
         self._bytes_max = self._allowed_bytes = table_bytes_max
 
     @property
     def entries(self) -> list[Field]:
         """Dynamic entries, the newest first."""
-        return self._entries[_FIRST_DYNAMIC:]
+        return self._entries
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -95,8 +107,8 @@ class Decoder:
 
     def restore(self, entries: Iterable[Field], bytes_max: int) -> None:
         """Replace the dynamic entries, the newest first, and the maximum."""
-        self._entries[_FIRST_DYNAMIC:] = entries
-        self._bytes = sum(len(name) + len(value) + ENTRY_BYTES for name, value in self.entries)
+        self._entries = list(entries)
+        self._bytes = sum(len(name) + len(value) + ENTRY_BYTES for name, value in self._entries)
         self._bytes_max = bytes_max
 
     def decode(self, block: bytes) -> list[Field]:
@@ -118,7 +130,11 @@ class Decoder:
                         index, position = _integer(block, position, 0x7F)
                     if not index:
                         raise _wrong("index 0")
-                    fields.append(entries[index])
+                    fields.append(
+                        _STATIC_BY_INDEX[index]
+                        if index < _FIRST_DYNAMIC
+                        else entries[index - _FIRST_DYNAMIC]
+                    )
                     continue
                 if byte >= 0x40:
                     index, prefix = byte & 0x3F, 0x3F
@@ -130,7 +146,11 @@ class Decoder:
                 if index == prefix:
                     index, position = _integer(block, position, prefix)
                 if index:
-                    name = entries[index][0]
+                    name = (
+                        _STATIC_BY_INDEX[index][0]
+                        if index < _FIRST_DYNAMIC
+                        else entries[index - _FIRST_DYNAMIC][0]
+                    )
                 else:
                     size = block[position]
                     if size < 0x7F:  # most strings: not Huffman, and short
@@ -146,9 +166,12 @@ class Decoder:
                     value, position = _string(block, position)
                 if position > end:
                     raise _wrong("it ends inside of a string")
-                fields.append((name, value))
+                field = name, value
                 if byte >= 0x40:
-                    self._insert((name, value))
+                    name = _share(name)
+                    field = name, _share(value) if name in _ALIKE else value
+                    self._insert(field)
+                fields.append(field)
         except IndexError:
             raise _wrong("it ends inside of a field, or an index has no entry") from None
         return fields
@@ -171,15 +194,25 @@ class Decoder:
             self._evict(self._bytes_max - size)
             if size > self._bytes_max:
                 return
-        self._entries.insert(_FIRST_DYNAMIC, entry)
+        self._entries.insert(0, entry)
         self._bytes += size
 
     def _evict(self, bytes_max: int) -> None:
         """Remove the oldest entries until the rest takes at most ``bytes_max``."""
         entries = self._entries
-        while self._bytes > bytes_max and len(entries) > _FIRST_DYNAMIC:
+        while self._bytes > bytes_max and entries:
             name, value = entries.pop()
             self._bytes -= len(name) + len(value) + ENTRY_BYTES
+
+
+def _share(text: bytes) -> bytes:
+    """Return an equal text that other tables have as well, if there is one."""
+    known = _shared.get(text)
+    if known is not None:
+        return known
+    if len(_shared) < _SHARED_MAX and len(text) <= _SHARED_BYTES_MAX:
+        _shared[text] = text
+    return text
 
 
 def _integer(block: bytes, position: int, value: int) -> tuple[int, int]:
@@ -248,7 +281,7 @@ class Encoder:
     """
 
     def __init__(self, recurring: Iterable[Field] = ()) -> None:
-        self._recurring = frozenset(recurring)
+        self._recurring = frozenset(recurring)  # itself if it is one
         self._numbers: dict[Field, int] = {}  # of entries, in the order of their insertion
         self._bytes = 0
         self._bytes_max = TABLE_BYTES

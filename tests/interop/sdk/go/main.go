@@ -23,6 +23,7 @@ type outgoing struct {
 	Keys       []string          `json:"keys"`
 	Properties map[string]string `json:"properties"`
 	Group      string            `json:"group"`
+	LiteTopic  string            `json:"lite_topic"`
 	DelayMs    int64             `json:"delay_ms"`
 	Priority   *int32            `json:"priority"`
 	Resolution string            `json:"resolution"`
@@ -45,6 +46,7 @@ type request struct {
 	AwaitMs   int64      `json:"await_ms"`
 	Fail      int32      `json:"fail"`
 	WorkMs    int64      `json:"work_ms"`
+	Lite      []string   `json:"lite_topics"`
 }
 
 type line map[string]any
@@ -79,6 +81,8 @@ func run(wanted request) error {
 		return simple(wanted)
 	case "push":
 		return push(wanted)
+	case "lite":
+		return lite(wanted)
 	}
 	return fmt.Errorf("no command %q", wanted.Do)
 }
@@ -152,6 +156,7 @@ func received(message *rmq.MessageView) line {
 		"keys":       keys,
 		"properties": properties,
 		"group":      text(message.GetMessageGroup()),
+		"lite_topic": message.GetLiteTopic(),
 		"attempt":    message.GetDeliveryAttempt(),
 		"at_ms":      time.Now().UnixMilli(),
 	}
@@ -193,6 +198,9 @@ func messageOf(topic string, one outgoing) (*rmq.Message, error) {
 	}
 	if one.Group != "" {
 		message.SetMessageGroup(one.Group)
+	}
+	if one.LiteTopic != "" {
+		message.SetLiteTopic(one.LiteTopic)
 	}
 	if one.DelayMs != 0 {
 		message.SetDelayTimestamp(time.Now().Add(time.Duration(one.DelayMs) * time.Millisecond))
@@ -342,20 +350,46 @@ func simple(wanted request) error {
 	}
 }
 
+func listener(wanted request) rmq.PushConsumerOption {
+	return rmq.WithPushMessageListener(&rmq.FuncMessageListener{
+		Consume: func(message *rmq.MessageView) rmq.ConsumerResult {
+			tell(received(message))
+			pause(wanted.WorkMs)
+			if message.GetDeliveryAttempt() <= wanted.Fail {
+				return rmq.FAILURE
+			}
+			return rmq.SUCCESS
+		},
+	})
+}
+
+func lite(wanted request) error {
+	consumer, err := rmq.NewLitePushConsumer(configuration(wanted),
+		rmq.NewLitePushConsumerConfig(wanted.Topic, 30*time.Second),
+		rmq.WithPushAwaitDuration(time.Duration(wanted.AwaitMs)*time.Millisecond),
+		listener(wanted))
+	if err != nil {
+		return err
+	}
+	if err = consumer.Start(); err != nil {
+		return err
+	}
+	defer consumer.GracefulStop()
+	for _, name := range wanted.Lite {
+		if err = consumer.SubscribeLite(name); err != nil {
+			return err
+		}
+	}
+	tell(line{"started": true})
+	untilEnd()
+	return nil
+}
+
 func push(wanted request) error {
 	consumer, err := rmq.NewPushConsumer(configuration(wanted),
 		rmq.WithPushAwaitDuration(time.Duration(wanted.AwaitMs)*time.Millisecond),
 		rmq.WithPushSubscriptionExpressions(subscription(wanted)),
-		rmq.WithPushMessageListener(&rmq.FuncMessageListener{
-			Consume: func(message *rmq.MessageView) rmq.ConsumerResult {
-				tell(received(message))
-				pause(wanted.WorkMs)
-				if message.GetDeliveryAttempt() <= wanted.Fail {
-					return rmq.FAILURE
-				}
-				return rmq.SUCCESS
-			},
-		}))
+		listener(wanted))
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,8 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
+import org.apache.rocketmq.client.apis.consumer.MessageListener;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
@@ -50,6 +52,7 @@ public class Program {
             switch (request.get("do").getAsString()) {
                 case "send" -> send(request);
                 case "simple" -> simple(request);
+                case "lite" -> lite(request);
                 default -> push(request);
             }
         } catch (Throwable error) {
@@ -109,6 +112,7 @@ public class Program {
         line.put("keys", message.getKeys());
         line.put("properties", message.getProperties());
         line.put("group", message.getMessageGroup().orElse(""));
+        line.put("lite_topic", message.getLiteTopic().orElse(""));
         line.put("attempt", message.getDeliveryAttempt());
         line.put("at_ms", System.currentTimeMillis());
         return line;
@@ -147,6 +151,9 @@ public class Program {
         }
         if (!wanted.get("group").getAsString().isEmpty()) {
             builder.setMessageGroup(wanted.get("group").getAsString());
+        }
+        if (!wanted.get("lite_topic").getAsString().isEmpty()) {
+            builder.setLiteTopic(wanted.get("lite_topic").getAsString());
         }
         if (wanted.get("delay_ms").getAsLong() != 0) {
             builder.setDeliveryTimestamp(System.currentTimeMillis() + wanted.get("delay_ms").getAsLong());
@@ -291,23 +298,42 @@ public class Program {
         }
     }
 
-    private static void push(JsonObject request) throws Exception {
+    private static MessageListener listener(JsonObject request) {
         int fail = request.get("fail").getAsInt();
         long work = request.get("work_ms").getAsLong();
+        return message -> {
+            tell(received(message));
+            try {
+                Thread.sleep(work);
+            } catch (InterruptedException error) {
+                Thread.currentThread().interrupt();
+            }
+            return message.getDeliveryAttempt() <= fail ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+        };
+    }
+
+    private static void push(JsonObject request) throws Exception {
         try (PushConsumer consumer = PROVIDER.newPushConsumerBuilder()
                 .setClientConfiguration(configuration(request))
                 .setConsumerGroup(request.get("group").getAsString())
                 .setSubscriptionExpressions(subscriptions(request))
-                .setMessageListener(message -> {
-                    tell(received(message));
-                    try {
-                        Thread.sleep(work);
-                    } catch (InterruptedException error) {
-                        Thread.currentThread().interrupt();
-                    }
-                    return message.getDeliveryAttempt() <= fail ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
-                })
+                .setMessageListener(listener(request))
                 .build()) {
+            tell(Map.of("started", true));
+            untilEnd();
+        }
+    }
+
+    private static void lite(JsonObject request) throws Exception {
+        try (LitePushConsumer consumer = PROVIDER.newLitePushConsumerBuilder()
+                .setClientConfiguration(configuration(request))
+                .setConsumerGroup(request.get("group").getAsString())
+                .bindTopic(request.get("topic").getAsString())
+                .setMessageListener(listener(request))
+                .build()) {
+            for (JsonElement name : request.getAsJsonArray("lite_topics")) {
+                consumer.subscribeLite(name.getAsString());
+            }
             tell(Map.of("started", true));
             untilEnd();
         }

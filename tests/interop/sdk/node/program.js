@@ -4,7 +4,7 @@
 const readline = require('node:readline');
 const { setTimeout: pause } = require('node:timers/promises');
 const {
-  ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer,
+  ConsumeResult, FilterExpression, LitePushConsumerBuilder, Producer, PushConsumer, SimpleConsumer,
 } = require('rocketmq-client-nodejs');
 const { FilterType, TransactionResolution } =
   require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
@@ -31,6 +31,7 @@ function received(message) {
     keys: message.keys,
     properties: Object.fromEntries(message.properties),
     group: message.messageGroup ?? '',
+    lite_topic: message.liteTopic ?? '',
     attempt: message.deliveryAttempt,
     at_ms: Date.now(),
   };
@@ -57,6 +58,7 @@ function messageOf(topic, wanted) {
   message.properties = new Map(Object.entries(wanted.properties));
   if (wanted.tag) message.tag = wanted.tag;
   if (wanted.group) message.messageGroup = wanted.group;
+  if (wanted.lite_topic) message.liteTopic = wanted.lite_topic;
   if (wanted.delay_ms) message.delay = wanted.delay_ms;
   if (wanted.priority !== null) message.priority = wanted.priority;
   return message;
@@ -160,18 +162,35 @@ async function simple(request, commands) {
   await consumer.shutdown();
 }
 
+function listener(request) {
+  return {
+    async consume(message) {
+      tell(received(message));
+      if (request.work_ms) await pause(request.work_ms);
+      return message.deliveryAttempt <= request.fail ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+    },
+  };
+}
+
+async function lite(request, commands) {
+  const consumer = await new LitePushConsumerBuilder()
+    .setClientConfiguration({ endpoints: request.endpoint })
+    .setConsumerGroup(request.group)
+    .bindTopic(request.topic)
+    .setMessageListener(listener(request))
+    .build();
+  for (const name of request.lite_topics) await consumer.subscribeLite(name);
+  tell({ started: true });
+  while (!(await commands.next()).done);
+  await consumer.close();
+}
+
 async function push(request, commands) {
   const consumer = new PushConsumer({
     endpoints: request.endpoint,
     consumerGroup: request.group,
     subscriptions: subscriptions(request),
-    messageListener: {
-      async consume(message) {
-        tell(received(message));
-        if (request.work_ms) await pause(request.work_ms);
-        return message.deliveryAttempt <= request.fail ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
-      },
-    },
+    messageListener: listener(request),
   });
   await consumer.startup();
   tell({ started: true });
@@ -183,7 +202,7 @@ async function main() {
   const commands = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
   const request = JSON.parse((await commands.next()).value);
   try {
-    await { send, simple, push }[request.do](request, commands);
+    await { send, simple, push, lite }[request.do](request, commands);
   } catch (error) {
     tellError(error);
   }

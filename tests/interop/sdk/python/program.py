@@ -14,6 +14,8 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
@@ -23,6 +25,7 @@ from rocketmq import (
     TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 
 _lock = threading.Lock()
 
@@ -57,6 +60,8 @@ def message_of(topic: str, wanted: dict[str, Any]) -> Message:
         message.add_property(key, value)
     if wanted["group"]:
         message.message_group = wanted["group"]
+    if wanted["lite_topic"]:
+        message.lite_topic = wanted["lite_topic"]
     if wanted["delay_ms"]:
         # Whole seconds: later digits are lost.
         message.delivery_timestamp = int((time.time() * 1000 + wanted["delay_ms"]) // 1000)
@@ -73,6 +78,7 @@ def received(message: Message) -> dict[str, Any]:
         "keys": sorted(message.keys),
         "properties": dict(message.properties),
         "group": message.message_group or "",
+        "lite_topic": message.lite_topic or "",
         "attempt": message.delivery_attempt,
         "at_ms": time.time_ns() // 1_000_000,
     }
@@ -151,11 +157,31 @@ def tell_sent(receipt: Any) -> None:
     )
 
 
+def subscribe(consumer: LiteSimpleConsumer, name: str) -> None:
+    # It does not wait for its settings, and has a quota of 0 before.
+    until_s = time.monotonic() + 10
+    while True:
+        try:
+            return consumer.subscribe_lite(name)
+        except LiteSubscriptionQuotaExceededException:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
+
+
 def simple(request: dict[str, Any], commands: Iterator[str]) -> None:
-    consumer = SimpleConsumer(
-        configuration(request), request["group"], subscription(request), request["await_ms"] // 1000
-    )
+    wait_s = request["await_ms"] // 1000
+    if request.get("lite_topics"):
+        consumer = LiteSimpleConsumer(
+            request["topic"], configuration(request), request["group"], wait_s
+        )
+    else:
+        consumer = SimpleConsumer(
+            configuration(request), request["group"], subscription(request), wait_s
+        )
     consumer.startup()
+    for name in request.get("lite_topics", ()):
+        subscribe(consumer, name)
     tell(started=True)
     messages: list[Message] = []
     for line in commands:
@@ -200,11 +226,25 @@ def push(request: dict[str, Any], commands: Iterator[str]) -> None:
     consumer.shutdown()
 
 
+def lite(request: dict[str, Any], commands: Iterator[str]) -> None:
+    consumer = LitePushConsumer(
+        configuration(request), request["group"], request["topic"], Listener(request)
+    )
+    consumer.startup()
+    for name in request["lite_topics"]:
+        consumer.subscribe_lite(name)
+    tell(started=True)
+    for _ in commands:
+        pass
+    consumer.shutdown()
+
+
 def main() -> None:
     commands = iter(sys.stdin.readline, "")
     request = json.loads(next(commands))
     try:
-        {"send": send, "simple": simple, "push": push}[request["do"]](request, commands)
+        todo = {"send": send, "simple": simple, "push": push, "lite": lite}
+        todo[request["do"]](request, commands)
     except Exception as error:
         tell_error(error)
     tell(end=True)

@@ -26,6 +26,10 @@ from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
 
 TEST_MODE = TlsSettings(tls_test_mode_enable=True)
+CHAT = [
+    (name, b"/test.Service/Chat" if name == b":path" else value) for name, value in wire.REQUEST
+]
+"""Headers of a call with any number of messages each way."""
 
 
 def service() -> Service:
@@ -242,6 +246,27 @@ async def test_deadlines_and_idle_connections() -> None:
         last = await client.until(FrameType.GOAWAY)
         assert last.payload == b"\0\0\0\x01\0\0\0\0"
         assert await client.reader.read() == b""
+
+
+@both_loops
+async def test_a_quiet_stream_is_not_looked_at_until_it_ends() -> None:
+    async with running(idle_ms=1000) as server, raw(server) as client:
+        client.writer.write(client.peer.headers(1, CHAT))
+        await until(lambda: bool(server.channels and only(server).connection.streams))
+        channel = only(server)
+        now = asyncio.get_running_loop().time()
+        server.expire(now + 1)
+        assert channel.is_quiet
+        looked_at = channel.active_at
+        server.expire(now + 3600)
+        assert channel.active_at == looked_at
+        client.writer.write(frames.rst_stream(1, frames.ErrorCode.CANCEL))
+        await until(lambda: not channel.is_quiet)
+        # Idle only since then.
+        server.expire(channel.active_at + 0.5)
+        assert not channel.is_closed
+        server.expire(channel.active_at + 1.5)
+        await client.until(FrameType.GOAWAY)
 
 
 @both_loops

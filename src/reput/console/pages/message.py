@@ -1,0 +1,237 @@
+"""A message: head, properties, body, where it lies, and which groups have consumed it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reput.client.core import requests
+from reput.client.message import ReceivedMessage
+from reput.console import bodies, search
+from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
+from reput.console.pages.messages import place_of, source_of
+from reput.console.scan import MessageSource
+from reput.console.search import Missing, Question, Span, Way, Window
+from reput.console.sources.live_messages import ANSWER_MS
+from reput.errors import BrokerError, CorruptRecord, InvalidOption, ReputError
+from reput.format import body as codec, headers, message_id as ids, sys_flag as flags
+from reput.format.bodies import GroupList, decode
+from reput.format.codes import RequestCode, ResponseCode
+from reput.store.reader import StoreReader
+
+GROUPS_MAX = 200
+"""Groups of a topic that are asked for their offsets."""
+_GROUPS_AT_ONCE = 16
+_TRANSACTIONS = {
+    flags.TRANSACTION_NONE: "none",
+    flags.TRANSACTION_PREPARED: "prepared",
+    flags.TRANSACTION_COMMIT: "commit",
+    flags.TRANSACTION_ROLLBACK: "rollback",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """How far a group is with regard to a message."""
+
+    group: str
+    consumer_offset: int | Unknown | None
+    """Next queue offset that the group reads; None: it has none."""
+    state: str
+    """``consumed``, ``waits``, ``never read the queue``, or ``unknown``."""
+
+
+async def page(view: View) -> Page:
+    """Return the page of a message. A message that is not there has a page with the reasons."""
+    messages, missing = await _find(view)
+    message = messages[0] if messages else None
+    data: dict[str, Any] = {
+        "id": view.names["id"],
+        "place": place_of(view),
+        "message": None,
+        "missing": missing,
+        "copies": [search.row(copy) for copy in messages[1:]],
+    }
+    if message is not None:
+        stored = message.stored
+        data["message"] = head(message)
+        data["properties"] = dict(stored.properties)
+        data["body"] = bodies.view(stored)
+        data["groups"] = await _groups(view, message)
+    return Page("message.html.j2", "Message", data, 200 if message else 404)
+
+
+async def stream(view: View) -> PageStream | None:
+    """Return the body as a file, if the URL has ``download=1``."""
+    if not view.query.text("download"):
+        return None
+    messages, _ = await _find(view)
+    if not messages:
+        raise RequestFailed(404, f"there is no message {view.names['id'][:80]}")
+    try:
+        body = search.plain_body(messages[0])
+    except CorruptRecord:
+        body = bytes(messages[0].stored.body)
+    name = f"{messages[0].offset_message_id}.bin"
+    return PageStream("application/octet-stream", _chunks(body), name)
+
+
+async def _chunks(body: bytes) -> AsyncGenerator[bytes | Fragment, None]:
+    yield body
+
+
+def head(message: ReceivedMessage) -> Mapping[str, object]:
+    """Return the fields of a message, without properties and body."""
+    stored = message.stored
+    return {
+        "topic": stored.topic,
+        "broker": message.broker_name,
+        "queue_id": stored.queue_id,
+        "queue_offset": stored.queue_offset,
+        "physical_offset": stored.physical_offset,
+        "record_bytes": stored.store_size,
+        "id": ids.message_id(stored),
+        "offset_id": ids.offset_id(stored),
+        "tags": stored.tags,
+        "keys": stored.keys,
+        "born_ms": stored.born_timestamp,
+        "born_host": str(stored.born_host),
+        "store_ms": stored.store_timestamp,
+        "store_host": str(stored.store_host),
+        "reconsume_times": stored.reconsume_times,
+        "transaction": _TRANSACTIONS[flags.transaction_type(stored.sys_flag)],
+        "compression": codec.compression_name(stored.sys_flag),
+        "flag": stored.flag,
+        "sys_flag": stored.sys_flag,
+        "body_crc": stored.body_crc,
+        "version": stored.version,
+    }
+
+
+async def _find(view: View) -> tuple[list[ReceivedMessage], list[Missing]]:
+    """Return the messages with the id, or the message at the place that the URL names."""
+    source = source_of(view)
+    query = view.query
+    topic = query.text("topic")
+    question = Question(topic=topic, id=view.names["id"].strip())
+    try:
+        plan = search.plan(question)
+    except InvalidOption as error:
+        raise RequestFailed(400, str(error)) from error
+    messages: list[ReceivedMessage] = []
+    missing: list[Missing] = []
+    with view.parts.search_slots.take(view.user.name):
+        if topic and query.text("offset"):
+            queue_offset = query.number("offset", 0)
+            span = Span(
+                query.text("broker"), query.number("queue", 0), queue_offset, queue_offset + 1
+            )
+            part = await source.read(span, Question(topic=topic))
+            messages, missing = list(part.messages), list(part.missing)
+            wanted = question.id in {id_ for copy in messages for id_ in _ids(copy)}
+            messages = messages if wanted else []
+        if not messages:
+            messages, missing = await _by_id(source, question, plan.ways)
+            missing += plan.not_tried if not messages else ()
+    return [message for message in messages if _is_seen(view, message)], missing
+
+
+async def _by_id(
+    source: MessageSource, question: Question, ways: Sequence[Way]
+) -> tuple[list[ReceivedMessage], list[Missing]]:
+    messages: dict[tuple[str, int], ReceivedMessage] = {}
+    missing: list[Missing] = []
+    everything = Window(0, search.MAX_TIME_MS)
+    for way in ways:
+        if way is Way.OFFSET_ID:
+            lookup = await source.at_offset_id(question.id)
+        else:
+            lookup = await source.query(question.topic, question.id, everything, is_unique=True)
+        missing += lookup.missing
+        for message in lookup.messages:
+            if question.id in _ids(message):
+                messages[message.broker_name, message.physical_offset] = message
+    return list(messages.values()), missing
+
+
+def _ids(message: ReceivedMessage) -> set[str]:
+    try:
+        return {message.offset_message_id, message.message_id}
+    except CorruptRecord:
+        return set()
+
+
+def _is_seen(view: View, message: ReceivedMessage) -> bool:
+    return view.user.sees_topic(message.stored.topic)
+
+
+# --- who has consumed it ------------------------------------------------------------------------
+
+
+async def _groups(view: View, message: ReceivedMessage) -> list[Consumption] | Unknown:
+    if "store" in view.names:
+        try:
+            return await view.parts.folders.read(
+                view.names["store"], lambda reader: _groups_of_store(reader, message)
+            )
+        except ReputError as error:
+            return Unknown(str(error))
+    try:
+        async with asyncio.timeout(ANSWER_MS / 1000):
+            states = await _groups_of_broker(view, message)
+    except TimeoutError:
+        return Unknown(f"{message.broker_name} did not answer in {ANSWER_MS / 1000:g} s")
+    except ReputError as error:
+        return Unknown(str(error))
+    return [state for state in states if view.user.sees_group(state.group)]
+
+
+def _groups_of_store(reader: StoreReader, message: ReceivedMessage) -> list[Consumption]:
+    stored = message.stored
+    return [
+        _state(offset.group, offset.consumer_offset, stored.queue_offset)
+        for offset in sorted(reader.consumer_offsets(), key=lambda offset: offset.group)
+        if (offset.topic, offset.queue_id) == (stored.topic, stored.queue_id)
+    ]
+
+
+async def _groups_of_broker(view: View, message: ReceivedMessage) -> list[Consumption]:
+    calls = view.parts.cluster.live.admin.calls
+    stored = message.stored
+    address = (await calls.route(stored.topic)).any_address(message.broker_name)
+    request = requests.make(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader(topic=stored.topic)
+    )
+    groups = sorted(decode(GroupList, (await calls.ask(address, request)).body).group_list)
+    gate = asyncio.Semaphore(_GROUPS_AT_ONCE)
+
+    async def state(group: str) -> Consumption:
+        header = headers.QueryConsumerOffsetHeader(
+            consumer_group=group, topic=stored.topic, queue_id=stored.queue_id
+        )
+        request = requests.make(RequestCode.QUERY_CONSUMER_OFFSET, header)
+        async with gate:
+            try:
+                reply = await calls.ask(address, request)
+            except BrokerError as error:
+                if error.response_code == ResponseCode.QUERY_NOT_FOUND:
+                    return _state(group, None, stored.queue_offset)
+                return Consumption(group, Unknown(str(error)), "unknown")
+            except ReputError as error:
+                return Consumption(group, Unknown(str(error)), "unknown")
+        offset = headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
+        return _state(group, offset, stored.queue_offset)
+
+    states = list(await asyncio.gather(*map(state, groups[:GROUPS_MAX])))
+    if len(groups) > GROUPS_MAX:
+        why = f"only the first {GROUPS_MAX} groups are asked"
+        rest = f"{len(groups) - GROUPS_MAX} more groups"
+        states.append(Consumption(rest, Unknown(why), "unknown"))
+    return states
+
+
+def _state(group: str, consumer_offset: int | None, queue_offset: int) -> Consumption:
+    if consumer_offset is None:
+        return Consumption(group, None, "never read the queue")
+    state = "consumed" if consumer_offset > queue_offset else "waits"
+    return Consumption(group, consumer_offset, state)

@@ -1,0 +1,116 @@
+"""The stores of the configuration, and one of them: its files, queues, index, tables, verdicts."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from reput.console.changes import Preview, Receipt
+from reput.console.page import Page, Unknown, View
+from reput.console.pages.messages import store_of
+from reput.console.settings import StorePlace
+from reput.errors import CorruptRecord, ReputError
+from reput.html.texts import size_text
+from reput.store import documents
+from reput.store.reader import StoreReader
+
+WAIT_S = 2.0
+"""Time that a page waits for a folder; then it says that the folder is still being read."""
+
+
+async def list_page(view: View) -> Page:
+    """Return the page of all stores."""
+    places = sorted(view.parts.folders.places.values(), key=lambda place: place.name)
+    infos = await asyncio.gather(*(_facts(view, place, documents.info) for place in places))
+    stores = [
+        {"name": place.name, "path": place.path, "info": info, "is_being_verified": is_verified}
+        for place, info in zip(places, infos, strict=True)
+        for is_verified in [view.parts.verifications.running == place.name]
+    ]
+    return Page("stores.html.j2", "Stores", {"stores": stores})
+
+
+async def page(view: View) -> Page:
+    """Return the page of a store."""
+    place = store_of(view)
+    facts = await _facts(view, place, _all)
+    data = {
+        "name": place.name,
+        "path": place.path,
+        "facts": facts,
+        "verification": view.parts.verifications.of(place.name),
+        "running": view.parts.verifications.running,
+    }
+    return Page("store.html.j2", f"Store {place.name}", data)
+
+
+async def _facts(view: View, place: StorePlace, read: Any) -> Mapping[str, Any] | Unknown:
+    """Return what a function reads of a store, or why it is not known."""
+    task = view.parts.folders.facts(place.name, read)
+    await asyncio.wait([task], timeout=WAIT_S)
+    if not task.done():
+        return Unknown("the folder is still being read; reload the page")
+    try:
+        facts: Mapping[str, Any] = task.result()
+    except ReputError as error:
+        return Unknown(str(error))
+    return facts
+
+
+def _all(reader: StoreReader) -> Mapping[str, Any]:
+    """Return everything that the page of a store shows."""
+    info = documents.info(reader)
+    log = info["log"]
+    holes = [*log["missing"], *(log[name] for name in ("torn", "stale") if log[name])]
+    return {
+        **info,
+        "files": documents.log_files(reader),
+        "holes": holes,
+        "topics": _or_unknown(lambda: documents.topics(reader)),
+        "queues": documents.queues(reader),
+        "index_files": documents.index_files(reader),
+        "groups": _or_unknown(lambda: documents.groups(reader)),
+        "delays": _or_unknown(
+            lambda: [
+                {
+                    "level": level,
+                    "queue_offset": offset,
+                    "end": end,
+                    "waiting": max(0, end - offset),
+                }
+                for level, offset, end in reader.delay_progress()
+            ]
+        ),
+    }
+
+
+def _or_unknown(read: Any) -> Any:
+    try:
+        return read()
+    except CorruptRecord as error:
+        return Unknown(str(error))
+
+
+# --- verification -------------------------------------------------------------------------------
+
+
+async def preview_verification(view: View) -> Preview:
+    """Return what a verification would read."""
+    place = store_of(view)
+    facts = await _facts(view, place, documents.info)
+    size = "unknown" if isinstance(facts, Unknown) else size_text(facts["log"]["bytes"])
+    return Preview(
+        title=f"Verify store {place.name}",
+        button="Verify",
+        columns=("Store", "Folder", "Log to read"),
+        rows=[(place.name, place.path, size)],
+        state={},
+        warnings=["It reads every byte of the log, and changes nothing."],
+    )
+
+
+async def start_verification(view: View, preview: Preview) -> Receipt:
+    """Start a verification."""
+    place = store_of(view)
+    view.parts.verifications.start(place)
+    text = f"Store {place.name} is being verified; its page shows the progress."
+    return Receipt("done", text, link=("s", place.name))
