@@ -13,7 +13,7 @@ from reput.clock import SystemClock
 from reput.console import exposition
 from reput.console.app import Console
 from reput.console.audit import AuditLog
-from reput.console.cluster import Cluster
+from reput.console.cluster import WatchedCluster
 from reput.console.parts import ConsoleParts
 from reput.console.sources import live
 from reput.format import bodies, command
@@ -28,7 +28,7 @@ HOSTILE = "<script>alert('x')</script>\"&\u202e"
 class Site:
     """A console of a scripted cluster of two brokers."""
 
-    def __init__(self, script: ScriptedCluster, cluster: Cluster, console: Console) -> None:
+    def __init__(self, script: ScriptedCluster, cluster: WatchedCluster, console: Console) -> None:
         self.script = script
         self.cluster = cluster
         self.console = console
@@ -103,7 +103,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
             answer(broker, broker.name)
         async with Admin(script.namesrv) as admin:
             clock = SystemClock()
-            cluster = Cluster.of(admin, clock)
+            cluster = WatchedCluster.of(admin, clock)
             parts = ConsoleParts(clock, script.namesrv, cluster, AuditLog(tmp_path / "audit.jsonl"))
             yield Site(script, cluster, Console(parts))
 
