@@ -12,7 +12,7 @@ import sys
 from reput.cli.server_texts import CannotServe
 
 HOST = "127.0.0.1"
-START_S = 30.0
+START_S = 60.0
 _PREFIX = b"console: "
 _CODE = "from reput.cli.console_process import main; main()"
 

@@ -1,5 +1,12 @@
 """``reput console``: its options, its users, and the console of ``reput up``."""
 
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -56,3 +63,28 @@ def test_a_short_password_is_refused(
 
 def test_the_roles_of_the_option_are_those_of_the_console() -> None:
     assert [role.value for role in Role] == list(ROLES)
+
+
+@pytest.mark.slow
+def test_up_starts_a_console_that_ends_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn", reason="the console's server is not installed")
+    ports = ["--port", "0", "--broker-port", "0", "--grpc-port", "0", "--console", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reput", "up", "--store", tmp_path / "data", "--json", *ports],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ,
+    )
+    assert process.stdout is not None
+    try:
+        addresses = json.loads(process.stdout.readline())
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", addresses["console"])
+        with urllib.request.urlopen(f"{addresses['console']}?format=json") as page:
+            assert json.load(page)["namesrv"] == addresses["nameServer"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(addresses["console"])
