@@ -1,6 +1,7 @@
 """Run workloads and print one JSON document: ``python -m benchmarks [name ...] [--quick]``.
 
-Each workload is a module of this package with ``NAME``, ``QUESTION`` and ``run(folder, quick)``.
+Each workload is a module of this package with ``NAME``, ``QUESTION`` and ``run(folder, quick)``;
+``run`` of some has a parameter ``count``, the number of messages.
 """
 
 import argparse
@@ -19,7 +20,14 @@ WORKLOADS = (
     "store_rebuild",
     "sql_filter",
     "arrow_scan",
-    *("spark_scan", "spark_accelerator", "spark_stream", "spark_import", "spark_sink"),
+    *(
+        "spark_scan",
+        "spark_accelerator",
+        "spark_stream",
+        "spark_live",
+        "spark_import",
+        "spark_sink",
+    ),
     *("spark_archive", "spark_memory"),
     *("spark_dispatch", "spark_jobs", "store_info", "start"),
     *(
@@ -65,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(WORKLOADS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="a tenth of the data")
+    parser.add_argument("--messages", type=int, help="number of messages, for spark_scan")
     parser.add_argument("--folder", type=Path, help="keep the stores in this folder")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(WORKLOADS)
@@ -77,7 +86,8 @@ def main() -> None:
         for name in arguments.names or WORKLOADS:
             workload = importlib.import_module(f"benchmarks.{name}")
             print(f"{name}: {workload.QUESTION}", file=sys.stderr, flush=True)
-            results[name] = workload.run(folder, arguments.quick)
+            named = {"count": arguments.messages} if arguments.messages else {}
+            results[name] = workload.run(folder, arguments.quick, **named)
     print(json.dumps(results, indent=2))
 
 

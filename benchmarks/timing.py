@@ -35,19 +35,30 @@ def _cpu_in(state: str) -> float:
     return sum(map(int, fields[11:15])) / _TICKS  # user and system, own and of reaped children
 
 
-def cpu_of_tree() -> float:
-    """Return the CPU seconds of this process and of all processes that it started."""
+def cpu_of_tree(root: int | None = None) -> float:
+    """Return the CPU seconds of a process, by default this one, and of all that it started."""
+    states = _tree(root or os.getpid()).values()
+    # User and system, own and of reaped children.
+    return sum(int(value) for fields in states for value in fields[11:15]) / _TICKS
+
+
+def descendants(root: int) -> list[int]:
+    """Return the processes that a process started, and theirs."""
+    return [process for process in _tree(root) if process != root]
+
+
+def _tree(root: int) -> dict[int, list[str]]:
+    """Return the fields of ``stat`` after the name, of a process and its descendants."""
     fields = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             name, _, rest = path.read_text().rpartition(")")
             fields[int(name.split()[0])] = rest.split()
-    members, total = {os.getpid()}, 0
+    members: dict[int, list[str]] = {}
     for process, values in sorted(fields.items(), key=lambda item: int(item[1][19])):  # by start
-        if process in members or int(values[1]) in members:
-            members.add(process)
-            total += sum(map(int, values[11:15]))  # user and system, own and of reaped children
-    return total / _TICKS
+        if process == root or int(values[1]) in members:
+            members[process] = values
+    return members
 
 
 def peak_mb_of(name: str) -> float:
