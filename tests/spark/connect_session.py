@@ -1,4 +1,4 @@
-"""Reads, writes, streams, table functions and jobs through Spark Connect; the client has no Java.
+"""Read, write, stream, call table functions and run jobs by Spark Connect, without a JVM here.
 
 python connect_session.py FOLDER STORE COPY ADDRESS
 
