@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,8 @@ class Load:
         self._is_sending = True
         self._refused: set[bytes] = set()
         self._decisions: dict[bytes, TransactionState] = {}
+        self._reports: Counter[bytes] = Counter()
+        """Number of times that a decision was reported to a broker."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -245,7 +248,10 @@ class Load:
                     ledger.acknowledged(message.body, CLOCK.now_ms())
                 else:
                     ledger.rolled_back(message.body)
-                return TransactionState.UNKNOWN if is_late else state
+                if is_late:
+                    return TransactionState.UNKNOWN
+                self._report(message.body)
+                return state
 
             ledger.sending(body, CLOCK.now_ms())
             try:
@@ -259,7 +265,14 @@ class Load:
                 ledger.rolled_back(body)  # a check finds no local transaction
 
     def _decided(self, message: ReceivedMessage) -> TransactionState:
+        self._report(message.body)
         return self._decisions.get(message.body, TransactionState.ROLLBACK)
+
+    def _report(self, body: bytes) -> None:
+        """Count a report; a message that is committed by two of them is delivered twice."""
+        self._reports[body] += 1
+        if self._reports[body] > 1:
+            self.transactional.uncertain(body)
 
     # --- receiving -------------------------------------------------------------------------------
 
