@@ -60,8 +60,8 @@ def assert_same_numbers(console: ConsoleProcess) -> None:
 
 def assert_pages(console: ConsoleProcess, version: str) -> None:
     """Check that every page is there as HTML, and shows what the broker has."""
-    (found,) = until(lambda: console.json(f"messages?topic={TOPIC}&key=key-7")["answer"]["rows"])
-    id_ = found["offset_id"]
+    (message,) = until(lambda: console.json(f"messages?topic={TOPIC}&key=key-7")["answer"]["rows"])
+    id_ = message["offset_id"]
     texts = {
         "": "broker-a",
         "topics": TOPIC,
