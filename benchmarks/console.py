@@ -125,7 +125,7 @@ async def fill(broker: Target, topics: int, groups: int, searched: int) -> None:
 
 
 async def _collect(broker: Target, seconds: float) -> dict[str, object]:
-    """Return what a collector that nobody looks at asks of a broker, after its first round."""
+    """Return the requests of a collector without open pages to a broker, after its first round."""
     async with Admin(broker.namesrv) as admin:
         cluster = WatchedCluster.of(admin, SystemClock())
         await cluster.collector.round()
