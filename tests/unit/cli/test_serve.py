@@ -478,7 +478,7 @@ def test_nothing_heavy_is_imported_before_it_serves(tmp_path: Path) -> None:
 import sys
 from reput.cli import serving
 
-def banner(server, front, address):
+def banner(server, front, address, console_url):
     print(*sorted(name for name in {NOT_BEFORE_SERVING!r} if name in sys.modules))
     return "ready"
 
