@@ -582,7 +582,7 @@ class JavaSdk(Sdk):
 
 
 class RustSdk(Sdk):
-    """rocketmq of crates.io; for want of a push consumer, ``push`` receives in a loop."""
+    """The crate rocketmq; for want of a push consumer, ``push`` receives in a loop."""
 
     name = "rust"
     page = ("rust", "main.rs")
