@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from reput import __version__
-from reput.console import spark, texts
+from reput.console import sparkline, texts
 from reput.console.access import Right, User
 from reput.console.page import Fragment, Page, PageStream
 from reput.console.unknown import Unknown
@@ -76,9 +76,12 @@ class Renderer:
             themes=THEMES,
             version=__version__,
         )
-        templates.filters.update(lines=_lines)
         templates.filters.update(
-            age=texts.age_text, rate=texts.rate_text, span=duration_text, spark=spark.paths
+            age=texts.age_text,
+            lines=_lines,
+            rate=texts.rate_text,
+            span=duration_text,
+            sparkline=sparkline.paths,
         )
         templates.tests["unknown"] = lambda value: isinstance(value, Unknown)
         self._templates = templates

@@ -7,7 +7,7 @@ WIDTH, HEIGHT = 120, 22
 
 
 @dataclass(frozen=True, slots=True)
-class Spark:
+class Sparkline:
     """A line, which breaks where nothing was known, and the area below it."""
 
     line: str
@@ -16,7 +16,7 @@ class Spark:
     last: float
 
 
-def paths(values: Sequence[float | None]) -> Spark | None:
+def paths(values: Sequence[float | None]) -> Sparkline | None:
     """Return the paths in a box of ``WIDTH`` by ``HEIGHT``; None without values."""
     known = [value for value in values if value is not None]
     if not known:
@@ -35,4 +35,4 @@ def paths(values: Sequence[float | None]) -> Spark | None:
             line.append(f"M{points}")
             area.append(f"M{run[0][0]:.1f} {HEIGHT}L{points}L{run[-1][0]:.1f} {HEIGHT}Z")
             run.clear()
-    return Spark("".join(line), "".join(area), largest, known[-1])
+    return Sparkline("".join(line), "".join(area), largest, known[-1])
