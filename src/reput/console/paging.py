@@ -1,9 +1,9 @@
 """Pages of a long list, and its order, by parameters in the URL."""
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from reput.console.page import Query
 from reput.console.unknown import Unknown
@@ -48,6 +48,52 @@ def cut(rows: Sequence[_T], query: Query) -> tuple[Sequence[_T], Paging]:
     number = min(query.number("page", 1, smallest=1), last_page)
     paging = Paging(number, size, len(rows))
     return rows[(number - 1) * size : number * size], paging
+
+
+class Named(Protocol):
+    """A row with a name and a kind."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def kind(self) -> str:
+        """Its kind, one of those that may be asked for."""
+
+
+_N = TypeVar("_N", bound=Named)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[_N]):
+    """Rows by kind and by part of the name: ``kind=retry&q=orders``."""
+
+    kind: str
+    text: str
+    rows: Sequence[_N]
+    counts: Mapping[str, int]
+    """Kind to the number of rows, of any name."""
+
+
+def chosen(rows: Iterable[_N], query: Query, kinds: Sequence[str]) -> Choice[_N]:
+    """Return the rows that a query asks for.
+
+    Args:
+        rows: The rows that the user sees.
+        query: The query.
+        kinds: The kinds; the first is the default, the last is all of them.
+    """
+    every = kinds[-1]
+    kind, text = query.choice("kind", kinds, kinds[0]), query.text("q")
+    counts = dict.fromkeys(kinds, 0)
+    letters, matching = text.lower(), []
+    for row in rows:
+        counts[row.kind] += 1
+        counts[every] += 1
+        if kind in (every, row.kind) and letters in row.name.lower():
+            matching.append(row)
+    return Choice(kind, text, matching, counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from reput.console import history
 from reput.console.page import Page, View
-from reput.console.paging import cut, ordered
+from reput.console.paging import chosen, cut, ordered
 
 KINDS = ("user", "retry", "dead letter", "system", "light", "all")
 FIELDS = ("name", "queues", "messages", "rate", "last_ms", "groups", "lag")
@@ -11,20 +11,14 @@ FIELDS = ("name", "queues", "messages", "rate", "last_ms", "groups", "lag")
 async def page(view: View) -> Page:
     """Return the list of topics."""
     cluster, query = view.parts.cluster, view.query
-    kind, text = query.choice("kind", KINDS, "user"), query.text("q")
-    seen = [row for name, row in cluster.rows.topics().items() if view.user.sees_topic(name)]
-    counts = dict.fromkeys(KINDS, 0)
-    for row in seen:
-        counts[row.kind] += 1
-        counts["all"] += 1
-    letters = text.lower()
-    chosen = (row for row in seen if kind in ("all", row.kind) and (letters in row.name.lower()))
-    rows, order = ordered(chosen, query, FIELDS, "name")
+    seen = (row for name, row in cluster.rows.topics().items() if view.user.sees_topic(name))
+    choice = chosen(seen, query, KINDS)
+    rows, order = ordered(choice.rows, query, FIELDS, "name")
     shown, paging = cut(rows, query)
     cluster.look_at(topics=[row.name for row in shown])
     data = {
-        "filter": {"kind": kind, "q": text, "sort": order.parameter},
-        "counts": counts,
+        "filter": {"kind": choice.kind, "q": choice.text, "sort": order.parameter},
+        "counts": choice.counts,
         "known": bool(cluster.snapshot.listed_ms),
         "problem": cluster.snapshot.name_server_problem or None,
         "clusters": sorted({facts.place.cluster for facts in cluster.snapshot.masters()}),
