@@ -183,14 +183,13 @@ class Collector:
 
     def _order(self, facts: BrokerFacts) -> list[str]:
         """Return the topics of a sweep, without system topics: topics of groups first."""
-        read = {topic for topic, _ in facts.consumed}
         topics = [
             topic
             for topic in facts.topics
             if names.kind_of(topic) not in ("system", "light")
             and not topic.endswith(names.REPLY_TOPIC_SUFFIX)
         ]
-        return sorted(topics, key=lambda topic: topic not in read)
+        return sorted(topics, key=lambda topic: topic not in facts.readers)
 
     async def _ask_ends(self, facts: BrokerFacts, topic: str) -> None:
         now_ms, address = self._clock.now_ms(), facts.place.address
@@ -280,7 +279,7 @@ class Collector:
         ]
         known = [end for end in ends if end is not None]
         if len(known) == len(ends):
-            total = sum(queue.max_offset for end in known for queue in end.queues)
+            total = sum(end.stored_count for end in known)
             self._history.put(("end", topic), max(end.time_ms for end in known), total)
 
 

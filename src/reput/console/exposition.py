@@ -198,18 +198,15 @@ def _add_topics(
 ) -> None:
     place = facts.place
     for topic, ends in facts.ends.items():
-        end = float(sum(queue.max_offset for queue in ends.queues))
+        end = float(ends.stored_count)
         where = (place.cluster, place.name)
         if names.is_dlq_topic(topic):
             group = group_name(topic.removeprefix(names.DLQ_PREFIX))
             labels = ("cluster", "broker", "group")
             families.add("rocketmq_topic_dlq_offset", labels, (*where, group), end)
-        elif names.is_retry_topic(topic):
-            series = (*where, topic_name(topic))
-            families.add("rocketmq_topic_retry_offset", _TOPIC, series, end)
         else:
-            series = (*where, topic_name(topic))
-            families.add("rocketmq_producer_offset", _TOPIC, series, end)
+            kind = "topic_retry" if names.is_retry_topic(topic) else "producer"
+            families.add(f"rocketmq_{kind}_offset", _TOPIC, (*where, topic_name(topic)), end)
 
 
 def _add_offsets(
@@ -225,8 +222,7 @@ def _add_offsets(
         families.add("rocketmq_group_consume_total_offset", _GROUP, series, total)
         ends = facts.ends.get(topic)
         if ends is not None:
-            end = float(sum(queue.max_offset for queue in ends.queues))
-            families.add("rocketmq_consumer_offset", _GROUP, series, end)
+            families.add("rocketmq_consumer_offset", _GROUP, series, float(ends.stored_count))
 
 
 def _add_lags(

@@ -155,9 +155,10 @@ class Rows:
                 holders[topic].append(facts)
             for group in facts.groups:
                 reads[group].update(())
-            for topic, group in facts.consumed:
-                readers[topic].add(group)
-                reads[group].add(topic)
+            for topic, groups in facts.readers.items():
+                readers[topic] |= groups
+                for group in groups:
+                    reads[group].add(topic)
         places = [facts.place for facts in self._snapshot.brokers.values()]
         self._own_names = {name for place in places for name in (place.name, place.cluster)}
         self._holders, self._readers, self._reads = dict(holders), dict(readers), dict(reads)
@@ -172,9 +173,10 @@ class Rows:
         last_ms: Number | None = NOT_YET
         ends_ms: Number = NOT_YET
         if len(known) == len(ends):
-            queues = [queue for end in known for queue in end.queues]
-            messages = sum(max(0, queue.max_offset - queue.min_offset) for queue in queues)
-            last_ms = max((queue.last_ms for queue in queues), default=0) or None
+            messages = sum(end.message_count for end in known)
+            last_ms = (
+                max((queue.last_ms for end in known for queue in end.queues), default=0) or None
+            )
             ends_ms = min(end.time_ms for end in known)
         readers = self._readers.get(topic, set())
         rate = self._history.rate(("end", topic))
@@ -264,7 +266,7 @@ class Rows:
             ends = facts.ends.get(topic)
             if ends is None:
                 return NOT_YET
-            total += sum(max(0, queue.max_offset - queue.min_offset) for queue in ends.queues)
+            total += ends.message_count
         return total
 
     def _delay(self, group: str, topics: Sequence[str], lag: Number) -> Number:

@@ -5,6 +5,7 @@ arrive. A broker is silent if its last failure is newer than its last answer; wh
 before stays, with its age.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -37,6 +38,11 @@ class QueueEnds:
     last_ms: int
     """Store time of the last message; 0: none."""
 
+    @property
+    def message_count(self) -> int:
+        """Messages that are kept."""
+        return max(0, self.max_offset - self.min_offset)
+
 
 @dataclass(frozen=True, slots=True)
 class Ends:
@@ -44,6 +50,16 @@ class Ends:
 
     time_ms: int
     queues: tuple[QueueEnds, ...]
+
+    @property
+    def message_count(self) -> int:
+        """Messages that are kept."""
+        return sum(queue.message_count for queue in self.queues)
+
+    @property
+    def stored_count(self) -> int:
+        """Messages that were ever stored: the sum of the queue offsets after the last ones."""
+        return sum(queue.max_offset for queue in self.queues)
 
     def queue(self, queue_id: int) -> QueueEnds | None:
         """Return the ends of a queue; None without them."""
@@ -73,6 +89,8 @@ class BrokerFacts:
     groups_ms: int = 0
     consumed: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
     """(topic, group) to queue id to consumer offset."""
+    readers: Mapping[str, set[str]] = field(default_factory=dict)
+    """Topic to the groups in ``consumed`` that read it."""
     consumed_ms: int = 0
     ends: dict[str, Ends] = field(default_factory=dict)
     """Topic to the ends of its queues here."""
@@ -214,6 +232,7 @@ class Snapshot:
                 if consumed.get(pair) != facts.consumed.get(pair)
             }
             facts.consumed, facts.consumed_ms = consumed, time_ms
+            facts.readers = _readers(consumed)
             facts.refusals.pop("offsets", None)
             self._move({topic for topic, _ in changed}, {group for _, group in changed})
 
@@ -225,8 +244,7 @@ class Snapshot:
         if before is None or ends.time_ms > before.time_ms:
             facts.ends[topic] = ends
             facts.refusals.pop("ends", None)
-            readers = {group for read, group in facts.consumed if read == topic}
-            self._move({topic}, readers)
+            self._move({topic}, facts.readers.get(topic, ()))
 
     def put_members(self, group: str, members: Members) -> None:
         """Put the number of a group's members."""
@@ -243,6 +261,14 @@ class Snapshot:
         self.moved_topics.update(topics)
         self.moved_groups.update(groups)
         self.version += 1
+
+
+def _readers(pairs: Iterable[tuple[str, str]]) -> Mapping[str, set[str]]:
+    """Return the groups of each topic."""
+    readers: dict[str, set[str]] = defaultdict(set)
+    for topic, group in pairs:
+        readers[topic].add(group)
+    return dict(readers)
 
 
 def _name(place: BrokerPlace) -> str:

@@ -84,8 +84,8 @@ async def preview_delete(view: View) -> Preview:
     rows = []
     for facts in holders:
         ends = await known.live.ends(facts.place.address, topic, view.now_ms)
-        kept = sum(max(0, queue.max_offset - queue.min_offset) for queue in ends.queues)
-        rows.append((facts.place.name, facts.place.cluster, len(ends.queues), kept))
+        place = facts.place
+        rows.append((place.name, place.cluster, len(ends.queues), ends.message_count))
     readers = known.rows.readers(topic)
     warnings = [f"{len(readers)} groups have offsets in it: {', '.join(readers[:10])}"]
     return Preview(

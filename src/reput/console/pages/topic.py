@@ -89,7 +89,7 @@ def _queues(
             queue.queue_id,
             queue.min_offset,
             queue.max_offset,
-            max(0, queue.max_offset - queue.min_offset),
+            queue.message_count,
             queue.last_ms or None,
         )
         for queue in answer.queues
