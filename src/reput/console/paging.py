@@ -59,7 +59,7 @@ class Named(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its kind, one of those that may be asked for."""
+        """Its kind, from the kinds of the page."""
 
 
 _N = TypeVar("_N", bound=Named)
