@@ -1,8 +1,7 @@
 """The console of ``reput up``: a child process, which ends with the process that has started it.
 
 The child (``console_process``) reads its stdin: the end of the pipe, which comes also if the parent
-is killed, stops it.
-Its stdout has the URL.
+is killed, stops it. Its stdout has the URL, and its log goes to the stderr of the parent.
 """
 
 import asyncio
@@ -26,13 +25,12 @@ async def start(running: contextlib.AsyncExitStack, namesrv: str, port: int) -> 
         port: Port of the console on loopback; 0: any.
 
     Raises:
-        CannotServe: It did not start; with its message.
+        CannotServe: It did not start; the reason is on stderr.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _CODE, namesrv, f"{HOST}:{port}"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C on a terminal is for the parent
     )
     running.push_async_callback(_stop, process)
@@ -43,9 +41,7 @@ async def start(running: contextlib.AsyncExitStack, namesrv: str, port: int) -> 
     except TimeoutError:
         raise CannotServe(f"the console has not started in {START_S:g} s") from None
     if not line.startswith(_PREFIX):
-        assert process.stderr is not None
-        text = (await process.stderr.read()).decode(errors="backslashreplace").strip()
-        raise CannotServe(f"the console did not start: {text.removeprefix('reput: ')}")
+        raise CannotServe("the console did not start; its message is above")
     return line.removeprefix(_PREFIX).decode().strip()
 
 

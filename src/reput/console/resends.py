@@ -75,7 +75,7 @@ class Resends:
         return self._newest.get(place)
 
     def add(self, receipt: ResendReceipt) -> None:
-        """Add a receipt, durably. Raises ``ReceiptNotKept``."""
+        """Add a receipt, also to the file. Raises ``ReceiptNotKept``."""
         self._remember(receipt)
         if self.path is None:
             return
