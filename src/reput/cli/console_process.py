@@ -18,5 +18,7 @@ def main() -> None:
 
 
 def _end_with_stdin() -> None:
-    sys.stdin.buffer.read()
+    # Unbuffered: the lock of a buffer that waits aborts the interpreter at its end.
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
