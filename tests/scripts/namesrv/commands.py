@@ -256,8 +256,7 @@ class Commands:
         return self._server
 
     def _connect(self) -> Channel:
-        server = self._running._remoting
-        return Channel(server, server._buffer, shared=self._running.serving)
+        return self._running._remoting._new_channel()
 
     def _received(self) -> list[str]:
         lines, self._clients.printed[:] = [with_times(line) for line in self._clients.printed], []
