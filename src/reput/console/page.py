@@ -74,6 +74,8 @@ class View:
     now_ms: int
     form: Mapping[str, str] = field(default_factory=dict)
     """Fields of the form of a change."""
+    is_json: bool = False
+    """Whether the answer is JSON, of which a browser continues nothing."""
 
 
 @dataclass(frozen=True, slots=True)
