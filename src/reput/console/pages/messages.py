@@ -2,7 +2,7 @@
 
 The page runs a search for a second, which most need less than. With a script it then follows the
 rest as a stream of events; without, a link continues. JSON has the whole search: a program that
-asks for it follows nothing, and has given limits of its own.
+asks for it follows nothing, and may give other limits.
 """
 
 import contextlib
