@@ -207,8 +207,7 @@ class Rows:
         is_about = any(is_about for _, is_about, _ in lags)
         times = [time_ms for _, _, time_ms in lags if isinstance(time_ms, int)]
         rate = self._history.rate(("consumed", group))
-        samples = self._history.samples(("lag", group))
-        trend, slope = _trend(samples)
+        trend, slope = _trend(self._history.newest_first(("lag", group)))
         members = self._snapshot.members.get(group)
         is_shrinking = trend == "shrinking" and isinstance(lag, int)
         return GroupRow(
@@ -276,11 +275,11 @@ class Rows:
         worst = 0
         for topic in topics:
             topic_lag = self._lag(topic, group)[0]
-            samples = self._history.samples(("end", topic))
-            if not isinstance(topic_lag, int) or not topic_lag or not samples:
+            newest = next(self._history.newest_first(("end", topic)), None)
+            if not isinstance(topic_lag, int) or not topic_lag or newest is None:
                 continue
-            newest_ms, end = samples[-1]
-            stored_ms = time_of(samples, end - topic_lag)
+            newest_ms, end = newest
+            stored_ms = time_of(self._history.newest_first(("end", topic)), end - topic_lag)
             if stored_ms is None:
                 return Unknown("the first message is older than the history of this console")
             worst = max(worst, newest_ms - stored_ms)
@@ -307,16 +306,20 @@ def _largest(values: Iterable[Number]) -> Number | None:
     return largest
 
 
-def _trend(samples: Sequence[tuple[int, float]]) -> tuple[str | Unknown, float]:
+def _trend(newest_first: Iterable[tuple[int, float]]) -> tuple[str | Unknown, float]:
     """Return the trend of a lag, and the messages a ms by which it shrinks."""
-    newest = [(time_ms, lag) for time_ms, lag in samples if time_ms >= samples[-1][0] - TREND_MS]
-    if len(newest) < 4:
+    samples: list[tuple[int, float]] = []
+    for sample in newest_first:
+        if samples and sample[0] < samples[0][0] - TREND_MS:
+            break
+        samples.append(sample)
+    if len(samples) < 4:
         return Unknown("less than two minutes of history"), 0.0
-    third = max(1, len(newest) // 3)
-    first = sum(lag for _, lag in newest[:third]) / third
-    last = sum(lag for _, lag in newest[-third:]) / third
+    third = max(1, len(samples) // 3)
+    last = sum(lag for _, lag in samples[:third]) / third
+    first = sum(lag for _, lag in samples[-third:]) / third
     change = last - first
     if abs(change) <= max(TREND_MESSAGES, TREND_SHARE * max(first, last)):
         return "steady", 0.0
-    slope = -change / (newest[-1][0] - newest[0][0])
+    slope = -change / (samples[0][0] - samples[-1][0])
     return ("growing", slope) if change > 0 else ("shrinking", slope)
