@@ -27,13 +27,15 @@ class Ring:
         count: Number of slots.
     """
 
-    __slots__ = ("_count", "_slot", "_step_ms", "_times", "_values")
+    __slots__ = ("_count", "_oldest", "_slot", "_step_ms", "_times", "_values")
 
     def __init__(self, step_ms: int, count: int) -> None:
         self._step_ms = step_ms
         self._count = count
         self._slot = -1
         """Number of the newest slot, since 1970."""
+        self._oldest = 0
+        """Number of the oldest slot that ever had a value."""
         self._values = array("d", [_GAP]) * count
         self._times = array("q", [0]) * count
 
@@ -41,7 +43,8 @@ class Ring:
         """Set the value of a slot; one older than the ring is left out."""
         slot = time_ms // self._step_ms
         if self._slot < 0:
-            self._slot = slot
+            self._slot = self._oldest = slot
+        self._oldest = min(self._oldest, slot)
         for passed in range(self._slot + 1, min(slot, self._slot + self._count) + 1):
             self._values[passed % self._count] = _GAP
         self._slot = max(slot, self._slot)
@@ -61,7 +64,7 @@ class Ring:
 
     def newest_first(self) -> Iterator[tuple[int, float]]:
         """Yield (time in ms, value) of the slots that have a value."""
-        for slot in range(self._slot, max(-1, self._slot - self._count), -1):
+        for slot in range(self._slot, max(self._oldest - 1, self._slot - self._count), -1):
             place = slot % self._count
             value = self._values[place]
             if not math.isnan(value):
