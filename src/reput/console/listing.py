@@ -1,7 +1,7 @@
 """A long list that stays sorted while its rows move: a page costs its own rows, not all of them.
 
 An order by a field is kept once a page has asked for it. A row that moves is noted, and put into
-its new place when the order is next asked for; the order is sorted anew if many rows have moved.
+its new place when the order is next asked for; the order is sorted again if many rows have moved.
 """
 
 import bisect
@@ -20,7 +20,7 @@ ORDERS_MAX = 12
 SIGHTS_MAX = 16
 """Users with different patterns for whom the visible names are kept."""
 _MOVED_SHARE = 8
-"""An order is sorted anew when more than one row in this many has moved."""
+"""An order is sorted again when more than one row in this many has moved."""
 
 
 class Named(Protocol):

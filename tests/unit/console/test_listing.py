@@ -1,4 +1,4 @@
-"""Lists that stay sorted while rows move, compared with lists that are filtered and sorted anew."""
+"""Lists that stay sorted while rows move, compared with lists that are sorted each time."""
 
 import fnmatch
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ steps = st.lists(
 
 
 @given(st.lists(rows, max_size=30), steps)
-def test_an_order_stays_that_of_a_list_that_is_sorted_anew(
+def test_an_order_stays_that_of_a_list_that_is_sorted_each_time(
     first: list[ListedRow], steps: list[tuple[str, Any]]
 ) -> None:
     listing, expected = Listing[ListedRow](KINDS, FIELDS, "-lag"), dict[str, ListedRow]()
