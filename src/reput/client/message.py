@@ -272,8 +272,7 @@ class ReceivedMessage:
         """Queue offset of the message."""
         if self._stored is None:
             assert self._record is not None
-            queue_offset: int = _QUEUE_OFFSET.unpack_from(self._record, _POSITION_QUEUE_OFFSET)[0]
-            return queue_offset
+            return queue_offset_at(self._record, 0)
         return self._stored.queue_offset
 
     @property
@@ -428,7 +427,6 @@ class ReceivedMessage:
         return f"<ReceivedMessage {self.message_id} {where}, {len(self.stored.body)} bytes>"
 
 
-_POSITION_QUEUE_OFFSET = 20
 _POSITION_BODY = (
     records.POSITION_BORN_HOST
     + records.HOST_V4_BYTES
@@ -437,6 +435,12 @@ _POSITION_BODY = (
     + records.TAIL.size
 )
 """Layout of a record with IPv4 hosts."""
+_PLAIN_HEAD = struct.Struct(
+    f">{records.POSITION_MAGIC}x ii"
+    f"{records.POSITION_SYS_FLAG - records.POSITION_BODY_CRC - 4}x i"
+    f"{_POSITION_BODY - records.POSITION_SYS_FLAG - 8}x i"
+)
+"""Magic, checksum of the body, system flag and size of the body of such a record."""
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_OFFSET = struct.Struct(">q")
 _SYS_FLAG = struct.Struct(">i")
@@ -503,6 +507,12 @@ def record_spans(data: bytes) -> Iterator[tuple[int, int]]:
         position += size
 
 
+def queue_offset_at(data: bytes | memoryview, position: int) -> int:
+    """Return the queue offset of the record at a position."""
+    queue_offset: int = _QUEUE_OFFSET.unpack_from(data, position + records.POSITION_QUEUE_OFFSET)[0]
+    return queue_offset
+
+
 def plain_body_in(
     data: bytes | memoryview, position: int, record_end: int
 ) -> tuple[int, int] | None:
@@ -515,11 +525,10 @@ def plain_body_in(
         position: Its first byte.
         record_end: The byte after it.
     """
-    _, magic, body_crc, *_, sys_flag, _ = records.HEAD.unpack_from(data, position)
+    magic, body_crc, sys_flag, body_size = _PLAIN_HEAD.unpack_from(data, position)
     if magic != records.MAGIC_V1 or sys_flag & ~flags.MULTI_TAGS:
         return None
     begin = position + _POSITION_BODY
-    *_, body_size = records.TAIL.unpack_from(data, begin - records.TAIL.size)
     end = begin + body_size
     if not begin <= end < record_end - records.PROPERTIES_LENGTH.size:
         return None

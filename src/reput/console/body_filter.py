@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reput.client.message import plain_body_in, record_spans
+from reput.client.message import plain_body_in, queue_offset_at, record_spans
 from reput.console.search import Question
-from reput.format import message as records, names
+from reput.format import names
 
 
 class PulledRange(NamedTuple):
@@ -54,27 +54,23 @@ def candidates(ranges: Iterable[PulledRange], text: bytes) -> Candidates:
     kept: list[PulledRange] = []
     left_out_bytes = 0
     is_first = True
-    last: tuple[int, PulledRange] | None = None
-    """The last record and its place in ``kept``, if it was left out."""
-    for low, high, data in ranges:
+    last: tuple[int, PulledRange, int, int] | None = None
+    """The last record, if it was left out: its place in ``kept``, its reply, begin and end."""
+    for reply in ranges:
+        low, high, data = reply
         for begin, end in record_spans(data):
             body = plain_body_in(data, begin, end)
             if body is not None:
-                (queue_offset,) = _QUEUE_OFFSET.unpack_from(data, begin + _POSITION)
-                if not low <= queue_offset < high:
+                if not low <= queue_offset_at(data, begin) < high:
                     continue
-                if not is_first and data.find(text, *body) < 0:
+                if not is_first and data.find(text, body[0], body[1]) < 0:
                     left_out_bytes += end - begin
-                    last = len(kept), PulledRange(low, high, data[begin:end])
+                    last = len(kept), reply, begin, end
                     continue
                 is_first, last = False, None
             kept.append(PulledRange(low, high, data[begin:end]))
     if last is not None:
-        place, record = last
-        kept.insert(place, record)
-        left_out_bytes -= len(record.records)
+        place, (low, high, data), begin, end = last
+        kept.insert(place, PulledRange(low, high, data[begin:end]))
+        left_out_bytes -= end - begin
     return Candidates(kept, left_out_bytes)
-
-
-_QUEUE_OFFSET = records.PHYSICAL_OFFSET  # a long as well
-_POSITION = records.POSITION_QUEUE_OFFSET
