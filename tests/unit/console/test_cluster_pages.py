@@ -5,11 +5,12 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from asgi import Answer, call
-from reput.client import Message
+from reput.client import Message, PushConsumer
 from reput.client.admin import Admin
 from reput.client.producer import Producer
 from reput.clock import SystemClock
@@ -251,6 +252,27 @@ async def test_a_message_is_sent_and_its_body_is_not_in_the_audit_log(site: Site
     assert (entry["action"], entry["outcome"]) == ("message.send", "done")
     assert entry["arguments"]["body"].startswith("12 bytes, SHA-256 ")
     assert entry["arguments"]["keys"] == "k1 k2"
+
+
+async def test_a_member_describes_itself(site: Site) -> None:
+    namesrv = site.parts.namesrv
+    consumer = PushConsumer("billing", namesrv=namesrv, listener=lambda _messages, _context: None)
+    await consumer.subscribe("Orders")
+    async with consumer:
+        (member,) = (await site.data("/groups/billing"))["members"]
+        url = f"/groups/billing/members/{quote(member['client_id'], safe='')}"
+        assert url in await site.page("/groups/billing")
+        data = await site.data(url)
+        assert data["problem"] is None
+        assert data["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert {(queue["topic"], queue["queue_id"]) for queue in data["queues"]} <= {
+            *(("Orders", 0), ("Orders", 1), ("%RETRY%billing", 0))
+        }
+        assert data["stacks"] is None
+        assert "Ask for them" in await site.page(url)
+        stacks = (await site.data(f"{url}?stacks=1"))["stacks"]
+        assert isinstance(stacks, (str, dict))  # the text, or why there is none
+        assert (await call(site.console, "/groups/billing/members/nobody")).status == 404
 
 
 async def test_writing_to_a_broker_is_switched_off_and_on(site: Site) -> None:
