@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from reput.console import changes, live_rows, rendering, texts
+from reput.console import changes, compression, live_rows, rendering, texts
 from reput.console.access import ALL, Right, User
 from reput.console.actions import (
     brokers as broker_actions,
@@ -126,6 +126,7 @@ class Console:
         if scope["type"] == "http":
             request = Request(scope, receive)
             response = await self._respond(request)
+            compression.compress(response, request.headers)
             await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
