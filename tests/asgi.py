@@ -67,7 +67,7 @@ async def call(
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "root_path": "",
-        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+        "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
         "client": (client, 40000),
         "server": ("127.0.0.1", 8080),
     }

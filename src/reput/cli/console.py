@@ -1,6 +1,7 @@
 """``reput console``: the web console, in the foreground."""
 
 import enum
+import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from reput.client.config import ClientConfig
 
 _DEFAULT_LISTEN = "127.0.0.1:8080"
+_USER_HEADER = "X-Forwarded-User"
 
 
 @command(*CONNECTION)
@@ -52,6 +54,19 @@ def console(
         str | None,
         typer.Option(metavar="PATH", help="Path under which a proxy serves it, as /mq."),
     ] = None,
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESSES", help="Proxies that log users in: their IP addresses, with commas."
+        ),
+    ] = None,
+    user_header: Annotated[
+        str, typer.Option(metavar="NAME", help="The header in which --proxy names the user.")
+    ] = _USER_HEADER,
+    https: Annotated[
+        bool,
+        typer.Option("--https", help="A proxy serves it over TLS: cookies need TLS as well."),
+    ] = False,
 ) -> None:
     """Serve the web console of a cluster, until Ctrl-C."""
     if context.invoked_subcommand is not None:
@@ -80,6 +95,9 @@ def console(
     if not (insecure or accounts or access.is_loopback(host)):
         allowed = "an address of loopback; any with --users or --insecure"
         raise InvalidOption("--listen", listen, allowed)
+    trusted = access.Proxy(_addresses(proxy), user_header.lower()) if proxy else None
+    if trusted is not None and not accounts:
+        raise InvalidOption("--proxy", proxy, "a proxy of the users in --users")
 
     async def serve(client: "ClientConfig") -> None:
         clock = SystemClock()
@@ -92,6 +110,8 @@ def console(
                     cluster,
                     AuditLog(audit),
                     accounts,
+                    proxy=trusted,
+                    is_https=https,
                     may_operate=allow == "operate",
                     folders=StoreFolders(places, clock),
                     resends=Resends(audit.with_name(f"{audit.stem}-resends.jsonl")),
@@ -117,6 +137,14 @@ def parse_address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise InvalidOption("--listen", text, "HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def _addresses(text: str) -> frozenset[str]:
+    """Return IP addresses as connections have them. Raises ``InvalidOption``."""
+    try:
+        return frozenset(str(ipaddress.ip_address(part.strip())) for part in text.split(","))
+    except ValueError as error:
+        raise InvalidOption("--proxy", text, "IP addresses, separated by commas") from error
 
 
 # --- users ----------------------------------------------------------------------------------------

@@ -73,7 +73,10 @@ class AccessGate:
             return Visitor(LOCAL_USER, "")
         proxy = self._parts.proxy
         if proxy is not None and address_of(request) in proxy.addresses:
-            name = request.headers.get(proxy.header, "")
+            values = request.headers.getlist(proxy.header)
+            if len(values) > 1:  # of a browser, which the proxy has not replaced
+                raise RequestFailed(403, f"the header {proxy.header} is there {len(values)} times")
+            name = values[0] if values else ""
             account = accounts.get(name)
             if account is None:
                 raise RequestFailed(403, f"the proxy's user {name[:80]!r} is not in the users file")

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from reput.console.users import load
         (["--listen", "127.0.0.1:70000"], "allowed: HOST:PORT"),
         (["--allow", "all"], "allowed: operate"),
         (["--root-path", "mq"], "a path that begins with /"),
+        (["--proxy", "10.0.0.7"], "a proxy of the users in --users"),
+        (["--proxy", "proxy.example"], "IP addresses, separated by commas"),
         (["--users", "/nonexistent/users"], "cannot read the users file"),
     ],
 )
@@ -50,6 +53,36 @@ def test_a_user_is_added_and_replaced(tmp_path: Path, monkeypatch: pytest.Monkey
     }
     assert accounts["bob"].user.topics == ("Orders*", "Bills")
     assert accounts["bob"].password_hash == "-"
+
+
+def status_of(url: str, headers: dict[str, str]) -> int:
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_a_proxy_of_users_sets_header_and_addresses(tmp_path: Path) -> None:
+    file = str(tmp_path / "users")
+    name = "ann@example.com"
+    assert run(["console", "user", "add", name, "--users", file, "--proxied"]) == 0
+    command = [sys.executable, "-m", "reput", "console", "-n", "127.0.0.1:1", "--users", file]
+    options = ["--listen", "127.0.0.1:0", "--proxy", "127.0.0.1,::1", "--user-header", "X-User"]
+    with subprocess.Popen(
+        [*command, *options, "--audit", str(tmp_path / "audit.jsonl")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split("console: ")[1].strip()
+            for header, status in (({"X-User": name}, 200), ({"X-User": "bob"}, 403), ({}, 403)):
+                assert status_of(f"{url}topics?format=json", header) == status
+        finally:
+            process.terminate()
 
 
 def test_a_short_password_is_refused(

@@ -164,6 +164,26 @@ async def test_a_proxy_names_users_from_its_address_only(parts_with_users: Conso
     assert (await call(console, "/audit", headers=by_ann, client="10.0.0.2")).status == 303
     unknown = await call(console, "/audit", headers={"x-forwarded-user": "x"}, client="10.0.0.1")
     assert unknown.status == 403
+    assert (await call(console, "/audit", client="10.0.0.1")).status == 403
+
+
+async def test_a_header_that_a_proxy_has_not_replaced_is_refused(
+    parts_with_users: ConsoleParts,
+) -> None:
+    parts_with_users.proxy = Proxy(frozenset({"10.0.0.1"}))
+    console = Console(parts_with_users)
+    twice = {"x-forwarded-user": "vic", "X-Forwarded-User": "ann"}
+    answer = await call(console, "/audit", headers=twice, client="10.0.0.1")
+    assert answer.status == 403
+    assert "is there 2 times" in answer.text
+
+
+async def test_cookies_need_tls_behind_a_proxy_with_tls(parts_with_users: ConsoleParts) -> None:
+    parts_with_users.is_https = True
+    console = Console(parts_with_users)
+    form = {"csrf": token_of(await call(console, "/login")), "name": "ann", "password": PASSWORD}
+    entered = await call(console, "/login", method="POST", headers=SAME_SITE, form=form)
+    assert "; Secure" in entered.header("set-cookie")
 
 
 async def test_the_theme_is_kept_in_a_cookie(console: Console) -> None:
