@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from reput.console.page import RequestFailed, Route, View
 from reput.console.rendering import Renderer
+from reput.errors import ReputError
 
 STREAM_S = 3_600
 """Length of a stream; the browser then connects again."""
@@ -46,7 +47,11 @@ async def _events(renderer: Renderer, route: Route, view: View) -> AsyncIterator
             if cluster.snapshot.version != version:
                 version = cluster.snapshot.version
                 now = replace(view, now_ms=view.parts.clock.now_ms())
-                elements = _elements(renderer.fragment(await route.handler(now), now.now_ms))
+                try:
+                    page = await route.handler(now)
+                except ReputError:  # its topic is gone: the browser asks again, and gets the reason
+                    return
+                elements = _elements(renderer.fragment(page, now.now_ms))
                 if sent:
                     moved = {key: html for key, html in elements.items() if sent.get(key) != html}
                 sent = elements
