@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from console_process import ConsoleProcess
 from reput.client import Message, blocking
@@ -21,6 +22,8 @@ from reput.testing import LocalBroker
 EVIL = "<script>document.title='owned'</script><img/src=x/onerror=alert(1)>\"'&"
 """A tag, a key, a body and a property: without blanks, which separate keys."""
 TOPIC, GROUP = "Orders", "billing"
+WATCHERS = "watchers"
+"""A group with a member."""
 ORDER_COUNT = 60
 MESSAGE_COUNT = ORDER_COUNT + 2
 """With a hostile and a binary one."""
@@ -49,10 +52,13 @@ class Site:
     """With users, and ``--allow operate``."""
     message: str
     """The page of the message with hostile contents, below ``messages/``."""
+    member: str
+    """The page of the member of ``WATCHERS``, below ``members/``."""
 
     def url(self, page: str) -> str:
         """Return the URL of a page of the read-only console."""
-        return self.read_only.url + page.replace("{message}", self.message)
+        path = page.replace("{message}", self.message).replace("{member}", self.member)
+        return self.read_only.url + path
 
     def console(self, folder: Path, *options: str) -> ConsoleProcess:
         """Start another console with users and changes."""
@@ -73,6 +79,10 @@ def console_site(folder: Path) -> Iterator[Site]:
     with contextlib.ExitStack() as running:
         broker = running.enter_context(LocalBroker(topics=topics))
         asyncio.run(fill(broker))
+        watcher = blocking.PushConsumer(
+            WATCHERS, namesrv=broker.namesrv_addr, listener=lambda _messages, _context: None
+        )
+        running.enter_context(watcher).subscribe(SMALL_TOPICS[0])
         users_file = folder / "users"
         accounts = [users.make(name, ROLES[name], text) for name, text in PASSWORDS.items()]
         users.save(users_file, {account.user.name: account for account in accounts})
@@ -85,7 +95,15 @@ def console_site(folder: Path) -> Iterator[Site]:
         for console in (read_only, operating):
             until_known(console)
         (evil,) = [message for message in broker.messages(TOPIC) if message.body == EVIL.encode()]
-        yield Site(broker, users_file, read_only, operating, f"{evil.message_id}?topic={TOPIC}")
+        (member,) = read_only.json(f"groups/{WATCHERS}")["members"]
+        yield Site(
+            broker,
+            users_file,
+            read_only,
+            operating,
+            f"{evil.message_id}?topic={TOPIC}",
+            f"{quote(member['client_id'], safe='')}?stacks=1",
+        )
 
 
 def until_known(console: ConsoleProcess) -> None:

@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 
 PAGES = (
     *("", "topics", "topics/Orders", "groups", "groups/billing", "brokers", "brokers/broker-a"),
+    "groups/watchers/members/{member}",
     *("messages", "messages?topic=Orders&rows=80", "messages/{message}", "dlq", "dlq/billing"),
     *("stores", "s/old", "s/old/messages?topic=Orders", "s/old/messages/{message}", "audit"),
 )
