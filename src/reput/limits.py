@@ -575,14 +575,15 @@ HTTP2_HEADER_FIELDS = Limit("http2_header_fields", "headers of a call", 128)
 HTTP2_CONTINUATIONS = Limit("http2_continuations", "CONTINUATION frames of a header block", 8)
 HTTP2_CONTROL_FRAMES = Limit(
     "http2_control_frames",
-    "PING, GOAWAY and late RST_STREAM frames in a second, without a call or data in between",
+    "PING and GOAWAY frames in a second, without a call or data in between",
     100,
     scope="connection",
 )
 HTTP2_SETTINGS = Limit("http2_settings", "SETTINGS frames in a second", 20, scope="connection")
 HTTP2_EMPTY_FRAMES = Limit(
     "http2_empty_frames",
-    "frames without data in a second, such as WINDOW_UPDATE, without a call or data in between",
+    "frames without data in a second, such as WINDOW_UPDATE and RST_STREAM of an ended call, "
+    "without a call or data in between",
     10_000,
     scope="connection",
 )

@@ -641,7 +641,8 @@ class Http2Connection:
             raise _protocol_error(f"RST_STREAM of stream {stream_id}, which is not open")
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._count_control_frame()
+            # A client that is late cancels all calls whose answers it has not read yet.
+            self._count_empty_frame()
             return
         self._forget(stream)
         stream.on_reset()

@@ -384,6 +384,22 @@ def test_old_calls_may_all_be_cancelled_at_once() -> None:
     assert not peer.connection.streams
 
 
+def test_answered_calls_may_all_be_cancelled_at_once() -> None:
+    """As by a client whose deadlines pass before it reads the answers."""
+    peer = Http2Peer()
+    ids = range(1, 10_001, 2)
+    peer.send(*map(peer.headers, ids))
+    for stream in peer.opened:
+        stream.send_headers(b"\x88", is_end=True)
+    assert not peer.connection.streams
+    late = b"".join(frames.rst_stream(stream_id, ErrorCode.CANCEL) for stream_id in ids)
+    peer.send(late)
+    assert peer.connection.failure is None
+    code, reason = goaway(peer.send(late, frames.rst_stream(1, ErrorCode.CANCEL)))
+    assert code == ErrorCode.ENHANCE_YOUR_CALM
+    assert b"http2_empty_frames" in reason
+
+
 def test_continuations() -> None:
     peer = Http2Peer()
     peer.send(peer.headers(1, flags=0))
