@@ -201,7 +201,7 @@ class Console:
         except ValueError as error:
             raise RequestFailed(400, f"the query: {error}") from error
         now_ms = self._parts.clock.now_ms()
-        return View(names, Query(values), user, self._parts, now_ms, form or {})
+        return View(names, Query(values), user, self._parts, now_ms, form or {}, _is_json(request))
 
     def _check(
         self, user: User, right: Right, path: str, names: Mapping[str, str], request: Request

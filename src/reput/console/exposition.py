@@ -118,8 +118,8 @@ def _escaped(text: str) -> str:
 def render(snapshot: Snapshot, rows: Rows, now_ms: int) -> str:
     """Return the metrics of a cluster as text."""
     families = _Families()
-    topic_name = _limited(rows.topics())
-    group_name = _limited(rows.groups())
+    topic_name = _limited(rows.topics().rows)
+    group_name = _limited(rows.groups().rows)
     for facts in snapshot.brokers.values():
         _add_broker(families, facts, now_ms)
     for facts in snapshot.masters():
@@ -232,7 +232,7 @@ def _add_lags(
     topic_name: Callable[[str], str],
     group_name: Callable[[str], str],
 ) -> None:
-    for group, row in rows.groups().items():
+    for group, row in rows.groups().rows.items():
         members = snapshot.members.get(group)
         count = "" if members is None else str(members.count)
         for topic in row.topics:

@@ -17,7 +17,7 @@ from asgi import Answer, call
 from reput.client import Message, Producer
 from reput.client.admin import Admin
 from reput.client.core import requests
-from reput.clock import SystemClock
+from reput.clock import ManualClock, SystemClock
 from reput.console.access import Right
 from reput.console.app import Console
 from reput.console.audit import AuditLog
@@ -157,6 +157,30 @@ async def test_continuing_reaches_every_message_once(console: Console) -> None:
         (url,) = more
     assert answer["complete"]
     assert len(set(numbers)) == len(numbers) == ORDER_COUNT
+
+
+class SlowedClock(ManualClock):
+    """A clock of a machine on which every look at it takes a second."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1_000)
+        return super().monotonic_ms()
+
+
+async def test_json_waits_for_the_whole_search_and_a_page_for_a_second(
+    console: Console, parts: ConsoleParts
+) -> None:
+    url = "/messages?topic=Orders&rows=500"
+    parts.clock = SlowedClock()
+    answer = (await call(console, f"{url}&format=json")).data["answer"]
+    assert answer["complete"]
+    assert len(answer["rows"]) == ORDER_COUNT
+    assert answer["took_ms"] > 1_000
+    page = await call(console, url)
+    assert "paused after 1 s" in page.text
+    assert "data-search=" in page.text  # a script continues it
+    limited = (await call(console, f"{url}&max_seconds=1&format=json")).data["answer"]
+    assert limited["pause"] == "1 s"
 
 
 async def test_an_empty_search_is_a_form(console: Console) -> None:

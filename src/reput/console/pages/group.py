@@ -65,7 +65,7 @@ async def page(view: View) -> Page:
             for kind, request in (("stats", live.consume_stats), ("members", live.members))
         }
     )
-    row = cluster.rows.groups().get(group)
+    row = cluster.rows.groups().rows.get(group)
     if row is None:
         raise RequestFailed(404, f"no broker knows group {group[:80]!r}")
     cluster.look_at(row.topics, [group])

@@ -17,7 +17,6 @@ from reput.errors import BrokerError, CorruptRecord, InvalidOption, ReputError
 from reput.format import body as codec, headers, message_id as ids, sys_flag as flags
 from reput.format.bodies import GroupList, decode
 from reput.format.codes import RequestCode, ResponseCode
-from reput.store.reader import StoreReader
 
 GROUPS_MAX = 200
 """Groups of a topic that are asked for their offsets."""
@@ -171,9 +170,7 @@ def _is_seen(view: View, message: ReceivedMessage) -> bool:
 async def _groups(view: View, message: ReceivedMessage) -> list[Consumption] | Unknown:
     if "store" in view.names:
         try:
-            return await view.parts.folders.read(
-                view.names["store"], lambda reader: _groups_of_store(reader, message)
-            )
+            return await _groups_of_store(view, message)
         except ReputError as error:
             return Unknown(str(error))
     try:
@@ -186,12 +183,13 @@ async def _groups(view: View, message: ReceivedMessage) -> list[Consumption] | U
     return [state for state in states if view.user.sees_group(state.group)]
 
 
-def _groups_of_store(reader: StoreReader, message: ReceivedMessage) -> list[Consumption]:
+async def _groups_of_store(view: View, message: ReceivedMessage) -> list[Consumption]:
     stored = message.stored
+    offsets = await view.parts.folders.read(
+        view.names["store"], lambda store: store.consumer_offsets(stored.topic, stored.queue_id)
+    )
     return [
-        _state(offset.group, offset.consumer_offset, stored.queue_offset)
-        for offset in sorted(reader.consumer_offsets(), key=lambda offset: offset.group)
-        if (offset.topic, offset.queue_id) == (stored.topic, stored.queue_id)
+        _state(group, consumer_offset, stored.queue_offset) for group, consumer_offset in offsets
     ]
 
 
