@@ -582,8 +582,7 @@ HTTP2_CONTROL_FRAMES = Limit(
 HTTP2_SETTINGS = Limit("http2_settings", "SETTINGS frames in a second", 20, scope="connection")
 HTTP2_EMPTY_FRAMES = Limit(
     "http2_empty_frames",
-    "frames without data in a second, such as WINDOW_UPDATE and RST_STREAM of an ended call, "
-    "without a call or data in between",
+    "frames without data in a second, such as WINDOW_UPDATE, without a call or data in between",
     10_000,
     scope="connection",
 )

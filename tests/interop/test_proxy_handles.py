@@ -144,8 +144,8 @@ def test_a_handle_is_good_after_a_move(tmp_path: Path, first: str, second: str) 
         mover.ack("3", handles["3"])
         mover.change("4", handles["4"], SOON_S)
         mover.change("5", handles["5"], SOON_S)
-        # 6 was not acknowledged. In local mode the official proxy returns the old start offset after
-        # a change, so that the broker does not find the checkpoint of an ack by the new handle.
+        # 6 was not acknowledged. In local mode the official proxy returns the old start offset
+        # after a change: the broker does not find the checkpoint of an ack by the new handle.
         again = {"1", "4", "5", "6"} if second == "local" else {"4", "5", "6"}
         attempts: dict[str, int] = {}
 
