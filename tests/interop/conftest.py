@@ -148,6 +148,7 @@ WITH_CLUSTERS = frozenset(
         "test_pop_consumer",
         "test_order",
         "test_priority",
+        "test_proxy_handles",
         "test_producer",
         "test_reply",
         "test_reset",

@@ -16,6 +16,7 @@ from reput.broker.pop.revive import LATE_MS
 from reput.broker.timer import timers
 from reput.clock import ManualClock
 from reput.format import names, pop_codec, properties as props
+from reput.format.codes import ResponseCode
 from reput.format.pop_codec import AckRecord
 from reput.store.getting import GetResult
 from reput.store.incoming import IncomingMessage
@@ -217,6 +218,28 @@ async def test_handles_of_java_are_taken_while_their_checkpoint_is_in_the_timer(
         end = store.max_offset(names.TIMER_TOPIC, 0)
         assert (await ack(subject, held[0])).code == 0
         assert store.max_offset(names.TIMER_TOPIC, 0) == end
+
+
+async def test_other_messages_in_the_timer_make_no_checkpoint_possible(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    settings = {"clock": clock, "revive_queue_num": 1}
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        await subject.send("T", b"acked")
+        (taken,) = await pop(subject)
+        await ack(subject, taken)
+        later = str(clock.now_ms() + INVISIBLE_MS // 2)
+        await subject.send("T", b"later", properties={props.TIMER_DELIVER_MS: later})
+    clock.advance(1_000)
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        subject.broker.store.step_memory()
+        while subject.broker.parts.timers.step(clock.now_ms()):
+            subject.broker.store.step_memory()
+        end = subject.broker.store.max_offset(names.TIMER_TOPIC, 0)
+        assert end == 1
+        reply, _ = await change(subject, taken, INVISIBLE_MS)
+        assert reply.code == ResponseCode.NO_MESSAGE
+        assert (await ack(subject, taken)).code == 0
+        assert subject.broker.store.max_offset(names.TIMER_TOPIC, 0) == end
 
 
 async def due(subject: Subject, after_ms: int) -> list[bytes]:

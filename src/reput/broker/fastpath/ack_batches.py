@@ -54,7 +54,7 @@ class FastAckBatches:
 
     def _may_be_refused(self, acked: AckedMessages) -> bool:
         is_ordered = acked.ack.revive_queue_id == ORDERED_REVIVE_QUEUE
-        return is_ordered or self._parts.pops.revive.is_unknown(pop_ack.key_of(acked))
+        return is_ordered or acked.ack.pop_ms < self._parts.pops.revive.loaded_ms
 
     def _learn(self, key: bytes) -> None:
         if len(key) > _KNOWN_BYTES_MAX:

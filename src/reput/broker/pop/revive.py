@@ -99,7 +99,8 @@ class Revive:
         is_fast: bool = True,
     ) -> None:
         self._timers = timers
-        self._loaded_ms = 0
+        self.loaded_ms = 0
+        """Time of ``load``: checkpoints of later pops are all known."""
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self.checkpoints = Checkpoints()
         self.topic = names.REVIVE_TOPIC_PREFIX + cluster_name
@@ -138,7 +139,7 @@ class Revive:
 
     def load(self, now_ms: int) -> None:
         """Read the unfinished checkpoints and their acks from the revive topic."""
-        self._loaded_ms = now_ms
+        self.loaded_ms = now_ms
         for queue_id, queue in sorted(self._store.queues.of_topic(self.topic).items()):
             known = self._offsets().get(self.topic, names.REVIVE_GROUP, queue_id)
             begin = queue.min_offset if known is None else known + 1
@@ -269,7 +270,7 @@ class Revive:
 
     def is_unknown(self, key: Key) -> bool:
         """Return whether a checkpoint that is not here may be one of an earlier broker."""
-        return key.pop_ms < self._loaded_ms and key not in self.checkpoints
+        return key.pop_ms < self.loaded_ms and key not in self.checkpoints
 
     def may_come(self, key: Key, due_ms: int, now_ms: int) -> bool:
         """Return whether a checkpoint is perhaps still in the timer, where Java has parked it.
@@ -279,10 +280,11 @@ class Revive:
             due_ms: The end of the invisible time, in ms.
             now_ms: The time.
         """
-        if not self.is_unknown(key) or due_ms <= now_ms:
+        if self._timers is None or not self.is_unknown(key) or due_ms <= now_ms:
             return False
-        queues = self._store.queues.of_topic(self.topic)
-        return not self._have_left(due_ms) or not all(map(self._is_read, queues))
+        if self._timers.may_hold(self.topic) and not self._timers.have_left(due_ms):
+            return True
+        return not all(map(self._is_read, self._store.queues.of_topic(self.topic)))
 
     def park_ack(
         self,

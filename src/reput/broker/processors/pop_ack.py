@@ -108,12 +108,6 @@ def _acks(body: bytes) -> list[BatchAck]:
     return acks
 
 
-def key_of(acked: AckedMessages) -> Key:
-    """Return the key of the checkpoint of acknowledged messages."""
-    ack = acked.ack
-    return Key(acked.topic, ack.group, ack.queue_id, ack.start_offset, ack.pop_ms)
-
-
 def acknowledge(parts: Parts, acked: AckedMessages) -> None:
     """Record that messages were consumed. Raises ``RequestRefused`` for some ordered ones."""
     ack, topic, distances = acked
@@ -129,7 +123,7 @@ def acknowledge(parts: Parts, acked: AckedMessages) -> None:
             if low <= queue_offset <= high:  # as in Java, other offsets are ignored
                 _ack_in_order(parts, topic, ack.group, ack.queue_id, queue_offset, ack.pop_ms)
         return
-    key = key_of(acked)
+    key = Key(topic, ack.group, ack.queue_id, ack.start_offset, ack.pop_ms)
     if parts.pops.revive.checkpoints.acknowledge(key, ack.start_offset, distances):
         # Popped messages always have a topic and a group.
         parts.deliveries.stats.acknowledged(topic, ack.group, distances.bit_count())
