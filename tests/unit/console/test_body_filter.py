@@ -1,4 +1,4 @@
-"""Messages left out without decoding, beside the decoding of every message of the same replies."""
+"""Leaving out messages undecoded, compared with decoding every message of the same replies."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ forms = st.tuples(
 
 
 def verdicts(messages: list[ReceivedMessage]) -> tuple[set[int], set[int]]:
-    """Return queue offsets: of the messages that match, and of the unreadable ones."""
+    """Return the queue offsets of the messages that match, and of the unreadable ones."""
     conditions = Conditions(QUESTION)
     matching, unreadable = set[int](), set[int]()
     for message in messages:
@@ -93,8 +93,8 @@ def test_what_is_left_out_neither_matches_nor_is_damaged(
         every = decoded(replies)
     except CorruptRecord:  # a flipped bit made a batch, which cannot be expanded
         return
-    rest = body_filter.candidates(replies, TEXT.encode())
-    candidates = decoded(rest.ranges)
+    filtered = body_filter.candidates(replies, TEXT.encode())
+    candidates = decoded(filtered.ranges)
     assert verdicts(candidates) == verdicts(every)
     kept = [message.queue_offset for message in candidates]
     assert [offset for offset in kept if low <= offset < high] == kept
@@ -103,13 +103,13 @@ def test_what_is_left_out_neither_matches_nor_is_damaged(
     assert all(offset in positions for offset in kept), "the order stays"
     assert kept[:1] + kept[-1:] == all_offsets[:1] + all_offsets[-1:]
     sizes = [sum(message.size_bytes for message in messages) for messages in (candidates, every)]
-    assert sizes[0] + rest.left_out_bytes == sizes[1]
+    assert sizes[0] + filtered.left_out_bytes == sizes[1]
 
 
 def test_most_records_are_left_out() -> None:
     data = b"".join(encoded(b"hay" * 300, "plain", number) for number in range(32))
-    rest = body_filter.candidates([PulledRange(0, 32, data)], TEXT.encode())
-    assert [message.queue_offset for message in decoded(rest.ranges)] == [0, 31]
+    filtered = body_filter.candidates([PulledRange(0, 32, data)], TEXT.encode())
+    assert [message.queue_offset for message in decoded(filtered.ranges)] == [0, 31]
 
 
 def test_a_batch_is_always_decoded() -> None:
@@ -117,8 +117,8 @@ def test_a_batch_is_always_decoded() -> None:
     batch = bytearray(records[1])
     batch[record.POSITION_SYS_FLAG + 3] |= flags.INNER_BATCH
     records[1] = bytes(batch)
-    rest = body_filter.candidates([PulledRange(0, 3, b"".join(records))], TEXT.encode())
-    assert [records for _, _, records in rest.ranges] == records
+    filtered = body_filter.candidates([PulledRange(0, 3, b"".join(records))], TEXT.encode())
+    assert [records for _, _, records in filtered.ranges] == records
 
 
 def test_other_questions_need_every_message() -> None:
