@@ -34,13 +34,6 @@ FAILURES = (ReputError, Py4JJavaError)
 """Errors of the plan, and of the jar."""
 
 
-@pytest.fixture(scope="module")
-def spark_with_jar(spark: SparkSession) -> SparkSession:
-    spark.sql(f"ADD JAR '{accelerator.jar()}'")
-    assert accelerator.is_available(spark)
-    return spark
-
-
 def accelerated(spark: SparkSession, store: Path, **options: Any) -> DataFrame | None:
     return accelerator.accelerated(spark, reading.parse(store, **options))
 
