@@ -48,11 +48,12 @@ class Deadlines(Generic[_T]):
         Args:
             age_s: The least time since then, in seconds.
         """
-        for connection, deadline in self._deadlines.items():
-            if deadline - self._limit_s + age_s <= asyncio.get_running_loop().time():
-                return connection
-            break
-        return None
+        first = next(iter(self._deadlines.items()), None)
+        if first is None:
+            return None
+        connection, deadline = first
+        now_s = asyncio.get_running_loop().time()
+        return connection if now_s - (deadline - self._limit_s) >= age_s else None
 
     def stop(self) -> None:
         """Cut no more connections."""
