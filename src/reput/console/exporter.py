@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from reput.clock import Clock
-from reput.console import exposition
+from reput.console import compression, exposition
 from reput.console.cluster import WatchedCluster
 from reput.console.survey import Survey, SurveyFacts
 
@@ -29,7 +29,9 @@ class Exporter:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request of HTTP."""
         if scope["type"] == "http":
-            response = self._response(Request(scope, receive))
+            request = Request(scope, receive)
+            response = self._response(request)
+            compression.compress(response, request.headers)
             await response(scope, receive, send)
 
     def _response(self, request: Request) -> Response:

@@ -16,6 +16,7 @@ import golden
 from asgi import Answer, call
 from reput.client import Message, Producer
 from reput.client.admin import Admin
+from reput.client.config import ClientConfig
 from reput.client.core import requests
 from reput.clock import ManualClock, SystemClock
 from reput.console.access import Right
@@ -265,6 +266,20 @@ async def test_a_topic_that_the_user_may_not_see_is_not_there(
     assert (await call(console, f"/messages/{rows[0]['offset_id']}")).status == 404
     by_id = await call(console, f"/messages?id={rows[0]['offset_id']}&format=json")
     assert by_id.data["answer"]["rows"] == []
+
+
+async def test_the_trace_of_a_message(console: Console, broker: LocalBroker) -> None:
+    config = ClientConfig(namesrv_addr=broker.namesrv_addr, enable_trace=True)
+    async with Producer("tracers", client=config) as producer:
+        sent = await producer.send(Message("Orders", b"traced"))
+    url = f"/messages/{sent.offset_message_id}"
+    async with asyncio.timeout(20):  # until it is in the index
+        while not (trace := (await call(console, f"{url}?format=json")).data["trace"]):
+            await asyncio.sleep(0.05)
+    (event,) = trace
+    assert (event["what"], event["group"], event["result"]) == ("sent", "tracers", "success")
+    page = await call(console, url)
+    assert "tracers" in page.text
 
 
 # --- a message ----------------------------------------------------------------------------------
