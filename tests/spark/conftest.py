@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from reput.spark import accelerator
 from spark import object_store
 
 
@@ -37,3 +38,10 @@ def spark() -> Iterator[SparkSession]:
         )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_with_jar(spark: SparkSession) -> SparkSession:
+    spark.sql(f"ADD JAR '{accelerator.jar()}'")
+    assert accelerator.is_available(spark)
+    return spark

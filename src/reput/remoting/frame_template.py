@@ -5,6 +5,7 @@ operation on bytes.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from reput.format import command as commands
 from reput.format.command import LENGTH, MARK, Command
@@ -30,13 +31,18 @@ class FrameTemplate:
         fields: Sequence[tuple[bytes, bytes]],
         signer: Signer | None = None,
     ) -> None:
-        header = commands.encode_head(request)[LENGTH.size + MARK.size :].replace(b"%", b"%%")
-        position = 0
+        header = commands.encode_head(request)[LENGTH.size + MARK.size :]
+        texts, rest, position = [], b"", 0
         for placeholder, form in fields:
             # Quotes within values are escaped, so a placeholder with quotes is found only once.
-            position = header.index(placeholder, position)
-            header = header[:position] + form + header[position + len(placeholder) :]
-        self._header = header
+            place = header.index(placeholder, position)
+            before, after = form.split(b"%d")
+            texts.append(rest + header[position:place] + before)
+            rest, position = after, place + len(placeholder)
+        texts.append(rest + header[position:])
+        self.texts: Final = tuple(texts)
+        """The header without the values, cut where they are."""
+        self._header = b"%d".join(text.replace(b"%", b"%%") for text in texts)
         self._body = request.body
         self._signer = signer
 

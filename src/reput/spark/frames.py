@@ -147,14 +147,16 @@ def _accelerated(
     columns: Sequence[str],
 ) -> DataFrame | None:
     """Return a read of brokers whose rows the jar makes; None if it cannot."""
-    plan = accelerator.plan_of_pulled(options, columns)
-    if plan is None or not accelerator.is_available(spark):
+    if not accelerator.can_make(options, columns) or not accelerator.is_available(spark):
         return None
     from reput.spark.live.scan import PULLED  # reads of stores need no network
 
     schema = StructType([StructField("records", BinaryType()), StructField("broker", StringType())])
-    pulled = _frame(spark, _Tasks(scan.read_records, tasks, PULLED.names, None), schema)
-    return accelerator.rows_of_pulled(spark, plan, pulled)
+    rest = _Tasks(scan.read_records, tasks, PULLED.names, None)
+    plan = accelerator.plan_of_pulled(options, columns, scan.plain_pulls(tasks))
+    return accelerator.rows_of_pulled(
+        spark, plan, len(tasks), lambda numbers: _mapped(spark, numbers, rest, schema)
+    )
 
 
 def _known_counts(options: ReadOptions, need: Need) -> pa.Table | None:
@@ -192,10 +194,14 @@ class _Tasks:
     counted_by: Sequence[str] | None
 
     def rocketmq(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some tasks, given by number; Spark shows this name in plans."""
+        """Yield the rows of some tasks, given by number; Spark shows this name in plans.
+
+        A second column has the number of messages of a task that are read already.
+        """
         for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for rows in self.read(self.tasks[number]):
+            for number, *read_count in zip(*batch.to_pydict().values(), strict=True):
+                task = self.tasks[number]
+                for rows in self.read(task.after(*read_count) if any(read_count) else task):
                     if self.counted_by is not None:
                         yield _counted(rows, self.counted_by)
                     else:
@@ -213,11 +219,17 @@ def _counted(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
 
 
 def _frame(spark: SparkSession, tasks: _Tasks, schema: StructType) -> DataFrame:
-    """Return the rows of tasks. ``DataFrame.mapInArrow`` does the same, but needs pandas."""
+    """Return the rows of tasks."""
     count = len(tasks.tasks)
-    numbers = spark.range(0, count, 1, max(count, 1))
+    return _mapped(spark, spark.range(0, count, 1, max(count, 1)), tasks, schema)
+
+
+def _mapped(
+    spark: SparkSession, numbers: DataFrame, tasks: _Tasks, schema: StructType
+) -> DataFrame:
+    """Return the rows of tasks by number. ``DataFrame.mapInArrow`` does the same with pandas."""
     function = UserDefinedFunction(
         tasks.rocketmq, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
     )
-    call: Column = function("id")
+    call: Column = function(*numbers.columns)
     return DataFrame(numbers._jdf.mapInArrow(call._jc, False, None), spark)

@@ -331,6 +331,7 @@ def folder_of(path: Path | str) -> FolderMessages:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
+@pytest.mark.sampled(4)
 async def test_a_folder_has_the_messages_of_its_queues(version: str, name: str) -> None:
     """Every topic of an official broker's store: all queue offsets of all of its queues."""
     path = golden.unpack(version, name)

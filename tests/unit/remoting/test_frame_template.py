@@ -20,6 +20,12 @@ def test_a_filled_template_equals_the_encoded_request(opaque: int, number: int) 
     assert template.fill(opaque, number) == command.encode(request(opaque, number))
 
 
+def test_texts_are_the_header_without_values() -> None:
+    texts = FrameTemplate(request(0, 0), FIELDS).texts
+    header = command.encode_head(request(7, 12))[8:]
+    assert texts[0] + b"7" + texts[1] + b"12" + texts[2] == header
+
+
 def test_a_missing_field_is_an_error() -> None:
     with pytest.raises(ValueError, match="not found"):
         FrameTemplate(Command(11), FIELDS)

@@ -14,22 +14,23 @@ of its class: with the short name ``rocketmq`` it would silently take the place 
 """
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from reput.spark.accelerator.building import jar
-from reput.spark.accelerator.planning import plan_of, plan_of_pulled
+from reput.spark.accelerator.planning import can_make, plan_of, plan_of_pulled
 from reput.spark.options import ReadOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["accelerated", "is_available", "jar", "plan_of_pulled", "rows_of_pulled"]
+__all__ = ["accelerated", "can_make", "is_available", "jar", "plan_of_pulled", "rows_of_pulled"]
 
 log = logging.getLogger("reput.spark")
 
 _SOURCE = "reput.accelerator.CommitLogSource"
-_PULLED_ROWS = "reput.accelerator.PulledRows"
-_PLAN_VERSION = 2
+_BROKERS = "reput.accelerator.BrokerSource"
+_PLAN_VERSION = 3
 """Version of the plan, as in CommitLogSource.java."""
 
 
@@ -74,20 +75,23 @@ def accelerated(spark: "SparkSession", options: ReadOptions) -> "DataFrame | Non
     return None if plan is None else spark.read.format(_SOURCE).option("plan", plan).load()
 
 
-def rows_of_pulled(spark: "SparkSession", plan: str, pulled: "DataFrame") -> "DataFrame":
-    """Return the rows of pulled records, made by the jar.
+def rows_of_pulled(
+    spark: "SparkSession",
+    plan: str,
+    task_count: int,
+    pulled: "Callable[[DataFrame], DataFrame]",
+) -> "DataFrame":
+    """Return the rows of running brokers.
 
     Args:
         spark: The session, which has the jar.
         plan: What ``plan_of_pulled`` returned.
-        pulled: Records with the columns of ``reput.spark.live.scan.PULLED``.
+        task_count: Number of tasks.
+        pulled: Makes a frame with the columns of ``reput.spark.live.scan.PULLED`` from a frame with
+            the number of a task, and the number of its messages that are read already.
     """
     from pyspark.sql import DataFrame
 
-    rows = _class(spark._jvm, _PULLED_ROWS).newInstance()
-    rows.setPlan(plan)
-    records = pulled._jdf.queryExecution().toRdd().toJavaRDD()
-    frame = spark._jsparkSession.internalCreateDataFrame(
-        records.mapPartitions(rows).rdd(), rows.schema(), False
-    )
-    return DataFrame(frame, spark)
+    source, session = _class(spark._jvm, _BROKERS).newInstance(), spark._jsparkSession
+    records = pulled(DataFrame(source.numbers(session, task_count), spark))
+    return DataFrame(source.messages(session, plan, records._jdf), spark)

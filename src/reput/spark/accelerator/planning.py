@@ -6,7 +6,7 @@ ranges of a complete local log. Damage inside of a range is an error of the task
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,6 @@ def plan_of(options: ReadOptions) -> str | None:
     partitions = _partitions(MessageScan(options, columns).tasks())
     if partitions is None:
         return None
-    is_committed = options.isolation == "committed"
     return json.dumps(
         {
             "columns": columns,
@@ -57,31 +56,41 @@ def plan_of(options: ReadOptions) -> str | None:
             "bodyBytesMax": body.BODY_BYTES_MAX,
             "topics": None if options.topics is None else sorted(options.topics),
             "hiddenTopics": sorted(hidden_topics(options)),
-            "hiddenFlags": flags.TRANSACTION_PREPARED if is_committed else 0,
+            "hiddenFlags": _hidden_flags(options),
             "partitions": partitions,
         }
     )
 
 
-def plan_of_pulled(options: ReadOptions, columns: Sequence[str]) -> str | None:
-    """Return the plan of rows of pulled records; None if the jar cannot make these columns.
+def can_make(options: ReadOptions, columns: Sequence[str]) -> bool:
+    """Return whether the jar can make columns of messages of brokers."""
+    has_other_values = options.charset is not None or options.replaced_columns
+    return not has_other_values and FIELDS.keys() >= {*columns}
 
-    The records are checked and selected before.
+
+def plan_of_pulled(options: ReadOptions, columns: Sequence[str], pulls: Mapping[str, Any]) -> str:
+    """Return the plan of rows of running brokers.
 
     Args:
-        options: Options of a read of brokers.
+        options: Options of the read.
         columns: Names of the needed columns.
+        pulls: Pulls that tasks send by themselves, of ``LiveScan.plain_pulls``. Python workers
+            pull, check and select everything else.
     """
-    has_other_values = options.charset is not None or options.replaced_columns
-    if has_other_values or not FIELDS.keys() >= {*columns}:
-        return None
     return json.dumps(
         {
             "columns": columns,
+            "checkCrc": options.check_crc,
             "decompress": options.decompress,
             "bodyBytesMax": body.BODY_BYTES_MAX,
+            "hiddenFlags": _hidden_flags(options),
+            "pulls": pulls,
         }
     )
+
+
+def _hidden_flags(options: ReadOptions) -> int:
+    return flags.TRANSACTION_PREPARED if options.isolation == "committed" else 0
 
 
 _DEFAULTS = ReadOptions(paths=())

@@ -6,7 +6,7 @@ selected queue offsets into partitions as for stores.
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reput.client.core.route_cache import TopicRoute
 from reput.errors import InvalidOption, one_of
@@ -42,6 +42,16 @@ class LiveTask:
     """Name of the broker of all its queues."""
     record_bytes: float
     """Estimated record size, in bytes."""
+
+    def after(self, count: int) -> "LiveTask":
+        """Return the task without its first messages."""
+        slices = []
+        for part in self.partition.slices:
+            skipped_count = min(count, part.count)
+            count -= skipped_count
+            if skipped_count < part.count:
+                slices.append(replace(part, start=part.start + skipped_count))
+        return replace(self, partition=replace(self.partition, slices=tuple(slices)))
 
 
 class Loss:

@@ -11,7 +11,7 @@ offset outside of a queue, which brokers would record in a topic.
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from reput.format import kernels, message as record, names, sys_flag as flags
 from reput.format.bodies import MessageQueue
 from reput.format.message import Verdict
 from reput.spark.filters import Constraint
+from reput.spark.live import plain_pulls
 from reput.spark.live.calls import ALL_TAGS, RetryingClient, connected, frames, queue_name
 from reput.spark.live.plan import LiveTask, Loss, Planner
 from reput.spark.live.pull_pipeline import Chunk, PullPipeline
@@ -82,6 +83,12 @@ class LiveScan:
         for line in self.summary.lines:
             log.info("%s", line)
         return tasks
+
+    def plain_pulls(self, tasks: Sequence[LiveTask]) -> dict[str, Any]:
+        """Return the pulls of tasks that the accelerator may send by itself."""
+        cluster = connected(self._live)
+        client = RetryingClient(cluster.admin, self._live)
+        return cluster.run(plain_pulls.pulls_of(client, tasks, self._options, self._constraint))
 
     # On the executors -----------------------------------------------------------------------
 

@@ -2,8 +2,10 @@ package reput.accelerator;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.Set;
 import java.util.function.BiFunction;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
@@ -50,6 +52,12 @@ enum Column {
 
   static Column of(String name) {
     return valueOf(name.toUpperCase(Locale.ROOT));
+  }
+
+  static Set<Column> setOf(List<String> names) {
+    Set<Column> columns = EnumSet.noneOf(Column.class);
+    names.forEach(name -> columns.add(of(name)));
+    return columns;
   }
 
   static StructType schemaOf(List<String> names) {

@@ -36,7 +36,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  */
 public final class CommitLogSource implements TableProvider {
   /** Version of the plan, as in {@code reput.spark.accelerator}. */
-  public static final int PLAN_VERSION = 2;
+  public static final int PLAN_VERSION = 3;
 
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {

@@ -7,15 +7,12 @@ import java.nio.channels.FileChannel;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.EnumSet;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Set;
-import java.util.zip.CRC32;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.connector.read.PartitionReader;
-import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.TaskCompletionListener;
@@ -23,10 +20,6 @@ import sun.nio.ch.DirectBuffer;
 
 /** Reads a partition: walks the records of its segments, in the mapped files. */
 final class LogReader implements PartitionReader<ColumnarBatch> {
-  private static final int CRC_PROPERTY_BYTES = 20;
-  /** {@code __CRC32#}, the name of the property with the checksum of the record. */
-  private static final long CRC_PROPERTY = 0x5F5F435243333223L;
-
   private final boolean checkCrc;
   private final Set<Integer> queueIds;
   private final TopicSet topics;
@@ -35,7 +28,7 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
   private final Iterator<Plan.Segment> segments;
   private final Records records;
   private final ColumnarBatch batch;
-  private final CRC32 crc = new CRC32();
+  private final Checksums checksums = new Checksums();
   private final RecordBounds bounds = new RecordBounds();
   /**
    * All maps of the task. Texts point into them, and Spark may hold some until the task ends, so
@@ -55,14 +48,8 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
     hiddenTopics = new TopicSet(selection.hiddenTopics());
     hiddenFlags = selection.hiddenFlags();
     segments = part.segments().iterator();
-    Set<Column> selected = EnumSet.noneOf(Column.class);
-    columns.forEach(name -> selected.add(Column.of(name)));
-    records = new Records(plan, part.broker(), selected);
-    batch =
-        new ColumnarBatch(
-            columns.stream()
-                .map(name -> Column.of(name).vectorOf(records))
-                .toArray(ColumnVector[]::new));
+    records = new Records(plan, part.broker(), Column.setOf(columns));
+    batch = records.batchOf(columns);
     TaskContext task = TaskContext.get();
     if (task != null) {
       task.addTaskCompletionListener((TaskCompletionListener) ended -> maps.clear());
@@ -135,8 +122,10 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
     }
     if ((queueIds == null || queueIds.contains(Memory.intAt(address + Layout.QUEUE_ID)))
         && (topics == null || topics.has(bounds.topic, bounds.topicLength))) {
-      if (checkCrc) {
-        checkCrc(address);
+      String mismatch =
+          checkCrc ? checksums.mismatch(bounds, address, map, mapAddress) : null;
+      if (mismatch != null) {
+        throw damaged(mismatch);
       }
       if ((bounds.sysFlag & hiddenFlags) == 0
           && !hiddenTopics.has(bounds.topic, bounds.topicLength)) {
@@ -144,39 +133,6 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
       }
     }
     position += bounds.size;
-  }
-
-  private void checkCrc(long address) throws IOException {
-    if (bounds.bodyLength > 0
-        && crcOf(bounds.body, bounds.bodyLength) != Memory.intAt(address + Layout.BODY_CRC)) {
-      throw damaged("body does not match BODYCRC");
-    }
-    long property = address + bounds.size - CRC_PROPERTY_BYTES;
-    if (bounds.propertiesLength < CRC_PROPERTY_BYTES
-        || Memory.longAt(property) != CRC_PROPERTY
-        || Memory.byteAt(property + 8) != 1
-        || Memory.byteAt(property + 19) != 2) {
-      return;
-    }
-    long value = 0; // the last digit comes first
-    for (int i = 9; i >= 0; i--) {
-      int digit = Memory.byteAt(property + 9 + i) - '0';
-      if (digit < 0 || digit > 9) {
-        return;
-      }
-      value = 10 * value + digit;
-    }
-    if (value != crcOf(address, bounds.size - CRC_PROPERTY_BYTES)) {
-      throw damaged("record does not match its __CRC32# property");
-    }
-  }
-
-  private int crcOf(long address, int length) {
-    int start = (int) (address - mapAddress);
-    map.limit(start + length).position(start);
-    crc.reset();
-    crc.update(map);
-    return (int) crc.getValue() & Integer.MAX_VALUE;
   }
 
   private IOException notWhole() {

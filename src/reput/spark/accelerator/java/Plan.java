@@ -14,7 +14,8 @@ import java.util.List;
  * @param topics selected topics; null for all
  * @param hiddenTopics topics whose records are left out
  * @param hiddenFlags bits of SYSFLAG; a record with any of them is left out
- * @param partitions parts of the read, in order
+ * @param partitions parts of a read of log files, in order
+ * @param pulls a read of running brokers; null if it is one of log files
  */
 record Plan(
     List<String> columns,
@@ -24,13 +25,15 @@ record Plan(
     List<String> topics,
     List<String> hiddenTopics,
     int hiddenFlags,
-    List<Part> partitions)
+    List<Part> partitions,
+    Pulls pulls)
     implements Serializable {
 
-  /** Returns the plan without its partitions, for the tasks. */
+  /** Returns the plan without its parts, for the tasks. */
   Plan withoutPartitions() {
     return new Plan(
-        columns, checkCrc, decompress, bodyBytesMax, topics, hiddenTopics, hiddenFlags, List.of());
+        columns, checkCrc, decompress, bodyBytesMax, topics, hiddenTopics, hiddenFlags, List.of(),
+        pulls == null ? null : new Pulls(pulls.batchSize, pulls.timeoutMs, List.of()));
   }
 
   /**
@@ -52,4 +55,42 @@ record Plan(
    */
   record Segment(String path, long fileStart, long fileEnd, long start, long stop)
       implements Serializable {}
+
+  /**
+   * Pulls from running brokers.
+   *
+   * @param batchSize largest number of messages of a pull
+   * @param timeoutMs time to wait for a reply, in ms
+   * @param tasks the tasks, as the Python source has them
+   */
+  record Pulls(int batchSize, int timeoutMs, List<Task> tasks) implements Serializable {}
+
+  /**
+   * A task of pulls from one broker.
+   *
+   * @param broker name of the broker
+   * @param address {@code host:port} of the broker; null if a Python worker has to read everything
+   * @param recordBytes estimated size of a record, in bytes
+   * @param slices ranges of its queues, in order
+   */
+  record Task(String broker, String address, double recordBytes, List<Slice> slices)
+      implements Serializable {}
+
+  /**
+   * A range of a queue.
+   *
+   * @param topic its topic, which all of its records have
+   * @param queueId its queue id
+   * @param start queue offset of the first message
+   * @param stop queue offset after the last one
+   * @param header header of a pull, cut where opaque, queue offset and message count are
+   */
+  record Slice(String topic, int queueId, long start, long stop, List<String> header)
+      implements Serializable {
+
+    /** Returns the number of messages. */
+    long count() {
+      return stop - start;
+    }
+  }
 }

@@ -6,6 +6,8 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.unsafe.Platform;
 import sun.nio.ch.DirectBuffer;
 
@@ -61,9 +63,24 @@ final class Records {
         hasPairs || hasWords || columns.contains(Column.TAGS) || columns.contains(Column.MSG_ID);
   }
 
+  /** Returns a batch with columns of these records, whatever they are at a time. */
+  ColumnarBatch batchOf(List<String> columns) {
+    return new ColumnarBatch(
+        columns.stream()
+            .map(name -> Column.of(name).vectorOf(this))
+            .toArray(ColumnVector[]::new));
+  }
+
   void clear() {
     count = names.count = values.count = words.count = 0;
     replaced.clear();
+  }
+
+  /** Removes the records after the first {@code count} ones. */
+  void truncate(int count) {
+    this.count = count;
+    names.count = values.count = firstPair[count];
+    words.count = firstWord[count];
   }
 
   void add(long address, RecordBounds bounds) {
