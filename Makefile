@@ -25,6 +25,9 @@ REPUT_FAULT_SEEDS ?= 200
 SPARK_VERSIONS := 4.0.5 4.1.4 4.2.0
 SPARK_ENVIRONMENTS := $(foreach v,$(SPARK_VERSIONS),.venv-spark-$(basename $(v)))
 
+# Tests start hundreds of processes, and each would compile all of its sources again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Spark workers run this Python, not the first one on PATH.
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
@@ -61,8 +64,13 @@ jdk-dev:
 run: jdk $(if $(wildcard .venv/.installed),venv,.venv/.demo) ## Install, then run a broker, send and consume, and report on its store with Spark
 	$(BIN)/python -m demo
 
-test: jdk-dev venv lint types layers ## Install, then lint, types, layers and all tests
+test: jdk-dev venv ## Install, then lint, types, layers and all tests
+	@$(MAKE) --no-print-directory --output-sync --jobs=2 lint types layers bytecode
 	$(PYTEST)
+
+# One process compiles all tests, beside the checks: otherwise each worker of pytest compiles them all.
+bytecode: venv
+	@$(BIN)/python -m pytest --collect-only --quiet >.venv/collected || { cat .venv/collected; exit 1; }
 
 # Without the tests of the Spark package, which take a third of the time of all unit tests.
 # Stores of these tests are in a file system in memory, if there is one: a sync costs nothing there.
@@ -133,4 +141,4 @@ clean: ## Remove caches and build output; .venv and its like stay
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test check fmt lint types layers docs bench soak faults hostile interop-all spark-versions spark-jar clean
+.PHONY: help venv jdk jdk-dev run test bytecode check fmt lint types layers docs bench soak faults hostile interop-all spark-versions spark-jar clean

@@ -20,7 +20,7 @@ WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
 
 # Examples depend only on the test, so that a run that passed passes again.
 hypothesis.settings.register_profile(
-    "default", derandomize=True, deadline=None, max_examples=100, database=None
+    "default", derandomize=True, deadline=None, max_examples=40, database=None
 )
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile("default")

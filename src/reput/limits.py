@@ -575,7 +575,7 @@ HTTP2_HEADER_FIELDS = Limit("http2_header_fields", "headers of a call", 128)
 HTTP2_CONTINUATIONS = Limit("http2_continuations", "CONTINUATION frames of a header block", 8)
 HTTP2_CONTROL_FRAMES = Limit(
     "http2_control_frames",
-    "PING, GOAWAY and late RST_STREAM frames in a second, without a call or data in between",
+    "PING and GOAWAY frames in a second, without a call or data in between",
     100,
     scope="connection",
 )

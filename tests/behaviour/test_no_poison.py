@@ -127,6 +127,7 @@ def verified(root: Path) -> VerifyReport:
         RequestCode.SEND_REPLY_MESSAGE_V2,
     ],
 )
+@pytest.mark.sampled(5)
 async def test_clients_cannot_write_to_topics_of_brokers(
     tmp_path: Path, topic: str, code: int
 ) -> None:

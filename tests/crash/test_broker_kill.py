@@ -31,7 +31,7 @@ from reput_cluster import ReputCluster
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 IS_SOAK = hypothesis.settings.default.max_examples > 100
-ROUND_COUNT = 20 if IS_SOAK else 3
+ROUND_COUNT = 20 if IS_SOAK else 2
 TASK_COUNT = 32
 ACKNOWLEDGED_MAX = 1500
 """Limit of messages that are acknowledged in a round before the kill."""

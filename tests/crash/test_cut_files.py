@@ -147,6 +147,7 @@ def check_all(root: Path, sample: Sample, *, is_verified: bool = False) -> None:
 # --- truncated files ----------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 def test_a_log_file_of_another_length_is_refused(sample: Sample, tmp_path: Path) -> None:
     root = tmp_path / "store"
     for path in sample.named("commitlog/"):
@@ -217,6 +218,7 @@ def test_deleted_files_and_folders_are_rebuilt(sample: Sample, tmp_path: Path) -
 # --- a log that ends in zeros ---------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 def test_a_log_that_ends_in_zeros_keeps_the_messages_before_them(
     sample: Sample, tmp_path: Path
 ) -> None:

@@ -270,6 +270,7 @@ def test_the_sample_is_complete(sample: Sample, crc_sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("mask", [0xFF, 0x01, 0x80])
+@pytest.mark.sampled(3)
 def test_every_byte_of_the_log_changed(sample: Sample, mask: int) -> None:
     for physical_offset in some(range(0, len(sample.fields), 1 if mask == 0xFF else 7)):
         reader, damaged = changed_log(
@@ -312,6 +313,7 @@ def test_every_16_bytes_of_the_log_zeroed(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("length", [64, 300, 512, 1024, 4096])
+@pytest.mark.sampled(5)
 def test_sectors_of_the_log_lost(sample: Sample, length: int) -> None:
     source = random.Random(length)
     for start in range(0, len(sample.fields), max(length // 2, 128)):
@@ -339,6 +341,7 @@ def data_end(stored: StoredMessage) -> int:
 
 @pytest.mark.parametrize("with_abort", [False, True])
 @pytest.mark.parametrize("with_queues", [False, True])
+@pytest.mark.sampled(4)
 def test_the_last_bytes_of_the_log_never_written(
     sample: Sample, with_abort: bool, with_queues: bool
 ) -> None:
@@ -465,6 +468,7 @@ def check_with_damaged_queue(sample: Sample, reader: StoreReader, path: str) -> 
 
 
 @pytest.mark.parametrize("mask", [0xFF, 0x01])
+@pytest.mark.sampled(2)
 def test_every_byte_of_the_queues_changed(sample: Sample, mask: int) -> None:
     for path in queue_paths(sample):
         data = sample.folder.files[path]
@@ -627,6 +631,7 @@ def check_any_folder(built: store_builder.Built) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
+@pytest.mark.sampled(3)
 def test_bytes_of_a_golden_log_changed(version: str) -> None:
     """In a store that Java wrote, only the record with the changed byte differs or is damaged."""
     folder = MemoryFolder.load(golden.unpack(version, "clean"))

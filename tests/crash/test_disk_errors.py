@@ -69,7 +69,7 @@ def bodies(store: MessageStore) -> set[int]:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("left", range(0, 30, 3))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_full_disk_is_a_put_status_and_no_message_is_lost(
     stores: Stores, left: int, flush: str
 ) -> None:

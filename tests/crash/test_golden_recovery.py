@@ -91,7 +91,7 @@ DIFFERENCES = {
 
 
 @pytest.mark.parametrize(("version", "name", "twin"), CASES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_recovery_restores_at_least_what_java_restores(
     version: str, name: str, twin: str, tmp_path: Path
 ) -> None:

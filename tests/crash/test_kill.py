@@ -24,7 +24,7 @@ from reput.store.verify import FindingKind
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-ROUNDS = 8 if hypothesis.settings.default.max_examples <= 100 else 400
+ROUNDS = 4 if hypothesis.settings.default.max_examples <= 100 else 400
 LIFE_S = 0.1  # At most, from the first acknowledged message.
 
 CHILD = """
@@ -88,6 +88,7 @@ def run_and_kill(root: Path, seed: int, flush: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+@pytest.mark.sampled(2)
 def test_kill_9_loses_no_acknowledged_message(tmp_path: Path, flush: str) -> None:
     """This holds under ASYNC_FLUSH too: the system keeps the bytes that a killed process wrote."""
     root = tmp_path / "store"

@@ -144,6 +144,7 @@ def rebuilt(root: Path, thread_count: int) -> tuple[str, list[object], dict[str,
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.sampled(4)
 def test_several_threads_write_the_bytes_of_one(
     seed: int, tmp_path: Path, written: Callable[[int], Path]
 ) -> None:
@@ -236,6 +237,7 @@ tests.open_store(Path(sys.argv[1]), 3, progress=progress)
 
 
 @pytest.mark.parametrize("steps", [3, 40])
+@pytest.mark.sampled(2)
 def test_a_kill_in_a_rebuild_is_repaired_by_the_next_start(
     steps: int, tmp_path: Path, written: Callable[[int], Path]
 ) -> None:

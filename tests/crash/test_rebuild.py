@@ -64,6 +64,7 @@ def rebuild(version: str, name: str, into: Path) -> tuple[Path, Path]:
 
 @pytest.mark.crash
 @pytest.mark.parametrize(("version", "name"), WHOLE)
+@pytest.mark.sampled(4)
 def test_rebuilt_queues_have_the_same_bytes(version: str, name: str, tmp_path: Path) -> None:
     original, copy = rebuild(version, name, tmp_path)
     for family in (paths.CONSUME_QUEUE, paths.CONSUME_QUEUE_EXT):

@@ -121,7 +121,7 @@ few_examples = hypothesis.settings(max_examples=hypothesis.settings.default.max_
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @few_examples
 @hypothesis.given(actions=actions, loss=st.sampled_from(Loss))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_slave_has_a_part_of_its_masters_log(
     flush: str, actions: list[tuple[str, int]], loss: Loss
 ) -> None:

@@ -1,5 +1,6 @@
 """The commands in README and docs are commands of ``reput``, with existing options."""
 
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -28,10 +29,15 @@ def documented() -> list[tuple[str, str]]:
     return commands
 
 
+@functools.cache
+def application() -> click.Command:
+    return typer.main.get_command(build_app())
+
+
 @pytest.mark.parametrize(("page", "line"), documented())
 def test_a_documented_command_exists(page: str, line: str) -> None:
     words = shlex.split(line)
-    command = typer.main.get_command(build_app())
+    command = application()
     context = click.Context(command, info_name="reput")
     while isinstance(command, click.Group) and words:
         name = words.pop(0)

@@ -14,6 +14,8 @@ from reput.client import blocking
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 API = DOCS / "reference/api"
+# One worker: each builds the site for itself.
+pytestmark = pytest.mark.xdist_group("site")
 PAGES = sorted(path.relative_to(DOCS) for path in DOCS.rglob("*.md"))
 
 

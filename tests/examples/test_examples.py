@@ -172,6 +172,7 @@ for _ in range(2):
 """Runs the programs in one process, whose JVM they share: its start takes longer than they do."""
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")

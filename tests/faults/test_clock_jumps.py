@@ -63,6 +63,7 @@ def run(store: MessageStore, clock: ManualClock, duration_ms: int = 3 * 60 * SEC
 
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
+@pytest.mark.sampled(4)
 def test_no_log_file_expires_by_a_jump(stores: Stores, jump_ms: int) -> None:
     stores.allow(FindingKind.CLOCK_BACK)
     clock = ManualClock(START_MS)
@@ -162,6 +163,7 @@ def numbers(store: MessageStore) -> list[int]:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.sampled(2)
 def test_puts_dispatch_and_recovery_continue_with_any_clock(
     stores: Stores, flush: str, is_killed: bool
 ) -> None:

@@ -226,6 +226,7 @@ async def read_all(cluster: ReputCluster, topics: list[str]) -> dict[str, list[b
     return {topic: sorted(bodies) for topic, bodies in received.items()}
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 async def test_idle_connections_do_not_affect_the_store(tmp_path: Path) -> None:
     with ReputCluster(tmp_path / "cluster", SETTINGS) as cluster:

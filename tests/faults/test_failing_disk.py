@@ -153,6 +153,7 @@ def test_a_recovery_that_failed_at_any_step_succeeds_the_next_time(
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["error", "full"])
+@pytest.mark.sampled(2)
 def test_acknowledged_messages_are_kept_whichever_step_fails(tmp_path: Path, is_full: bool) -> None:
     root = tmp_path / "store"
     for number in itertools.chain(range(1, 60, 7), [100, 200]):

@@ -105,6 +105,7 @@ def kept_bytes(node: Node) -> bytes:
 # --- 27: an old master with a diverged tail -------------------------------------------------
 
 
+@pytest.mark.soak
 async def test_a_diverged_tail_is_cut_and_kept(start_pair: Callable[..., Pair]) -> None:
     async with start_pair(REPUT, REPUT, diverged_policy="truncate") as pair:
         traffic = traffic_of(pair)
@@ -158,6 +159,7 @@ async def test_a_diverged_tail_is_refused_by_default(start_pair: Callable[..., P
         pytest.param("4.9.7", REPUT, REPUT, marks=SLOW_JAVA),
     ],
 )
+@pytest.mark.sampled(4)
 async def test_another_broker_opens_a_promoted_store(
     start_pair: Callable[..., Pair], master: str, slave: str, opener: str
 ) -> None:

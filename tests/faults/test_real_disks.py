@@ -177,6 +177,7 @@ async def test_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
         store_fixture.assert_sound(cluster.store, allowed={FindingKind.LOG_HOLE})
 
 
+@pytest.mark.soak
 async def test_a_disk_that_becomes_read_only(tmp_path: Path, small_disk: Path) -> None:
     """Files that are open for writing stay writable; new ones are refused, by name."""
     port = free_port()
@@ -213,6 +214,7 @@ async def test_a_store_that_is_deleted_while_a_broker_runs(tmp_path: Path) -> No
             assert str(cluster.store) in sender.refusal
 
 
+@pytest.mark.soak
 async def test_a_log_file_that_is_cut_while_a_broker_runs(tmp_path: Path) -> None:
     """The cut may kill the process; the messages before it are kept once the file has its size."""
     with ReputCluster(tmp_path / "cluster", SETTINGS) as cluster:
@@ -239,6 +241,7 @@ async def test_a_log_file_that_is_cut_while_a_broker_runs(tmp_path: Path) -> Non
             assert lost == set(acknowledged[len(acknowledged) - len(lost) :]), "only the end"
 
 
+@pytest.mark.soak
 async def test_a_broker_continues_after_a_long_pause(tmp_path: Path) -> None:
     """Examples: a disk that does not answer, or a machine that is suspended."""
     port = free_port()

@@ -80,7 +80,7 @@ def check_batch(seed: int) -> int:
 
 
 @given(SEEDS)
-@settings(max_examples=2000 if IS_SOAK else 300)
+@settings(max_examples=2000 if IS_SOAK else 100)
 def test_batch(seed: int) -> None:
     check_batch(seed)
 

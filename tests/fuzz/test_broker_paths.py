@@ -45,6 +45,7 @@ def paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Paths]:
 # --- sends ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 def test_sends(paths: Paths) -> None:
     def check(seed: int) -> None:
         random = Random(seed)
@@ -64,6 +65,7 @@ def test_sends(paths: Paths) -> None:
 # --- pulls ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 def test_pulls(paths: Paths) -> None:
     def check(seed: int) -> None:
         random = Random(seed)
@@ -112,6 +114,7 @@ def pops_of(paths: Paths) -> list[Pop]:
     ]
 
 
+@pytest.mark.sampled(2)
 def test_pops(paths: Paths) -> None:
     def check(seed: int) -> None:
         random = Random(seed)
@@ -170,6 +173,7 @@ def halves_of(paths: Paths) -> list[tuple[int, int]]:
     return list(enumerate(units["physical_offset"].tolist(), begin)) or [(0, 0)]
 
 
+@pytest.mark.sampled(2)
 def test_ends_of_transactions(paths: Paths) -> None:
     paths.check(0, streams.some_request(
         Random(0), 0, 310, streams.send_fields(Random(1)) | {"b": "T", "i": HALF % ("g", "T", 0)},
@@ -216,6 +220,7 @@ def put_consumed(paths: Paths, random: Random) -> None:
     paths.put(message)
 
 
+@pytest.mark.sampled(2)
 def test_messages_that_are_sent_back(paths: Paths) -> None:
     def check(seed: int) -> None:
         random = Random(seed)

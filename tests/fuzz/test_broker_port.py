@@ -133,6 +133,7 @@ async def test_a_frame_byte_by_byte(subject: Subject) -> None:
     await is_well(subject)
 
 
+@pytest.mark.soak
 async def test_100_000_tiny_frames(subject: Subject) -> None:
     tiny = commands.encode(Command(9_999, 3))
     async with wire(subject) as (reader, writer):

@@ -153,11 +153,13 @@ def step_timers(parts: Any, now_ms: int) -> bool:
     return is_busy
 
 
+@pytest.mark.sampled(2)
 def test_delayed_messages(paths: Paths) -> None:
     in_turn(2 * EXAMPLES, lambda seed: check(paths, seed, names.SCHEDULE_TOPIC, step_delayed))
     assert paths.max_offset("T", 3) > EXAMPLES, "else this would test little"
 
 
+@pytest.mark.sampled(2)
 def test_messages_of_the_timer(paths: Paths) -> None:
     in_turn(EXAMPLES, lambda seed: check(paths, seed, names.TIMER_TOPIC, step_timers))
     assert paths.max_offset("T", 3) > EXAMPLES // 2, "else this would test little"

@@ -105,6 +105,7 @@ def changed(number: int) -> bytes:
     return signed(Random(number), 0, commands.encode(signed_streams.change(number)), ROOT)
 
 
+@pytest.mark.sampled(2)
 def test_signed_requests(paths: Paths) -> None:
     has_changes = False
 

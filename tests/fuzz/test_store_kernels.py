@@ -97,7 +97,7 @@ def some_record(random: Random, *, has_crc: bool = False) -> bytes:
 
 
 @given(SEEDS)
-@settings(max_examples=500 if IS_SOAK else 150)
+@settings(max_examples=500 if IS_SOAK else 60)
 def test_append(seed: int) -> None:
     check_append(seed)
 
@@ -151,7 +151,7 @@ def hot_native(name: str) -> Any:
 
 
 @given(SEEDS)
-@settings(max_examples=400 if IS_SOAK else 150)
+@settings(max_examples=400 if IS_SOAK else 60)
 def test_dispatch(seed: int) -> None:
     check_dispatch(seed)
 
@@ -204,7 +204,7 @@ def some_log(random: Random, base: int) -> bytes:
 
 
 @given(SEEDS)
-@settings(max_examples=400 if IS_SOAK else 150)
+@settings(max_examples=400 if IS_SOAK else 60)
 def test_pull(seed: int) -> None:
     check_pull(seed)
 

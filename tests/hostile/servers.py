@@ -79,6 +79,18 @@ PROFILES: Mapping[str, Settings] = {
 _TRACEBACK = re.compile(rb"Traceback \(most recent call last\)|exception=")
 
 
+def memory_of(process: int | str) -> int:
+    """Return the anonymous memory of a process on Linux, in bytes. Raises ``OSError``.
+
+    Args:
+        process: Its id, or ``self``.
+    """
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise OSError(f"process {process} has ended")
+
+
 @dataclass(frozen=True, slots=True)
 class Ping:
     """A ping with a long wait; times in s."""
@@ -361,9 +373,7 @@ class Scene(ReputCluster):
         memory_by_server = {}
         for name, pid in self.pids().items():
             with contextlib.suppress(OSError):
-                for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                    if line.startswith("RssAnon:"):
-                        memory_by_server[name] = int(line.split()[1]) << 10
+                memory_by_server[name] = memory_of(pid)
         return memory_by_server
 
     def health(self) -> tuple[int, dict[str, Any]]:

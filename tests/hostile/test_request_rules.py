@@ -290,6 +290,7 @@ def cpu_s(subject: Subject, code: Code) -> float:
     return best
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 async def test_work_done_at_once_does_not_grow_with_the_broker(tmp_path: Path) -> None:
     async with running(tmp_path) as subject:

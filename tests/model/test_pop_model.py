@@ -127,7 +127,7 @@ class PopMachine(RuleBasedStateMachine):
             self.topics.table, self.groups.table, self.offsets, self.pops.orders.table,
         )  # fmt: skip
         self.save()
-        self.pops.revive.load()
+        self.pops.revive.load(self.clock.now_ms())
 
     def save(self) -> None:
         for table in self.tables:

@@ -74,6 +74,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
+@pytest.mark.sampled(7)
 def test_golden_stores(spark_with_jar: SparkSession, version: str, name: str) -> None:
     store = golden.unpack(version, name)
     options = {"readIsolation": "all", "maxBytesPerPartition": SMALL_PARTITIONS}
@@ -85,6 +86,7 @@ def test_golden_stores(spark_with_jar: SparkSession, version: str, name: str) ->
 
 
 @pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
+@pytest.mark.sampled(6)
 def test_damage_is_an_error_or_stays_with_python(
     spark_with_jar: SparkSession, version: str, variant: str
 ) -> None:

@@ -80,6 +80,7 @@ def reads(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
         (lambda frame: frame.isEmpty(), ["queue_id"]),
     ],
 )  # fmt: skip
+@pytest.mark.sampled(4)
 def test_columns_that_a_query_reads(
     spark: SparkSession,
     reads: Callable[[], list[str]],
@@ -212,6 +213,7 @@ def run(frame: DataFrame, steps: list[tuple[str, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("number", range(QUERIES))
+@pytest.mark.sampled(4)
 def test_random_queries_have_the_rows_of_the_source(spark: SparkSession, number: int) -> None:
     choice = random.Random(number)
     version = choice.choice(golden.VERSIONS) if golden.IS_SOAK else "4.9.7"

@@ -63,6 +63,7 @@ def queue_files() -> int:
 
 
 @pytest.mark.parametrize("scan", ["log", "consumequeue"])
+@pytest.mark.sampled(2)
 def test_rows_equal_those_of_the_folder(scan: str, uri: str) -> None:
     options = {"readIsolation": "all", "scan": scan}
     got = reading.read(uri, **options)

@@ -122,6 +122,7 @@ def test_clients_need_nothing_of_the_extras() -> None:
          "reput pipeline needs Spark: pip install 'reput[spark]'"),
     ],
 )  # fmt: skip
+@pytest.mark.sampled(4)
 def test_a_command_names_the_extra_that_it_needs(
     arguments: list[str], missing: list[str], line: str
 ) -> None:

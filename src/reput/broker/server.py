@@ -617,7 +617,7 @@ class Broker:
         pops, lite_pops = self._make_pops(
             topics, subscription_groups, deliveries, quarantine, orders, timers
         )
-        pops.revive.load()
+        pops.revive.load(now_ms)
         request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
         topics.on_make = topic_writes.write_soon
         registration = Registration(self.settings, self.identity, topics, clock)
@@ -804,7 +804,7 @@ class Broker:
             queue_count=config.revive_queue_num,
             retries=retries,
             quarantine=quarantine,
-            have_left=timers.have_left,
+            timers=timers,
             is_fast=config.reput_fast_path,
         )
         held: HeldRequests[HeldPop] = HeldRequests(

@@ -31,7 +31,9 @@ def exporter(
     from reput.clock import SystemClock
     from reput.console import serving
     from reput.console.cluster import WatchedCluster
-    from reput.console.exporter import Exporter
+    from reput.console.exporter import Exporter, collect
+    from reput.console.exposition import NAMES_MAX
+    from reput.console.survey import Survey
 
     host, port = parse_address(listen)
 
@@ -40,11 +42,12 @@ def exporter(
         with serving.listen(host, port) as listener:
             async with Admin(client=client) as admin:
                 cluster = WatchedCluster.of(admin, clock)
+                survey = Survey(cluster, clock, NAMES_MAX)
                 url = f"{serving.url_of(listener, '')}metrics"
                 await serving.serve(
-                    Exporter(cluster, clock),
+                    Exporter(cluster, clock, survey.facts),
                     listener,
-                    cluster.collector.run(),
+                    collect(cluster, survey),
                     lambda: print(f"exporter: {url}", flush=True),
                 )
 

@@ -7,7 +7,7 @@ A producer takes a ``Message`` and returns a ``SendResult``. Consumers and queri
 import enum
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from json import dumps as encode_json, loads as decode_json
 from typing import Any, Self, TypeVar, overload
@@ -272,8 +272,7 @@ class ReceivedMessage:
         """Queue offset of the message."""
         if self._stored is None:
             assert self._record is not None
-            queue_offset: int = _QUEUE_OFFSET.unpack_from(self._record, _POSITION_QUEUE_OFFSET)[0]
-            return queue_offset
+            return queue_offset_at(self._record, 0)
         return self._stored.queue_offset
 
     @property
@@ -314,23 +313,13 @@ class ReceivedMessage:
         record = self._record
         if record is None or len(record) < records.FIXED_BYTES_V1:
             return
-        _, magic, body_crc, *_, sys_flag, _ = records.HEAD.unpack_from(record)
-        if magic != records.MAGIC_V1 or sys_flag & ~flags.MULTI_TAGS:
+        body = plain_body_in(record, 0, len(record))
+        if body is None:
             return
-        *_, body_size = records.TAIL.unpack_from(record, _POSITION_BODY - records.TAIL.size)
-        topic_at = _POSITION_BODY + body_size
-        if not _POSITION_BODY <= topic_at < len(record) - records.PROPERTIES_LENGTH.size:
-            return
+        _, topic_at = body
         properties_at = topic_at + 1 + record[topic_at] + records.PROPERTIES_LENGTH.size
-        body = bytes(record[_POSITION_BODY:topic_at])
-        properties = bytes(record[properties_at:])
-        (size,) = records.PROPERTIES_LENGTH.unpack_from(
-            record, min(properties_at, len(record)) - records.PROPERTIES_LENGTH.size
-        )
-        if size != len(properties) or (body and zlib.crc32(body) & 0x7FFFFFFF != body_crc):
-            return
-        self._body = body
-        self._properties = props.decode(properties)
+        self._body = bytes(record[_POSITION_BODY:topic_at])
+        self._properties = props.decode(bytes(record[properties_at:]))
 
     @property
     def topic(self) -> str:
@@ -438,7 +427,6 @@ class ReceivedMessage:
         return f"<ReceivedMessage {self.message_id} {where}, {len(self.stored.body)} bytes>"
 
 
-_POSITION_QUEUE_OFFSET = 20
 _POSITION_BODY = (
     records.POSITION_BORN_HOST
     + records.HOST_V4_BYTES
@@ -447,6 +435,12 @@ _POSITION_BODY = (
     + records.TAIL.size
 )
 """Layout of a record with IPv4 hosts."""
+_PLAIN_HEAD = struct.Struct(
+    f">{records.POSITION_MAGIC}x ii"
+    f"{records.POSITION_SYS_FLAG - records.POSITION_BODY_CRC - 4}x i"
+    f"{_POSITION_BODY - records.POSITION_SYS_FLAG - 8}x i"
+)
+"""Magic, checksum of the body, system flag and size of the body of such a record."""
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_OFFSET = struct.Struct(">q")
 _SYS_FLAG = struct.Struct(">i")
@@ -479,20 +473,9 @@ def received(
         CorruptRecord: A size is impossible, or a batch cannot be expanded.
     """
     view = memoryview(data)
-    end = len(view)
     messages: list[ReceivedMessage] = []
-    position = 0
-    while position < end:
-        if end - position < records.FIXED_BYTES_V1:
-            raise CorruptRecord(
-                f"{end - position} bytes at {position} of a reply are too few for a record"
-            )
-        size, _ = records.SIZE_AND_MAGIC.unpack_from(view, position)
-        if not records.FIXED_BYTES_V1 <= size <= end - position:
-            raise CorruptRecord(
-                f"record at {position} of a reply has size {size}, {end - position} are left"
-            )
-        record = view[position : position + size]
+    for position, end in record_spans(data):
+        record = view[position:end]
         (sys_flag,) = _SYS_FLAG.unpack_from(record, records.POSITION_SYS_FLAG)
         if sys_flag & flags.INNER_BATCH:
             messages += (
@@ -500,5 +483,62 @@ def received(
             )
         else:
             messages.append(kind(record, broker_name))
-        position += size
     return messages
+
+
+def record_spans(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each record in the body of a reply.
+
+    Raises:
+        CorruptRecord: A size is impossible.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        if end - position < records.FIXED_BYTES_V1:
+            raise CorruptRecord(
+                f"{end - position} bytes at {position} of a reply are too few for a record"
+            )
+        size, _ = records.SIZE_AND_MAGIC.unpack_from(data, position)
+        if not records.FIXED_BYTES_V1 <= size <= end - position:
+            raise CorruptRecord(
+                f"record at {position} of a reply has size {size}, {end - position} are left"
+            )
+        yield position, position + size
+        position += size
+
+
+def queue_offset_at(data: bytes | memoryview, position: int) -> int:
+    """Return the queue offset of the record at a position."""
+    queue_offset: int = _QUEUE_OFFSET.unpack_from(data, position + records.POSITION_QUEUE_OFFSET)[0]
+    return queue_offset
+
+
+def plain_body_in(
+    data: bytes | memoryview, position: int, record_end: int
+) -> tuple[int, int] | None:
+    """Return begin and end of the body of an undamaged, uncompressed record with IPv4 hosts.
+
+    Returns None for other records: decoding them reports their damage.
+
+    Args:
+        data: Bytes with the record, which has at least ``FIXED_BYTES_V1`` bytes.
+        position: Its first byte.
+        record_end: The byte after it.
+    """
+    magic, body_crc, sys_flag, body_size = _PLAIN_HEAD.unpack_from(data, position)
+    if magic != records.MAGIC_V1 or sys_flag & ~flags.MULTI_TAGS:
+        return None
+    begin = position + _POSITION_BODY
+    end = begin + body_size
+    if not begin <= end < record_end - records.PROPERTIES_LENGTH.size:
+        return None
+    size_at = end + 1 + data[end]
+    properties_at = size_at + records.PROPERTIES_LENGTH.size
+    if properties_at > record_end:
+        return None
+    (size,) = records.PROPERTIES_LENGTH.unpack_from(data, size_at)
+    if size != record_end - properties_at:
+        return None
+    if body_size and zlib.crc32(data[begin:end]) & 0x7FFFFFFF != body_crc:
+        return None
+    return begin, end

@@ -35,6 +35,19 @@ _STATUS: dict[int, PullStatus] = {
 
 
 @dataclass(frozen=True, slots=True)
+class PulledRecords:
+    """Result of a pull, undecoded."""
+
+    status: PullStatus
+    records: bytes
+    """Records that the broker selected, in the order of their offsets."""
+    next_offset: int
+    """Queue offset of the next pull."""
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pulled:
     """Result of a pull."""
 
@@ -92,6 +105,43 @@ class Puller:
             CorruptRecord: The reply has incomplete records.
             RemotingError: No reply arrived.
         """
+        pulled = await self.pull_records(
+            queue,
+            queue_offset,
+            subscription,
+            count_max=count_max,
+            commit_offset=commit_offset,
+            hold_ms=hold_ms,
+            timeout_ms=timeout_ms,
+        )
+        return Pulled(
+            pulled.status,
+            self.messages(pulled.records, queue.broker_name, subscription),
+            pulled.next_offset,
+            pulled.min_offset,
+            pulled.max_offset,
+        )
+
+    def messages(
+        self, data: bytes, broker_name: str, subscription: Subscription
+    ) -> list[ReceivedMessage]:
+        """Return those messages of a reply that match. Raises ``CorruptRecord``."""
+        messages = received(data, broker_name)
+        set_namespace(messages, self._instance.config.namespace)
+        return wanted_among(messages, subscription)
+
+    async def pull_records(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        subscription: Subscription,
+        *,
+        count_max: int,
+        commit_offset: int | None,
+        hold_ms: int,
+        timeout_ms: int,
+    ) -> PulledRecords:
+        """Pull as ``pull`` does, without decoding the reply. Raises the same, but no damage."""
         route = await self._instance.route(queue.topic)
         broker_id = self._broker_ids.get(queue, MASTER_ID)
         address = route.any_address(queue.broker_name, broker_id)
@@ -121,13 +171,9 @@ class Puller:
             raise broker_error(reply.code, reply.remark, address)
         answer = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
         self._broker_ids[queue] = answer.suggest_which_broker_id
-        messages: list[ReceivedMessage] = []
-        if status is PullStatus.FOUND:
-            messages = received(reply.body, queue.broker_name)
-            set_namespace(messages, self._instance.config.namespace)
-            messages = wanted_among(messages, subscription)
-        return Pulled(
-            status, messages, answer.next_begin_offset, answer.min_offset, answer.max_offset
+        records = reply.body if status is PullStatus.FOUND else b""
+        return PulledRecords(
+            status, records, answer.next_begin_offset, answer.min_offset, answer.max_offset
         )
 
     def forget(self, queue: MessageQueue) -> None:

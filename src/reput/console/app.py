@@ -13,9 +13,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from reput.console import changes, live_rows, rendering, texts
+from reput.console import changes, compression, live_rows, rendering, texts
 from reput.console.access import ALL, Right, User
-from reput.console.actions import offsets as offset_actions, topics as topic_actions
+from reput.console.actions import (
+    brokers as broker_actions,
+    messages as message_actions,
+    offsets as offset_actions,
+    topics as topic_actions,
+)
 from reput.console.audit import AuditEntry
 from reput.console.changes import Change, Confirmation
 from reput.console.exporter import metrics
@@ -29,6 +34,7 @@ from reput.console.pages import (
     group,
     groups,
     login,
+    member,
     message,
     messages,
     overview,
@@ -54,6 +60,7 @@ ROUTES: Mapping[str, Route] = {
     "/topics/{topic}": Route(topic.page, Right.VIEW, live_s=5),
     "/groups": Route(groups.page, Right.VIEW, live_s=2),
     "/groups/{group}": Route(group.page, Right.VIEW, live_s=5),
+    "/groups/{group}/members/{client}": Route(member.page, Right.READ),
     "/brokers": Route(brokers.page, Right.VIEW, live_s=2),
     "/brokers/{broker}": Route(broker.page, Right.VIEW),
     "/messages": Route(messages.page, Right.READ, stream=messages.stream),
@@ -71,6 +78,8 @@ ROUTES: Mapping[str, Route] = {
 CHANGES: Mapping[str, Change] = {
     "/topics": topic_actions.CREATE,
     "/topics/{topic}/delete": topic_actions.DELETE,
+    "/topics/{topic}/send": message_actions.SEND,
+    "/brokers/{broker}/writing": broker_actions.WRITE,
     "/groups/{group}/reset": offset_actions.RESET,
     "/groups/{group}/clone": offset_actions.CLONE,
     "/dlq/{group}/resend": Change(
@@ -117,6 +126,7 @@ class Console:
         if scope["type"] == "http":
             request = Request(scope, receive)
             response = await self._respond(request)
+            compression.compress(response, request.headers)
             await response(scope, receive, send)
 
     async def _respond(self, request: Request) -> Response:
@@ -201,7 +211,7 @@ class Console:
         except ValueError as error:
             raise RequestFailed(400, f"the query: {error}") from error
         now_ms = self._parts.clock.now_ms()
-        return View(names, Query(values), user, self._parts, now_ms, form or {})
+        return View(names, Query(values), user, self._parts, now_ms, form or {}, _is_json(request))
 
     def _check(
         self, user: User, right: Right, path: str, names: Mapping[str, str], request: Request
@@ -275,7 +285,7 @@ class Console:
                 user=view.user.name,
                 address=address_of(request),
                 action=change.name,
-                arguments={**view.names, **view.form},
+                arguments=change.recorded({**view.names, **view.form}),
                 outcome=outcome,
                 detail=detail,
                 preview=token.partition(".")[2][:16],
@@ -351,7 +361,8 @@ async def _form(request: Request) -> dict[str, str]:
         )
     except ValueError as error:
         raise RequestFailed(400, f"the form: {error}") from error
-    return {name: texts_[-1] for name, texts_ in values.items()}
+    # Browsers send line ends as CRLF, and show them as LF: a confirmation must be the same text.
+    return {name: texts_[-1].replace("\r\n", "\n") for name, texts_ in values.items()}
 
 
 def _is_json(request: Request) -> bool:

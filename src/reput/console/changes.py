@@ -64,6 +64,20 @@ class Change(NamedTuple):
     right: Right
     preview: Callable[[View], Awaitable[Preview]]
     run: Callable[[View, Preview], Awaitable[Receipt]]
+    unrecorded: Sequence[str] = ()
+    """Arguments of which the audit log has size and SHA-256 only, as the body of a message."""
+
+    def recorded(self, arguments: Mapping[str, str]) -> Mapping[str, str]:
+        """Return arguments as the audit log has them."""
+        return {
+            name: _digest_text(value) if name in self.unrecorded else value
+            for name, value in arguments.items()
+        }
+
+
+def _digest_text(text: str) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    return f"{len(data)} bytes, SHA-256 {hashlib.sha256(data).hexdigest()}"
 
 
 class Tokens:

@@ -268,7 +268,7 @@ class Collector:
                 consumed_ms[group] = facts.consumed_ms
         for group, total in consumed.items():
             self._history.put(("consumed", group), consumed_ms[group], total)
-        for group, row in self._rows.groups().items():
+        for group, row in self._rows.groups().rows.items():
             if isinstance(row.lag, int):
                 self._history.put(("lag", group), self._clock.now_ms(), row.lag)
 

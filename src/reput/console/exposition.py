@@ -1,14 +1,16 @@
 """The snapshot as metrics of Prometheus, with names and labels of rocketmq-exporter.
 
-Rates of topics and groups are left out, as Prometheus computes them from the offsets. An unknown
-value has no series. Topics and groups beyond ``NAMES_MAX`` share the name ``_other``.
+Rates of topics and groups, members and clients come from a survey, which ``reput exporter`` has and
+the console has not. An unknown value has no series. Topics and groups beyond ``NAMES_MAX`` share
+the name ``_other``.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from reput.console.rows import Rows
-from reput.console.snapshot import BrokerFacts, Snapshot
+from reput.console.snapshot import BrokerFacts, BrokerPlace, Snapshot
+from reput.console.survey import SurveyFacts
 from reput.format import names
 
 NAMES_MAX = 500
@@ -20,6 +22,11 @@ _TOPIC = ("cluster", "broker", "topic")
 _GROUP = ("cluster", "broker", "topic", "group")
 _DIFF = ("group", "topic", "countOfOnlineConsumers", "msgModel")
 _BROKER = ("cluster", "brokerIP", "broker")
+_PRODUCER = ("cluster", "broker", "group")
+_MEMBERS = ("caddr", "localaddr", "group")
+_CLIENT = ("clientAddr", "clientId", "group", "topic")
+_CLUSTERING = "1"
+"""The message model of groups that keep their offsets at brokers, as Java numbers it."""
 _RUNTIME = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
 
 _NUMBERS = {
@@ -95,11 +102,17 @@ class _Families:
 
     def add(self, name: str, labels: Sequence[str], values: Sequence[str], value: float) -> None:
         """Add a value; that of an existing series, as of ``_other``, is added up."""
-        pairs = ",".join(
-            f'{label}="{_escaped(text)}"' for label, text in zip(labels, values, strict=True)
-        )
+        pairs = _pairs(labels, values)
         series = self._series.setdefault(name, {})
         series[pairs] = series.get(pairs, 0.0) + value
+
+    def largest(
+        self, name: str, labels: Sequence[str], values: Sequence[str], value: float
+    ) -> None:
+        """Add a value; of an existing series, as of ``_other``, the larger one stays."""
+        pairs = _pairs(labels, values)
+        series = self._series.setdefault(name, {})
+        series[pairs] = max(series.get(pairs, value), value)
 
     def text(self) -> str:
         """Return the text of the metrics."""
@@ -110,22 +123,39 @@ class _Families:
         return "\n".join(lines) + "\n"
 
 
+def _pairs(labels: Sequence[str], values: Sequence[str]) -> str:
+    return ",".join(
+        f'{label}="{_escaped(text)}"' for label, text in zip(labels, values, strict=True)
+    )
+
+
 def _escaped(text: str) -> str:
     printable = text.encode("utf-8", "replace").decode()
     return printable.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def render(snapshot: Snapshot, rows: Rows, now_ms: int) -> str:
-    """Return the metrics of a cluster as text."""
+def render(snapshot: Snapshot, rows: Rows, now_ms: int, survey: SurveyFacts | None = None) -> str:
+    """Return the metrics of a cluster as text.
+
+    Args:
+        snapshot: The answers of the cluster.
+        rows: The rows computed from them.
+        now_ms: The time.
+        survey: Rates, members and clients; None: they are left out.
+    """
     families = _Families()
-    topic_name = _limited(rows.topics())
-    group_name = _limited(rows.groups())
+    topic_name = _limited(rows.topics().rows)
+    group_name = _limited(rows.groups().rows)
     for facts in snapshot.brokers.values():
         _add_broker(families, facts, now_ms)
     for facts in snapshot.masters():
         _add_topics(families, facts, topic_name, group_name)
         _add_offsets(families, facts, topic_name, group_name)
     _add_lags(families, snapshot, rows, topic_name, group_name)
+    if survey is not None:
+        places = {facts.place.address: facts.place for facts in snapshot.masters()}
+        _add_counters(families, survey, places, topic_name, group_name)
+        _add_clients(families, survey, topic_name, group_name)
     return families.text()
 
 
@@ -232,18 +262,86 @@ def _add_lags(
     topic_name: Callable[[str], str],
     group_name: Callable[[str], str],
 ) -> None:
-    for group, row in rows.groups().items():
+    for group, row in rows.groups().rows.items():
         members = snapshot.members.get(group)
         count = "" if members is None else str(members.count)
         for topic in row.topics:
             lag = rows.lag(topic, group)
             if isinstance(lag, int):
-                series = (group_name(group), topic_name(topic), count, "")
+                series = (group_name(group), topic_name(topic), count, _CLUSTERING)
                 families.add("rocketmq_group_diff", _DIFF, series, lag)
         for metric, prefix, value in (
             ("rocketmq_group_retrydiff", names.RETRY_PREFIX, row.retries),
             ("rocketmq_group_dlqdiff", names.DLQ_PREFIX, row.dead_letters),
         ):
             if isinstance(value, int):
-                series = (group_name(group), topic_name(prefix + group), count, "")
+                series = (group_name(group), topic_name(prefix + group), count, _CLUSTERING)
                 families.add(metric, _DIFF, series, value)
+
+
+def _add_counters(
+    families: _Families,
+    survey: SurveyFacts,
+    places: Mapping[str, BrokerPlace],
+    topic_name: Callable[[str], str],
+    group_name: Callable[[str], str],
+) -> None:
+    for (address, topic), rates in survey.topics.items():
+        place = places.get(address)
+        if place is None or names.is_retry_topic(topic):
+            continue
+        series = (place.cluster, place.name, topic_name(topic))
+        families.add("rocketmq_producer_tps", _TOPIC, series, rates.messages)
+        families.add("rocketmq_producer_message_size", _TOPIC, series, rates.size_bytes)
+    for (address, topic, group), rates in survey.groups.items():
+        place = places.get(address)
+        if place is None:
+            continue
+        read = (place.cluster, place.name, topic_name(topic), group_name(group))
+        families.add("rocketmq_consumer_tps", _GROUP, read, rates.messages)
+        families.add("rocketmq_consumer_message_size", _GROUP, read, rates.size_bytes)
+        families.add("rocketmq_send_back_nums", _GROUP, read, rates.sent_back)
+    for (address, topic, group), age_ms in survey.latencies.items():
+        place = places.get(address)
+        if place is not None:
+            read = (place.cluster, place.name, topic_name(topic), group_name(group))
+            families.largest("rocketmq_group_get_latency_by_storetime", _GROUP, read, age_ms)
+    for address, groups in survey.producers.items():
+        place = places.get(address)
+        if place is None:
+            continue
+        for group, count in list(groups.items())[:NAMES_MAX]:
+            series = (place.cluster, place.name, group)
+            families.add("rocketmq_producer_count", _PRODUCER, series, count)
+
+
+_CLIENT_METRICS = {
+    "rocketmq_client_consume_fail_msg_count": "consume_failed_msgs",
+    "rocketmq_client_consume_fail_msg_tps": "consume_failed_tps",
+    "rocketmq_client_consume_ok_msg_tps": "consume_ok_tps",
+    "rocketmq_client_consume_rt": "consume_rt",
+    "rocketmq_client_consumer_pull_rt": "pull_rt",
+    "rocketmq_client_consumer_pull_tps": "pull_tps",
+}
+"""Metric to the field of what a client measures."""
+
+
+def _add_clients(
+    families: _Families,
+    survey: SurveyFacts,
+    topic_name: Callable[[str], str],
+    group_name: Callable[[str], str],
+) -> None:
+    for group, clients in survey.clients.items():
+        addresses = ",".join(connection.client_addr for connection in clients.connections)
+        ids = ",".join(connection.client_id for connection in clients.connections)
+        members = (addresses, ids, group_name(group))
+        families.add("rocketmq_group_count", _MEMBERS, members, len(clients.connections))
+        for connection in clients.connections:
+            for topic, status in clients.statuses.get(connection.client_id, {}).items():
+                client = (
+                    *(connection.client_addr, connection.client_id),
+                    *(group_name(group), topic_name(topic)),
+                )
+                for metric, field in _CLIENT_METRICS.items():
+                    families.add(metric, _CLIENT, client, getattr(status, field))

@@ -7,7 +7,7 @@ computed from two of their values.
 import itertools
 import math
 from array import array
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 FINE_MS, FINE_COUNT = 30_000, 120
@@ -27,13 +27,15 @@ class Ring:
         count: Number of slots.
     """
 
-    __slots__ = ("_count", "_slot", "_step_ms", "_times", "_values")
+    __slots__ = ("_count", "_oldest", "_slot", "_step_ms", "_times", "_values")
 
     def __init__(self, step_ms: int, count: int) -> None:
         self._step_ms = step_ms
         self._count = count
         self._slot = -1
         """Number of the newest slot, since 1970."""
+        self._oldest = 0
+        """Number of the oldest slot that ever had a value."""
         self._values = array("d", [_GAP]) * count
         self._times = array("q", [0]) * count
 
@@ -41,7 +43,8 @@ class Ring:
         """Set the value of a slot; one older than the ring is left out."""
         slot = time_ms // self._step_ms
         if self._slot < 0:
-            self._slot = slot
+            self._slot = self._oldest = slot
+        self._oldest = min(self._oldest, slot)
         for passed in range(self._slot + 1, min(slot, self._slot + self._count) + 1):
             self._values[passed % self._count] = _GAP
         self._slot = max(slot, self._slot)
@@ -59,17 +62,13 @@ class Ring:
             values.append(None if math.isnan(value) else value)
         return values
 
-    def samples(self) -> list[tuple[int, float]]:
-        """Return (time in ms, value) of the slots that have a value, the oldest first."""
-        if self._slot < 0:
-            return []
-        slots = range(max(0, self._slot - self._count + 1), self._slot + 1)
-        places = (slot % self._count for slot in slots)
-        return [
-            (self._times[place], self._values[place])
-            for place in places
-            if not math.isnan(self._values[place])
-        ]
+    def newest_first(self) -> Iterator[tuple[int, float]]:
+        """Yield (time in ms, value) of the slots that have a value."""
+        for slot in range(self._slot, max(self._oldest - 1, self._slot - self._count), -1):
+            place = slot % self._count
+            value = self._values[place]
+            if not math.isnan(value):
+                yield self._times[place], value
 
 
 @dataclass(slots=True)
@@ -109,18 +108,16 @@ class History:
         series = self._series.get(name)
         return series.coarse.values(now_ms) if series else [None] * COARSE_COUNT
 
-    def samples(self, name: Hashable) -> list[tuple[int, float]]:
-        """Return (time in ms, value) of the last hour, the oldest first."""
+    def newest_first(self, name: Hashable) -> Iterator[tuple[int, float]]:
+        """Return an iterator over (time in ms, value) of the last hour."""
         series = self._series.get(name)
-        return series.fine.samples() if series else []
+        return series.fine.newest_first() if series else iter(())
 
     def rate(self, name: Hashable) -> float | None:
         """Return the newest rate of a counter a second; None before there are two values."""
-        samples = self.samples(name)
-        if len(samples) < 2:
-            return None
-        time_ms, value = samples[-1]
-        for before_ms, before in reversed(samples[:-1]):
+        samples = self.newest_first(name)
+        time_ms, value = next(samples, (0, 0.0))
+        for before_ms, before in samples:
             if time_ms - before_ms >= RATE_SPAN_MS:
                 return max(0.0, (value - before) * 1000 / (time_ms - before_ms))
         return None
@@ -137,16 +134,18 @@ def rates(counters: list[float | None], step_ms: int) -> list[float | None]:
     return steps
 
 
-def time_of(samples: list[tuple[int, float]], value: float) -> int | None:
+def time_of(newest_first: Iterable[tuple[int, float]], value: float) -> int | None:
     """Return about when a counter had a value, in ms; None if it was before the first sample.
 
     Args:
-        samples: (time in ms, value of the counter), the oldest first.
+        newest_first: (time in ms, value of the counter), the newest first.
         value: The value.
     """
-    for (before_ms, before), (after_ms, after) in itertools.pairwise(samples):
-        if before <= value < after:
-            return round(before_ms + (after_ms - before_ms) * (value - before) / (after - before))
-    if samples and value >= samples[-1][1]:
-        return samples[-1][0]
+    after_ms, after = 0, -math.inf
+    for time_ms, counter in newest_first:
+        if after == -math.inf and value >= counter:
+            return time_ms
+        if counter <= value < after:
+            return round(time_ms + (after_ms - time_ms) * (value - counter) / (after - counter))
+        after_ms, after = time_ms, counter
     return None

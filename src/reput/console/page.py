@@ -1,64 +1,17 @@
 """What a handler gets, and what it returns: a ``View`` in, a ``Page`` out."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reput.console.access import Right, User
 from reput.console.parts import ConsoleParts
+from reput.console.query import (
+    Query as Query,
+    RequestFailed as RequestFailed,
+    RequestRefused as RequestRefused,
+)
 from reput.console.unknown import Unknown as Unknown
-from reput.errors import ReputError
-
-
-class RequestFailed(ReputError):
-    """A request that gets a page about its failure instead of what it asked for.
-
-    Args:
-        status: Status of HTTP.
-        text: The problem, and the allowed values.
-    """
-
-    def __init__(self, status: int, text: str) -> None:
-        self.status = status
-        super().__init__(text)
-
-
-class RequestRefused(RequestFailed):
-    """A request for what no page leads to; the audit log has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """The parameters in the URL of a page; an empty one is an absent one."""
-
-    values: Mapping[str, Sequence[str]]
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return the last value of a parameter."""
-        values = self.values.get(name)
-        return values[-1] if values and values[-1] else default
-
-    def number(self, name: str, default: int, smallest: int = 0, largest: int = 2**63 - 1) -> int:
-        """Return a whole number. Raises ``RequestFailed`` outside of smallest to largest."""
-        text = self.text(name)
-        if not text:
-            return default
-        try:
-            value = int(text) if text.isascii() and len(text) <= 20 else None
-        except ValueError:
-            value = None
-        if value is None or not smallest <= value <= largest:
-            raise RequestFailed(
-                400, f"{name}={text[:40]!r}: allowed is a number from {smallest} to {largest}"
-            )
-        return value
-
-    def choice(self, name: str, allowed: Sequence[str], default: str) -> str:
-        """Return one of the allowed values. Raises ``RequestFailed`` for any other."""
-        text = self.text(name, default)
-        if text not in allowed:
-            raise RequestFailed(400, f"{name}={text[:40]!r}: allowed are {', '.join(allowed)}")
-        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +27,8 @@ class View:
     now_ms: int
     form: Mapping[str, str] = field(default_factory=dict)
     """Fields of the form of a change."""
+    is_json: bool = False
+    """Whether the answer is JSON, of which a browser continues nothing."""
 
 
 @dataclass(frozen=True, slots=True)

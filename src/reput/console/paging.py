@@ -1,11 +1,11 @@
 """Pages of a long list, and its order, by parameters in the URL."""
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
-from reput.console.page import Query
+from reput.console.query import Query
 from reput.console.unknown import Unknown
 
 _T = TypeVar("_T")
@@ -50,52 +50,6 @@ def cut(rows: Sequence[_T], query: Query) -> tuple[Sequence[_T], Paging]:
     return rows[(number - 1) * size : number * size], paging
 
 
-class Named(Protocol):
-    """A row with a name and a kind."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def kind(self) -> str:
-        """Its kind, from the kinds of the page."""
-
-
-_N = TypeVar("_N", bound=Named)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice(Generic[_N]):
-    """Rows by kind and by part of the name: ``kind=retry&q=orders``."""
-
-    kind: str
-    text: str
-    rows: Sequence[_N]
-    counts: Mapping[str, int]
-    """Kind to the number of rows, of any name."""
-
-
-def chosen(rows: Iterable[_N], query: Query, kinds: Sequence[str]) -> Choice[_N]:
-    """Return the rows that a query asks for.
-
-    Args:
-        rows: The rows that the user sees.
-        query: The query.
-        kinds: The kinds; the first is the default, the last is all of them.
-    """
-    every = kinds[-1]
-    kind, text = query.choice("kind", kinds, kinds[0]), query.text("q")
-    counts = dict.fromkeys(kinds, 0)
-    letters, matching = text.lower(), []
-    for row in rows:
-        counts[row.kind] += 1
-        counts[every] += 1
-        if kind in (every, row.kind) and letters in row.name.lower():
-            matching.append(row)
-    return Choice(kind, text, matching, counts)
-
-
 @dataclass(frozen=True, slots=True)
 class Order:
     """The order of a list: ``sort=lag``, or ``sort=-lag`` for the largest first."""
@@ -109,24 +63,30 @@ class Order:
         return f"-{self.field}" if self.is_descending else self.field
 
 
-def ordered(
-    rows: Iterable[_T], query: Query, fields: Sequence[str], default: str
-) -> tuple[list[_T], Order]:
-    """Return rows in the order that a query asks for; unknown and absent values are last.
+def order_of(query: Query, fields: Sequence[str], default: str) -> Order:
+    """Return the order that a query asks for.
 
     Args:
-        rows: Objects with a ``name``, which decides between equal values.
         query: The query.
         fields: Attributes that may be asked for.
         default: The order without ``sort``, as ``-lag``.
     """
     allowed = [sign + field for field in fields for sign in ("", "-")]
     parameter = query.choice("sort", allowed, default)
-    order = Order(parameter.removeprefix("-"), parameter.startswith("-"))
+    return Order(parameter.removeprefix("-"), parameter.startswith("-"))
+
+
+def ordered(rows: Iterable[_T], order: Order) -> list[_T]:
+    """Return rows in an order; unknown and absent values are last.
+
+    Args:
+        rows: Objects with a ``name``, which decides between equal values.
+        order: The order.
+    """
     known: list[_T] = []
     unknown: list[_T] = []
     for row in sorted(rows, key=operator.attrgetter("name")):
         value = getattr(row, order.field)
         (unknown if value is None or isinstance(value, Unknown) else known).append(row)
     known.sort(key=operator.attrgetter(order.field), reverse=order.is_descending)
-    return known + unknown, order
+    return known + unknown

@@ -1,14 +1,19 @@
 """Rows of topics and groups, computed from snapshot and history, and kept until these move."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reput.console.history import History, time_of
+from reput.console.listing import Listing
 from reput.console.snapshot import BrokerFacts, Snapshot
 from reput.console.unknown import Unknown
 from reput.format import names
 
+TOPIC_KINDS = ("user", "retry", "dead letter", "system", "light", "all")
+TOPIC_FIELDS = ("name", "queues", "messages", "rate", "last_ms", "groups", "lag")
+GROUP_KINDS = ("user", "system", "all")
+GROUP_FIELDS = ("name", "lag", "delay_ms", "rate", "members", "retries", "dead_letters")
 NOT_YET = Unknown("not asked for yet")
 TREND_MS = 600_000
 """Time over which a trend is computed."""
@@ -86,8 +91,8 @@ class Rows:
     def __init__(self, snapshot: Snapshot, history: History) -> None:
         self._snapshot = snapshot
         self._history = history
-        self._topics: dict[str, TopicEntry] = {}
-        self._groups: dict[str, GroupRow] = {}
+        self._topics = Listing[TopicEntry](TOPIC_KINDS, TOPIC_FIELDS, "name")
+        self._groups = Listing[GroupRow](GROUP_KINDS, GROUP_FIELDS, "-lag")
         self._version = -1
         self._holders: dict[str, list[BrokerFacts]] = {}
         self._readers: dict[str, set[str]] = {}
@@ -95,12 +100,12 @@ class Rows:
         self._own_names: set[str] = set()
         self._tables: object = None
 
-    def topics(self) -> Mapping[str, TopicEntry]:
+    def topics(self) -> Listing[TopicEntry]:
         """Return the rows of all topics."""
         self._update()
         return self._topics
 
-    def groups(self) -> Mapping[str, GroupRow]:
+    def groups(self) -> Listing[GroupRow]:
         """Return the rows of all groups."""
         self._update()
         return self._groups
@@ -121,29 +126,33 @@ class Rows:
             return
         self._version = snapshot.version
         masters = snapshot.masters()
+        moved, moved_groups = snapshot.moved_topics, snapshot.moved_groups
+        snapshot.moved_topics, snapshot.moved_groups = set(), set()
         tables = [(id(facts.topics), id(facts.groups), id(facts.consumed)) for facts in masters]
         if tables != self._tables:
             self._tables = tables
             self._index(masters)
-            for gone in self._topics.keys() - self._holders.keys():
-                del self._topics[gone]
+            for gone in self._topics.rows.keys() - self._holders.keys():
+                self._topics.remove(gone)
                 self._history.remove(("end", gone))
-            for gone in self._groups.keys() - self._reads.keys():
-                del self._groups[gone]
+            for gone in self._groups.rows.keys() - self._reads.keys():
+                self._groups.remove(gone)
                 self._history.remove(("consumed", gone))
                 self._history.remove(("lag", gone))
-        moved, moved_groups = snapshot.moved_topics, snapshot.moved_groups
-        snapshot.moved_topics, snapshot.moved_groups = set(), set()
+            moved |= self._holders.keys() - self._topics.rows.keys()
+            moved_groups |= self._reads.keys() - self._groups.rows.keys()
         # A group's row has its retry and dead letter topics as well.
         for topic in moved:
             for prefix in (names.RETRY_PREFIX, names.DLQ_PREFIX):
                 if topic.startswith(prefix):
                     moved_groups.add(topic.removeprefix(prefix))
-        for group in (moved_groups | self._reads.keys() - self._groups.keys()) & self._reads.keys():
-            self._groups[group] = self._group_row(group)
-            moved |= self._reads[group]
-        for topic in (moved | self._holders.keys() - self._topics.keys()) & self._holders.keys():
-            self._topics[topic] = self._topic_row(topic)
+        for group in moved_groups:
+            if group in self._reads:
+                self._groups.put(self._group_row(group))
+                moved |= self._reads[group]
+        for topic in moved:
+            if topic in self._holders:
+                self._topics.put(self._topic_row(topic))
 
     def _index(self, masters: Iterable[BrokerFacts]) -> None:
         """Find the brokers of each topic, and which group reads which topic."""
@@ -207,8 +216,7 @@ class Rows:
         is_about = any(is_about for _, is_about, _ in lags)
         times = [time_ms for _, _, time_ms in lags if isinstance(time_ms, int)]
         rate = self._history.rate(("consumed", group))
-        samples = self._history.samples(("lag", group))
-        trend, slope = _trend(samples)
+        trend, slope = _trend(self._history.newest_first(("lag", group)))
         members = self._snapshot.members.get(group)
         is_shrinking = trend == "shrinking" and isinstance(lag, int)
         return GroupRow(
@@ -276,11 +284,11 @@ class Rows:
         worst = 0
         for topic in topics:
             topic_lag = self._lag(topic, group)[0]
-            samples = self._history.samples(("end", topic))
-            if not isinstance(topic_lag, int) or not topic_lag or not samples:
+            newest = next(self._history.newest_first(("end", topic)), None)
+            if not isinstance(topic_lag, int) or not topic_lag or newest is None:
                 continue
-            newest_ms, end = samples[-1]
-            stored_ms = time_of(samples, end - topic_lag)
+            newest_ms, end = newest
+            stored_ms = time_of(self._history.newest_first(("end", topic)), end - topic_lag)
             if stored_ms is None:
                 return Unknown("the first message is older than the history of this console")
             worst = max(worst, newest_ms - stored_ms)
@@ -307,16 +315,20 @@ def _largest(values: Iterable[Number]) -> Number | None:
     return largest
 
 
-def _trend(samples: Sequence[tuple[int, float]]) -> tuple[str | Unknown, float]:
+def _trend(newest_first: Iterable[tuple[int, float]]) -> tuple[str | Unknown, float]:
     """Return the trend of a lag, and the messages a ms by which it shrinks."""
-    newest = [(time_ms, lag) for time_ms, lag in samples if time_ms >= samples[-1][0] - TREND_MS]
-    if len(newest) < 4:
+    samples: list[tuple[int, float]] = []
+    for sample in newest_first:
+        if samples and sample[0] < samples[0][0] - TREND_MS:
+            break
+        samples.append(sample)
+    if len(samples) < 4:
         return Unknown("less than two minutes of history"), 0.0
-    third = max(1, len(newest) // 3)
-    first = sum(lag for _, lag in newest[:third]) / third
-    last = sum(lag for _, lag in newest[-third:]) / third
+    third = max(1, len(samples) // 3)
+    last = sum(lag for _, lag in samples[:third]) / third
+    first = sum(lag for _, lag in samples[-third:]) / third
     change = last - first
     if abs(change) <= max(TREND_MESSAGES, TREND_SHARE * max(first, last)):
         return "steady", 0.0
-    slope = -change / (newest[-1][0] - newest[0][0])
+    slope = -change / (samples[0][0] - samples[-1][0])
     return ("growing", slope) if change > 0 else ("shrinking", slope)

@@ -54,8 +54,11 @@ class ScanPart:
     read: Span
     """Offsets that are done, as in ``Block``."""
     messages: Sequence[ReceivedMessage] = ()
+    """Messages that may match, and always the first and the last one."""
     missing: tuple[Missing, ...] = ()
     is_failed: bool = False
+    left_out_bytes: int = 0
+    """Size of the records that were seen not to match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +425,7 @@ class _ScanRun:
             return Block(read=empty, is_failed=True)
         self._note_missing(part.missing)
         self._message_count += part.read.high - part.read.low
+        self._byte_count += part.left_out_bytes
         times = [
             message.store_timestamp_ms
             for message in (*part.messages[:1], *part.messages[-1:])

@@ -15,6 +15,8 @@ WRONG_COUNT_MAX = 5
 WRONG_WINDOW_MS = 60_000
 ADDRESS_COUNT_MAX = 10_000
 _ID_BYTES = 32
+_TOKEN_BYTES = 32
+"""Size of SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,30 @@ class Sessions:
         self._sessions.pop(_digest(session_id), None)
 
     def form_token(self, session_id: str) -> str:
-        """Return the token that forms of a session carry; without users, of the id ``""``."""
-        return hmac.new(self._key, session_id.encode(), hashlib.sha256).hexdigest()
+        """Return a token for forms of a session; without users, of the id ``""``.
+
+        It is masked, and different each time: the size of compressed pages says nothing about it.
+        """
+        mask = os.urandom(_TOKEN_BYTES)
+        return (mask + _xor(mask, self._token(session_id))).hex()
 
     def is_form_token(self, session_id: str, token: str) -> bool:
         """Return whether a form carries the token of its session."""
-        expected = self.form_token(session_id)
-        return hmac.compare_digest(expected.encode(), token.encode(errors="replace"))
+        try:
+            masked = bytes.fromhex(token)
+        except ValueError:
+            return False
+        if len(masked) != 2 * _TOKEN_BYTES:
+            return False
+        unmasked = _xor(masked[:_TOKEN_BYTES], masked[_TOKEN_BYTES:])
+        return hmac.compare_digest(self._token(session_id), unmasked)
+
+    def _token(self, session_id: str) -> bytes:
+        return hmac.digest(self._key, session_id.encode(), "sha256")
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
 def _digest(session_id: str) -> bytes:

@@ -1,7 +1,7 @@
 """Verifications of stores, each in a separate process: it reads every byte of a log.
 
 ``python -m reput.console.verifying PATH LIVE`` prints JSON lines: the progress, and at the end the
-report or the problem. The process ends with the console.
+report or the problem. The process ends with the console. What verifies is imported there only.
 """
 
 import asyncio
@@ -15,8 +15,6 @@ from typing import Any, TextIO
 from reput.clock import Clock, SystemClock
 from reput.console.settings import StorePlace
 from reput.errors import ReputError
-from reput.store import documents, verify
-from reput.store.reader import StoreReader
 
 ENTRIES_MAX = 2_000
 """Files, holes and findings of a report, each; more are counted."""
@@ -115,6 +113,9 @@ class Verifications:
 
 def main(path: str, is_live: bool, output: TextIO, clock: Clock) -> None:
     """Verify a store and print the lines."""
+    from reput.store import documents, verify
+    from reput.store.reader import StoreReader
+
     shown_ms = -STEP_MS
 
     def progress(part: str, done: int, total: int) -> None:

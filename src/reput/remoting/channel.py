@@ -6,7 +6,6 @@ sides can send requests: a broker also sends requests to its clients.
 
 import asyncio
 import dataclasses
-import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -17,16 +16,11 @@ from reput.errors import ConnectionLost, NotAFrame, Overloaded, RequestTimedOut
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
-from reput.format.ip_address import parse_address
-from reput.format.message import Host
 from reput.format.signing import Signer
 from reput.limits import Limit
+from reput.remoting.addressed import Addressed
 from reput.remoting.connection import FrameBuffer, PendingRequests, find_frame
-from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import Cuttable, ServerState
-
-NOWHERE = Host(b"\0\0\0\0", 0)
-"""Address of a peer that has none."""
 
 _OUT_BYTES_MAX = 1 << 20
 """Replies buffered during a read, in bytes; above it they are written, to detect a slow reader."""
@@ -63,7 +57,7 @@ class Owner(Protocol):
         """Handle the end of a connection."""
 
 
-class Channel(asyncio.BufferedProtocol):
+class Channel(Addressed, asyncio.BufferedProtocol):
     """A connection. Created by ``RemotingServer`` and ``RemotingClient``.
 
     Args:
@@ -96,13 +90,6 @@ class Channel(asyncio.BufferedProtocol):
         signer: Signer | None = None,
         fields: Mapping[str, str] | None = None,
     ) -> None:
-        self.peer = ""
-        """Address of the peer, ``ip:port``."""
-        self.address = ""
-        """The peer's ip."""
-        self.host = NOWHERE
-        """Address of the peer in the form of records."""
-        self.local_host = NOWHERE
         self.is_closed = False
         self.active_at = 0.0
         """Time of the latest read or write, in the loop's seconds."""
@@ -140,18 +127,9 @@ class Channel(asyncio.BufferedProtocol):
         """Start the connection; called by the loop."""
         # Not checked: uvloop's transports are no subclass.
         self._transport = cast(asyncio.Transport, transport)
-        self._set_peer(transport.get_extra_info("peername"))
-        _, self.local_host = address_of(transport.get_extra_info("sockname"))
+        self.take_addresses(transport)
         self.active_at = self._loop.time()
         self._owner.on_open(self)
-
-    def _set_peer(self, name: tuple[str, int] | tuple[str, int, int, int] | None) -> None:
-        self.peer, self.host = address_of(name)
-        self.address = self.peer.rpartition(":")[0]
-
-    def use_source(self, source: ProxySource) -> None:
-        """Take the client that a proxy names for the peer."""
-        self._set_peer(source)
 
     @property
     def is_local(self) -> bool:
@@ -576,14 +554,3 @@ class Channel(asyncio.BufferedProtocol):
         deadline = self._pending.next_deadline()
         if deadline is not None:
             self._set_timer(max(deadline, self._loop.time() + _EXPIRE_S))
-
-
-@functools.lru_cache(maxsize=256)  # local ones, and those of clients with several connections
-def address_of(name: tuple[str, int] | tuple[str, int, int, int] | None) -> tuple[str, Host]:
-    """Return an address as text, and in the form of records."""
-    if not name:
-        return "", NOWHERE
-    text, port = name[0], name[1]
-    address = parse_address(text)  # IPv4 on a dual-stack socket is IPv4
-    shown = f"[{text}]" if address.version == 6 else str(address)
-    return f"{shown}:{port}", Host(address.packed, port)

@@ -39,6 +39,7 @@ def rows_of(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
+@pytest.mark.sampled(4)
 def test_every_message_equals_its_manifest_in_the_order_of_the_log(version: str, name: str) -> None:
     store = golden.unpack(version, name)
     # Many tasks for several threads; one of each store has the default.

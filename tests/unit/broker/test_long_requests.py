@@ -208,7 +208,7 @@ REQUESTS: list[tuple[int, Header | None, int]] = [
 
 
 @pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 async def test_much_work_is_done_in_small_steps(
     code: int, header: Header | None, steps_min: int, subject: Subject, calls: Calls
 ) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints in memory: due ones, and the part of the revive topic that a start must read."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ import pytest
 
 import broker_subject
 from broker_subject import NAME, Subject
-from pop_client import INVISIBLE_MS, ack, pop
+from pop_client import INVISIBLE_MS, ack, ack_batch, change, pop
 from reput.broker.pop import checkpoints as pop_checkpoints
 from reput.broker.pop.checkpoints import Checkpoint, Checkpoints, Key
 from reput.broker.pop.revive import LATE_MS
 from reput.broker.timer import timers
 from reput.clock import ManualClock
 from reput.format import names, pop_codec, properties as props
+from reput.format.codes import ResponseCode
 from reput.format.pop_codec import AckRecord
 from reput.store.getting import GetResult
 from reput.store.incoming import IncomingMessage
@@ -180,6 +182,83 @@ async def test_checkpoints_of_java_wait_for_acks_that_its_timer_has(
         assert [message.body for message in await pop(subject)] == [b"7"]
 
 
+@pytest.mark.parametrize("is_fast", [False, True], ids=["processors", "kernels"])
+async def test_handles_of_java_are_taken_while_their_checkpoint_is_in_the_timer(
+    tmp_path: Path, is_fast: bool
+) -> None:
+    """As an official broker does with its own: the ack waits in the timer, over restarts too."""
+    clock = ManualClock(START_MS)
+    settings = {"clock": clock, "revive_queue_num": 1, "reput_fast_path": is_fast}
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        for number in range(6):
+            await subject.send("T", b"%d" % number)
+        taken = await pop(subject)
+        await ack_batch(subject, taken)
+        body = pop_codec.encode_checkpoint(
+            NAME, "G", "T", 0, 0, range(6), clock.now_ms(), INVISIBLE_MS
+        )
+        park(subject, pop_codec.CHECKPOINT_TAG, body, clock.now_ms() + INVISIBLE_MS - 1_000)
+    handle = f"0 {clock.now_ms()} {INVISIBLE_MS} 0 0 {NAME} 0"
+    held = [replace(message, handle=f"{handle} {n}") for n, message in enumerate(taken)]
+    clock.advance(10_000)
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        assert (await ack(subject, held[0])).code == 0
+        assert (await ack_batch(subject, held[1:3])).code == 0
+        _, changed = await change(subject, held[3], 2 * INVISIBLE_MS)
+        assert changed is not None
+        _, renewed = await change(subject, held[4], 2 * INVISIBLE_MS)
+        assert renewed is not None
+        assert (await ack(subject, renewed)).code == 0
+    clock.advance(10_000)
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        assert await due(subject, INVISIBLE_MS) == [b"5"]
+        assert await due(subject, 2 * INVISIBLE_MS) == [b"3"]
+        # The checkpoint is over: nothing is stored for a further ack.
+        store = subject.broker.store
+        end = store.max_offset(names.TIMER_TOPIC, 0)
+        assert (await ack(subject, held[0])).code == 0
+        assert store.max_offset(names.TIMER_TOPIC, 0) == end
+
+
+async def test_other_messages_in_the_timer_make_no_checkpoint_possible(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    settings = {"clock": clock, "revive_queue_num": 1}
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        await subject.send("T", b"acked")
+        (taken,) = await pop(subject)
+        await ack(subject, taken)
+        later = str(clock.now_ms() + INVISIBLE_MS // 2)
+        await subject.send("T", b"later", properties={props.TIMER_DELIVER_MS: later})
+    clock.advance(1_000)
+    async with broker_subject.running(tmp_path, **settings) as subject:
+        subject.broker.store.step_memory()
+        while subject.broker.parts.timers.step(clock.now_ms()):
+            subject.broker.store.step_memory()
+        end = subject.broker.store.max_offset(names.TIMER_TOPIC, 0)
+        assert end == 1
+        reply, _ = await change(subject, taken, INVISIBLE_MS)
+        assert reply.code == ResponseCode.NO_MESSAGE
+        assert (await ack(subject, taken)).code == 0
+        assert subject.broker.store.max_offset(names.TIMER_TOPIC, 0) == end
+
+
+async def due(subject: Subject, after_ms: int) -> list[bytes]:
+    """Let time pass; return the bodies of messages that are delivered again, and acknowledge."""
+    broker = subject.broker
+    for _ in range(after_ms // 1_000 + LATE_MS // 1_000):
+        broker.clock.advance(1_000)  # type: ignore[attr-defined]
+        did = True
+        while did:
+            did = broker.parts.timers.step(broker.clock.now_ms())
+            broker.store.step_memory()
+            did = broker.loops.step_pops(broker.clock.now_ms()) or did
+    bodies = []
+    for message in await pop(subject):
+        bodies.append(message.body)
+        await ack(subject, message)
+    return bodies
+
+
 def park_as_java(subject: Subject, kind: str, number: int, pop_ms: int) -> None:
     """Park a checkpoint of a message, or its ack unless it is number 7, as Java 5.5 does."""
     if kind == "ck":
@@ -195,8 +274,13 @@ def park_as_java(subject: Subject, kind: str, number: int, pop_ms: int) -> None:
         body, due_ms = pop_codec.encode(record), pop_ms + INVISIBLE_MS
     else:
         return
+    park(subject, kind, body, due_ms)
+
+
+def park(subject: Subject, tag: str, body: bytes, due_ms: int) -> None:
+    """Park a record of the revive topic in the timer."""
     properties = {
-        props.TAGS: kind,
+        props.TAGS: tag,
         props.TIMER_OUT_MS: str(due_ms // 1_000 * 1_000 - 1_000),
         props.REAL_TOPIC: REVIVE,
         props.REAL_QUEUE_ID: "0",

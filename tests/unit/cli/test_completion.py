@@ -94,6 +94,7 @@ def shell(
         ("reput completion f", ["fish"]),
     ],
 )
+@pytest.mark.sampled(3)
 def test_a_word_is_completed(
     shell: Callable[[str], list[str]], line: str, completed: list[str]
 ) -> None:

@@ -25,6 +25,7 @@ def collector() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.soak
 def test_collections_skip_frozen_objects(collector: None) -> None:
     looked_at: list[int] = []
 
@@ -42,6 +43,7 @@ def test_collections_skip_frozen_objects(collector: None) -> None:
     assert len(kept) == KEPT
 
 
+@pytest.mark.soak
 def test_cycles_are_still_collected(collector: None) -> None:
     class Link:
         alive = 0

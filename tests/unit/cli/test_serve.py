@@ -171,6 +171,7 @@ def ends_with_its_terminal() -> Iterator[None]:
 
 @pytest.mark.usefixtures("ends_with_its_terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.sampled(3)
 def test_up_keeps_what_was_sent(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "reput-data"
     for round_number in range(2):

@@ -186,6 +186,7 @@ def test_a_killed_broker_is_started_again_and_loses_nothing(
     assert stored(tmp_path, "Orders") == sorted(bodies)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the sender of a datagram")
 def test_the_parent_alone_reports_to_systemd_and_watches_the_brokers(
@@ -231,6 +232,7 @@ def test_the_parent_alone_reports_to_systemd_and_watches_the_brokers(
             systemd.recv(1)
 
 
+@pytest.mark.soak
 def test_a_stopped_broker_stays_stopped(parents: list[Parent], tmp_path: Path) -> None:
     """As after it was drained."""
     parent = up(parents, tmp_path)
@@ -251,6 +253,7 @@ def test_brokers_end_with_a_killed_parent_and_lose_nothing(
     assert stored(tmp_path, "Orders") == sorted(bodies)
 
 
+@pytest.mark.soak
 def test_brokers_of_a_broker_conf(parents: list[Parent], tmp_path: Path) -> None:
     """Metrics under RocketMQ's names, and a setting that is changed in the file of its broker."""
     exporter = free_port()

@@ -147,6 +147,7 @@ def test_a_group_without_a_command_prints_help(capsys: Capture, arguments: list[
 
 
 @STORE
+@pytest.mark.sampled(5)
 def test_info_agrees_with_java(capsys: Capture, version: str, name: str) -> None:
     result = document(capsys, "info", golden.unpack(version, name))
     manifest = golden.manifest(version, name)
@@ -362,6 +363,7 @@ def dumped(capture: Capture, *arguments: object) -> list[dict[str, Any]]:
 
 
 @STORE
+@pytest.mark.sampled(5)
 def test_a_dump_has_the_messages_of_java(capsys: Capture, version: str, name: str) -> None:
     result = dumped(capsys, golden.unpack(version, name), "--body", "none")
     expected = golden.messages(version, name)

@@ -32,6 +32,7 @@ def test_programs_of_users_pass_mypy_strict() -> None:
     assert f"no issues found in {len(PROGRAMS) + len(EXAMPLES)} source files" in done.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_programs_of_users_pass_pyright(tmp_path: Path) -> None:
     tmp_path.joinpath("pyrightconfig.json").write_text(

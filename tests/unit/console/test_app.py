@@ -1,5 +1,8 @@
 """The console over HTTP: paths, the two forms of a page, and the headers of every response."""
 
+import subprocess
+import sys
+
 import pytest
 
 from asgi import call
@@ -69,3 +72,15 @@ async def test_links_stay_below_the_path_of_a_proxy(parts: ConsoleParts) -> None
     assert answer.status == 200
     assert 'href="/mq/topics"' in answer.text
     assert 'href="/topics"' not in answer.text
+
+
+NOT_BEFORE_SERVING = ("numpy", "lark", "llvmlite", "reput.store.reader", "reput.store.verify")
+
+
+def test_nothing_that_only_stores_and_filters_need_is_imported_at_the_start() -> None:
+    code = (
+        "import sys, reput.console.app, reput.console.serving\n"
+        f"print(*(name for name in {NOT_BEFORE_SERVING} if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -5,11 +5,12 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from asgi import Answer, call
-from reput.client import Message
+from reput.client import Message, PushConsumer
 from reput.client.admin import Admin
 from reput.client.producer import Producer
 from reput.clock import SystemClock
@@ -20,6 +21,7 @@ from reput.console.cluster import WatchedCluster
 from reput.console.parts import ConsoleParts
 from reput.console.users import make
 from reput.format.bodies import MessageQueue
+from reput.format.codes import PERM_WRITE
 from reput.testing import LocalBroker
 
 FORM = {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:8080"}
@@ -226,9 +228,83 @@ async def test_a_topic_is_created_and_deleted(site: Site) -> None:
     assert (await call(site.console, "/topics/Fresh")).status == 404
 
 
+async def test_a_message_is_sent_and_its_body_is_not_in_the_audit_log(site: Site) -> None:
+    assert 'action="/topics/Orders/send"' in await site.page("/topics/Orders")
+    fields = {
+        "body": "café <b>\r\n\tx",
+        "tags": "A",
+        "keys": "k1 k2",
+        "properties": "region=eu\n\nnote=a=b\n",
+    }
+    preview = await site.post("/topics/Orders/send", fields)
+    shown = html.unescape(preview.text)
+    assert "1 group read it: billing" in shown
+    assert "12 B: café <b>" in shown
+    receipt = await site.post("/topics/Orders/send", confirmation_of(preview))
+    (offset_id,) = re.findall(r'href="/messages/([0-9A-F]+)"', receipt.text)
+    message = await site.data(f"/messages/{offset_id}?topic=Orders")
+    assert message["body"]["text"] == "café <b>\n\tx"
+    properties = message["properties"]
+    assert (properties["TAGS"], properties["KEYS"]) == ("A", "k1 k2")
+    assert (properties["region"], properties["note"]) == ("eu", "a=b")
+    assert properties["REPUT_SENT_BY"] == "local"
+    (entry,) = (await site.data("/audit"))["entries"]
+    assert (entry["action"], entry["outcome"]) == ("message.send", "done")
+    assert entry["arguments"]["body"].startswith("12 bytes, SHA-256 ")
+    assert entry["arguments"]["keys"] == "k1 k2"
+
+
+async def test_a_member_describes_itself(site: Site) -> None:
+    namesrv = site.parts.namesrv
+    consumer = PushConsumer("billing", namesrv=namesrv, listener=lambda _messages, _context: None)
+    await consumer.subscribe("Orders")
+    async with consumer:
+        (member,) = (await site.data("/groups/billing"))["members"]
+        url = f"/groups/billing/members/{quote(member['client_id'], safe='')}"
+        assert url in await site.page("/groups/billing")
+        data = await site.data(url)
+        assert data["problem"] is None
+        assert data["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert {(queue["topic"], queue["queue_id"]) for queue in data["queues"]} <= {
+            *(("Orders", 0), ("Orders", 1), ("%RETRY%billing", 0))
+        }
+        assert data["stacks"] is None
+        assert "Ask for them" in await site.page(url)
+        stacks = (await site.data(f"{url}?stacks=1"))["stacks"]
+        assert isinstance(stacks, (str, dict))  # the text, or why there is none
+        assert (await call(site.console, "/groups/billing/members/nobody")).status == 404
+
+
+async def test_writing_to_a_broker_is_switched_off_and_on(site: Site) -> None:
+    async def is_writable() -> bool:
+        route = await site.admin.topic_route("Orders")
+        return all(queue.perm & PERM_WRITE for queue in route.data.queue_datas)
+
+    url = "/brokers/broker-a/writing"
+    assert f'action="{url}"' in await site.page("/brokers/broker-a")
+    preview = await site.post(url, {"writing": "off"})
+    assert "Producers cannot send anywhere then" in preview.text
+    assert (await site.post(url, confirmation_of(preview))).status == 409  # the name was not typed
+    fields = {**confirmation_of(preview), "typed": "broker-a"}
+    assert await is_writable()
+    done = await site.post(url, {**confirmation_of(await site.post(url, {"writing": "off"})),
+                                 "typed": fields["typed"]})  # fmt: skip
+    assert "broker-a is no longer writable" in done.text
+    assert not await is_writable()
+    preview = await site.post(url, {"writing": "on"})
+    assert "broker-a is writable again" in (await site.post(url, confirmation_of(preview))).text
+    assert await is_writable()
+    assert (await site.post("/brokers/nobody/writing", {"writing": "on"})).status == 404
+
+
 @pytest.mark.parametrize(
     ("url", "fields", "text"),
     [
+        ("/topics/Orders/send", {"body": ""}, "body: 0 bytes, allowed are 1 to"),
+        ("/topics/Orders/send", {"body": "x", "properties": "a"}, "allowed are lines name=value"),
+        ("/topics/Orders/send", {"body": "a\0"}, "allowed is text without control characters"),
+        ("/topics/SCHEDULE_TOPIC_XXXX/send", {"body": "x"}, "brokers do not keep for themselves"),
+        ("/brokers/broker-a/writing", {"writing": "maybe"}, "allowed are off, on"),
         ("/topics", {"name": "a b"}, "a b"),
         ("/topics", {"name": "Fine", "queues": "0"}, "allowed are 1 to 1024"),
         ("/topics", {"name": "Fine", "cluster": "x"}, "cluster='x': allowed are DefaultCluster"),
@@ -254,10 +330,10 @@ async def test_a_read_only_console_has_no_changes(site: Site) -> None:
     site.parts.may_operate = False
     site.console = Console(site.parts)
     for path in CHANGES:
-        url = path.format(topic="Orders", group="billing")
+        url = path.format(topic="Orders", group="billing", broker="broker-a")
         answer = await site.post(url, {"topic": "Orders", "to": "end"})
         assert answer.status == 404, path
-    for url in ("/topics", "/topics/Orders", "/groups/billing"):
+    for url in ("/topics", "/topics/Orders", "/groups/billing", "/brokers/broker-a"):
         text = await site.page(url)
         forms = re.findall(r'<form [^>]*action="([^"]+)"', text)
         assert {form for form in forms if form not in ("/theme", "/topics")} == set(), url

@@ -16,8 +16,9 @@ import golden
 from asgi import Answer, call
 from reput.client import Message, Producer
 from reput.client.admin import Admin
+from reput.client.config import ClientConfig
 from reput.client.core import requests
-from reput.clock import SystemClock
+from reput.clock import ManualClock, SystemClock
 from reput.console.access import Right
 from reput.console.app import Console
 from reput.console.audit import AuditLog
@@ -159,6 +160,30 @@ async def test_continuing_reaches_every_message_once(console: Console) -> None:
     assert len(set(numbers)) == len(numbers) == ORDER_COUNT
 
 
+class SlowedClock(ManualClock):
+    """A clock of a machine on which every look at it takes a second."""
+
+    def monotonic_ms(self) -> int:
+        self.advance(1_000)
+        return super().monotonic_ms()
+
+
+async def test_json_waits_for_the_whole_search_and_a_page_for_a_second(
+    console: Console, parts: ConsoleParts
+) -> None:
+    url = "/messages?topic=Orders&rows=500"
+    parts.clock = SlowedClock()
+    answer = (await call(console, f"{url}&format=json")).data["answer"]
+    assert answer["complete"]
+    assert len(answer["rows"]) == ORDER_COUNT
+    assert answer["took_ms"] > 1_000
+    page = await call(console, url)
+    assert "paused after 1 s" in page.text
+    assert "data-search=" in page.text  # a script continues it
+    limited = (await call(console, f"{url}&max_seconds=1&format=json")).data["answer"]
+    assert limited["pause"] == "1 s"
+
+
 async def test_an_empty_search_is_a_form(console: Console) -> None:
     answer = await call(console, "/messages")
     assert answer.status == 200
@@ -241,6 +266,20 @@ async def test_a_topic_that_the_user_may_not_see_is_not_there(
     assert (await call(console, f"/messages/{rows[0]['offset_id']}")).status == 404
     by_id = await call(console, f"/messages?id={rows[0]['offset_id']}&format=json")
     assert by_id.data["answer"]["rows"] == []
+
+
+async def test_the_trace_of_a_message(console: Console, broker: LocalBroker) -> None:
+    config = ClientConfig(namesrv_addr=broker.namesrv_addr, enable_trace=True)
+    async with Producer("tracers", client=config) as producer:
+        sent = await producer.send(Message("Orders", b"traced"))
+    url = f"/messages/{sent.offset_message_id}"
+    async with asyncio.timeout(20):  # until it is in the index
+        while not (trace := (await call(console, f"{url}?format=json")).data["trace"]):
+            await asyncio.sleep(0.05)
+    (event,) = trace
+    assert (event["what"], event["group"], event["result"]) == ("sent", "tracers", "success")
+    page = await call(console, url)
+    assert "tracers" in page.text
 
 
 # --- a message ----------------------------------------------------------------------------------

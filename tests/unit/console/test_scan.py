@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,28 @@ async def test_oldest_first(live: LiveMessages) -> None:
 async def test_conditions(live: LiveMessages, question: Question, expected: set[int]) -> None:
     answer = await ask(live, question)
     assert amounts(answer) == expected
+    assert answer.complete
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(topic="Orders", text='"order": 29', row_count=500),
+        Question(topic="Orders", text='"order": 7}{"order": 7}', row_count=500),  # compressed
+        Question(topic="Orders", text="nothing has this"),
+        Question(topic="Orders", text='"order"', row_count=500, is_newest_first=False),
+        Question(topic="Orders", text='"order": 1', sql="amount > 100", row_count=500),
+        Question(topic="Orders", text='"order": 1', expression=r": 1?5\}", row_count=500),
+        Question(topic="Orders", text='"order": 1', tags=("B",), row_count=500),
+    ],
+)
+async def test_the_answer_is_that_of_decoding_every_message(
+    broker: LocalBroker, live: LiveMessages, question: Question
+) -> None:
+    answer = await ask(live, question)
+    async with Admin(broker.namesrv_addr) as admin:
+        expected = await ask(LiveMessages(admin, decodes_all=True), question)
+    assert replace(answer, took_ms=0) == replace(expected, took_ms=0)
     assert answer.complete
 
 
@@ -308,6 +331,7 @@ def folder_of(path: Path | str) -> FolderMessages:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
+@pytest.mark.sampled(4)
 async def test_a_folder_has_the_messages_of_its_queues(version: str, name: str) -> None:
     """Every topic of an official broker's store: all queue offsets of all of its queues."""
     path = golden.unpack(version, name)

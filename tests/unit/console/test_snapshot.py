@@ -92,6 +92,8 @@ def test_a_ring_has_the_newest_value_of_each_slot(samples: list[tuple[int, int]]
     newest = now // FINE_MS
     expected = [model.get(slot) for slot in range(newest - FINE_COUNT + 1, newest + 1)]
     assert ring.values(now) == expected
+    kept = [value for value in reversed(expected) if value is not None]
+    assert [value for _, value in ring.newest_first()] == kept
 
 
 def test_a_rate_is_that_of_the_newest_values_and_a_gap_stays_one() -> None:
@@ -105,7 +107,7 @@ def test_a_rate_is_that_of_the_newest_values_and_a_gap_stays_one() -> None:
 
 
 def test_the_time_of_a_value_is_interpolated_and_unknown_before_the_first() -> None:
-    samples = [(1_000, 10.0), (2_000, 20.0), (3_000, 20.0), (4_000, 40.0)]
+    samples = [(4_000, 40.0), (3_000, 20.0), (2_000, 20.0), (1_000, 10.0)]
     assert time_of(samples, 15) == 1_500
     assert time_of(samples, 30) == 3_500
     assert time_of(samples, 40) == 4_000

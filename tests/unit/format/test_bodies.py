@@ -76,6 +76,7 @@ def test_the_body_of_every_request_is_limited() -> None:
     ids=["quotes", "lists", "maps", "opened", "escaped", "surrogates", "object keys", "digits",
          "bytes", "null", "list", "empty"],
 )  # fmt: skip
+@pytest.mark.sampled(5)
 def test_invalid_bodies_are_refused(kind: type, data: bytes) -> None:
     with pytest.raises((InvalidBody, LimitExceeded)) as raised:
         bodies.decode(kind, data)

@@ -97,6 +97,7 @@ def test_every_header_equals_javas(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), OPENED)
+@pytest.mark.sampled(8)
 def test_every_entry_is_reached_once_and_leads_to_its_record(version: str, name: str) -> None:
     messages = {m["commitLogOffset"]: m for m in golden.messages(version, name)}
     lost: set[int] = set()
@@ -177,6 +178,7 @@ def search(files: list[IndexFile], query: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize(("version", "name"), OPENED)
+@pytest.mark.sampled(8)
 def test_lookups_return_the_same_offsets_as_java(version: str, name: str) -> None:
     files = index_files(version, name)
     queries = golden.manifest(version, name)["queries"]

@@ -77,6 +77,7 @@ def as_in_manifest(version: str, message: StoredMessage) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.STORES + RECOVERED)
+@pytest.mark.sampled(5)
 def test_every_record_equals_javas(version: str, name: str) -> None:
     count = 0
     for expected, place in golden.records(version, name):

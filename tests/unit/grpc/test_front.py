@@ -268,6 +268,33 @@ def test_the_invisible_time_is_changed_and_the_old_handle_is_no_longer_valid(
     assert client.messages("changing-group", topic, long_polling_timeout={}) == []
 
 
+@pytest.mark.parametrize("auto_renew", [False, True])
+def test_an_ack_by_an_old_handle_has_no_effect(
+    broker: LocalBroker, client: GrpcClient, request: pytest.FixtureRequest, auto_renew: bool
+) -> None:
+    """It succeeds all the same, as with rocketmq-proxy 5.5.0 in both of its modes."""
+    topic, group = new_topic(broker, request), request.node.name.replace("[", "-").strip("]")
+    place = {"group": {"name": group}, "topic": {"name": topic}}
+    client.consume(group, topic)
+    client.call("SendMessage", messages=[message(topic)])
+    (first,) = client.messages(group, topic, auto_renew=auto_renew)
+    handle = first["system_properties"]["receipt_handle"]
+    changed = client.call(
+        "ChangeInvisibleDuration",
+        **place,
+        receipt_handle=handle,
+        invisible_duration={"seconds": 20},
+        message_id="01",
+    )
+    assert changed["status"]["code"] == OK
+    entry = {"message_id": "01", "receipt_handle": handle}
+    acked = client.call("AckMessage", **place, entries=[entry])
+    assert acked["entries"][0]["status"]["code"] == OK
+    broker.advance(30_000)
+    (second,) = client.messages(group, topic)
+    assert second["system_properties"]["delivery_attempt"] == 2
+
+
 @pytest.mark.parametrize("handle", ["", "nonsense", "1 2 3 4 0 broker-a 0"])
 def test_a_text_that_is_no_handle_is_refused(client: GrpcClient, handle: str) -> None:
     acked = client.call(

@@ -117,6 +117,7 @@ def large_registration(count: int, address: str = ADDRESS) -> Command:
     return Command(RequestCode.REGISTER_BROKER, ext_fields=fields, body=body, version=500)
 
 
+@pytest.mark.soak
 async def test_others_are_served_while_a_broker_with_100_000_topics_comes_and_goes(
     server: NameServer,
 ) -> None:

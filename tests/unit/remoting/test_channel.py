@@ -10,7 +10,8 @@ from reput.errors import ConnectionLost, RequestTimedOut
 from reput.format import command as commands
 from reput.format.command import Command
 from reput.format.message import Host
-from reput.remoting.channel import Channel, address_of
+from reput.remoting.addressed import address_of
+from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES, find_frame
 from reput.remoting.server_state import ServerState
 

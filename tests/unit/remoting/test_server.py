@@ -83,6 +83,7 @@ async def test_a_frame_cut_at_every_byte() -> None:
 
 
 @both_loops
+@pytest.mark.sampled(2)
 async def test_a_hundred_thousand_frames_in_one_write() -> None:
     count = 100_000
     tiny = commands.encode(
@@ -168,6 +169,7 @@ async def test_only_the_connection_with_the_invalid_frame_is_closed(
 
 @pytest.mark.parametrize("size", [1_000, 200_000])
 @both_loops
+@pytest.mark.sampled(2)
 async def test_the_server_stops_reading_from_a_client_that_does_not_read(size: int) -> None:
     """This holds for one read and for many; later the client gets all replies, in order."""
     count = 200_000_000 // size if size > 10_000 else 50_000

@@ -177,7 +177,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
 
 
 @EVERY_STORE
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_an_archive_is_read_and_restored_like_its_store(
     version: str, name: str, tmp_path: Path
 ) -> None:
@@ -202,6 +202,7 @@ def test_an_archive_is_read_and_restored_like_its_store(
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_rows_equal_the_manifest(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
     _, archived = archives[version]
     got = reading.read(archived, broker=reading.BROKER, readIsolation="all")
@@ -237,7 +238,7 @@ OPTIONS: list[dict[str, Any]] = [
     [(golden.VERSIONS[i % 3], options) for i, options in enumerate(OPTIONS)],
     ids=str,
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_options_select_the_same_rows(
     version: str, options: dict[str, Any], archives: dict[str, tuple[Path, Path]]
 ) -> None:
@@ -246,6 +247,7 @@ def test_options_select_the_same_rows(
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_times_select_the_same_rows(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
     messages = golden.messages(version, "clean")
     low = messages[len(messages) // 3]["storeTimestamp"]
@@ -275,6 +277,7 @@ def test_predicates_skip_row_groups(version: str, archives: dict[str, tuple[Path
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_lookups_by_key_and_id(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
     store, archived = archives[version]
     messages = golden.messages(version, "clean")
@@ -295,6 +298,7 @@ def test_lookups_by_key_and_id(version: str, archives: dict[str, tuple[Path, Pat
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_offsets_by_time_equal_those_of_the_store(
     version: str, archives: dict[str, tuple[Path, Path]]
 ) -> None:
@@ -425,7 +429,7 @@ def test_a_read_without_bodies_reads_no_body_column(
         )
     ],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_damage_is_reported_as_in_the_store(
     version: str, variant: str, mode: str, tmp_path: Path
 ) -> None:
@@ -480,6 +484,7 @@ def test_the_manifest_has_the_damage_with_its_bytes(tmp_path: Path) -> None:
 
 @VERSION
 @pytest.mark.usefixtures("afresh")
+@pytest.mark.sampled(3)
 def test_a_second_run_does_nothing_and_a_forced_run_writes_the_same(
     version: str, tmp_path: Path
 ) -> None:
@@ -699,6 +704,7 @@ def test_the_content_does_not_depend_on_part_and_row_group_sizes(
 
 @VERSION
 @pytest.mark.parametrize("file_bytes", [None, 48_000])
+@pytest.mark.sampled(3)
 def test_a_restored_part_is_repacked(
     version: str, file_bytes: int | None, archives: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:

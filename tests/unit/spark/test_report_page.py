@@ -263,7 +263,7 @@ sizes = st.integers(0, 1 << 50)
 powers = st.dictionaries(st.integers(0, 62).map(lambda power: 1 << power), counts, max_size=5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=15)
 @given(
     st.builds(
         Report,

@@ -104,7 +104,7 @@ def failing_from(
 
 
 @TORN
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_complete_messages_are_recovered_and_losses_reported(
     version: str, variant: str, tmp_path: Path
 ) -> None:
@@ -206,6 +206,7 @@ def test_expired_logs_extension_units_and_light_queues(
 
 
 @pytest.mark.parametrize("make", [Killed, no_room], ids=["killed", "disk-full"])
+@pytest.mark.sampled(2)
 def test_a_failed_run_gives_the_same_store_when_run_again(
     make: Callable[[str], BaseException], tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_every_message_equals_its_manifest(version: str, name: str) -> None:
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_every_undamaged_recovered_variant_equals_its_manifest(version: str) -> None:
     variants = golden.torn_recovered(version)
     for variant in variants if version == "4.9.7" else ("no-cq-no-index-abort", "cq-zeroed-abort"):
@@ -78,6 +79,7 @@ def test_every_undamaged_recovered_variant_equals_its_manifest(version: str) -> 
 
 
 @STORE
+@pytest.mark.sampled(4)
 def test_half_messages_are_hidden_by_default(version: str, name: str) -> None:
     store = golden.unpack(version, name)
     messages = golden.messages(version, name)
@@ -250,6 +252,7 @@ def test_a_topic_reads_the_same_by_log_by_queue_and_as_planned(version: str) -> 
 
 
 @STORE
+@pytest.mark.sampled(4)
 def test_topics_by_queue_are_the_topics_by_log(version: str, name: str) -> None:
     store, messages = golden.unpack(version, name), golden.messages(version, name)
     topics = topics_of(messages)
@@ -275,7 +278,7 @@ def test_messages_without_a_unit_are_read(version: str) -> None:
 
 
 @TORN
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_damaged_queues_hide_nothing(version: str, variant: str) -> None:
     """No fewer rows than the log holds, and each once, with every kind of scan."""
     store, left = golden.unpack(version, f"torn/{variant}"), reading.damaged(version, variant)
@@ -292,6 +295,7 @@ def test_damaged_queues_hide_nothing(version: str, variant: str) -> None:
 
 @VERSION
 @pytest.mark.parametrize("variant", ["cq-zeroed", "cq-zeroed-abort", "no-cq", "cq-short"])
+@pytest.mark.sampled(4)
 def test_each_topic_of_damaged_queues_is_whole(version: str, variant: str) -> None:
     store, messages = golden.unpack(version, f"torn/{variant}"), golden.messages(version, "clean")
     sizes = Counter(message["topic"] for message in messages)
@@ -355,6 +359,7 @@ def test_a_unit_of_another_message_of_the_same_size_is_reported(tmp_path: Path) 
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_topics_by_pattern_and_by_kind(version: str) -> None:
     store = clean(version)
     got = read_light(store, subscribePattern="Golden(One|Four)")
@@ -490,7 +495,7 @@ def by_broker(limits: dict[Queue, int]) -> dict[str, Any]:
 @pytest.mark.parametrize("how", ["auto", "log", "consumequeue"])
 @pytest.mark.parametrize("name", ["clean", "unclean", "expired"])
 @VERSION
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_offsets_of_queues(version: str, name: str, how: str) -> None:
     store, messages = golden.unpack(version, name), reading.visible(golden.messages(version, name))
     large = {q: some for q, some in queues_of(messages).items() if len(some) > 4}
@@ -513,6 +518,7 @@ def test_offsets_of_queues(version: str, name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "name"), TIMED)
+@pytest.mark.sampled(2)
 def test_timestamps(version: str, name: str) -> None:
     """Reads start at a queue's first message at or after a time (known-bugs.md#offset-by-time)."""
     store, messages = golden.unpack(version, name), reading.visible(golden.messages(version, name))
@@ -635,6 +641,7 @@ def test_reads_from_the_offsets_of_a_group(version: str) -> None:
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_physical_offsets(version: str) -> None:
     store, messages = clean(version), reading.visible(golden.messages(version, "clean"))
     places = message_offsets(messages)
@@ -657,6 +664,7 @@ def test_physical_offsets(version: str) -> None:
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_offsets_outside_a_queue_are_data_loss(version: str) -> None:
     store = golden.unpack(version, "expired")
     queue = next(
@@ -733,6 +741,7 @@ EACH_SPLIT = [
 
 
 @pytest.mark.parametrize(("version", "split"), EACH_SPLIT, ids=str)
+@pytest.mark.sampled(3)
 def test_any_partitions_give_each_row_once(version: str, split: dict[str, Any]) -> None:
     store = golden.unpack(version, "unclean" if "minPartitions" in split else "clean")
     whole = read_light(store)
@@ -747,7 +756,7 @@ def test_any_partitions_give_each_row_once(version: str, split: dict[str, Any]) 
 
 
 @TORN
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_any_partitions_report_damage_once(version: str, variant: str) -> None:
     store = golden.unpack(version, f"torn/{variant}")
     is_damaged = bool(reading.damaged(version, variant).runs)
@@ -835,7 +844,7 @@ def keyed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Message
     return store, messages
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_filters_equal_the_filtered_full_scan(keyed: tuple[Path, Messages]) -> None:
     store, messages = keyed
     keys = Counter(key for message in messages for key in keys_of(message))
@@ -872,6 +881,7 @@ def test_filters_equal_the_filtered_full_scan(keyed: tuple[Path, Messages]) -> N
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_keys_of_every_message_are_found_through_the_index(version: str) -> None:
     messages = reading.visible(golden.messages(version, "clean"))
     places: dict[str, set[int]] = defaultdict(set)
@@ -893,6 +903,7 @@ def test_keys_of_every_message_are_found_through_the_index(version: str) -> None
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_a_message_id_is_a_unique_key_or_an_offset_id(version: str) -> None:
     messages = reading.visible(golden.messages(version, "clean"))
     without = [message for message in messages if not message["uniqKey"]]
@@ -1099,6 +1110,7 @@ def test_modes(version: str, variant: str) -> None:
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_a_salvaged_record_is_complete_with_every_kind_of_scan(version: str) -> None:
     store = golden.unpack(version, "torn/crc-early")
     (bad,) = reading.damaged(version, "crc-early").salvaged
@@ -1333,6 +1345,7 @@ def test_counts_of_queues_are_those_of_the_manifest(version: str, name: str) -> 
 
 
 @TORN
+@pytest.mark.sampled(5)
 def test_counts_of_a_damaged_store_are_those_of_a_scan(version: str, variant: str) -> None:
     """Where a scan fails, damage would need a look at the messages."""
     store = golden.unpack(version, f"torn/{variant}")

@@ -108,7 +108,7 @@ def grow(tmp_path: Path) -> Callable[..., store_builder.Built]:
 @pytest.mark.parametrize(
     "limits", [None, TriggerLimits(max_offsets=37), TriggerLimits(max_bytes=20_000)]
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_rows_equal_those_of_a_batch_read(
     version: str, name: str, limits: TriggerLimits | None
 ) -> None:
@@ -119,6 +119,7 @@ def test_rows_equal_those_of_a_batch_read(
 
 
 @VERSION
+@pytest.mark.sampled(3)
 def test_rows_equal_the_manifest(version: str) -> None:
     store = golden.unpack(version, "clean")
     got = everything(earliest(store, readIsolation="all"), TriggerLimits(max_offsets=100))

@@ -220,6 +220,7 @@ class Batches:
 
 @pytest.mark.parametrize("loss", store_fixture.some(list(Loss)))
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+@pytest.mark.sampled(3)
 def test_a_power_loss_takes_no_more_than_the_log_loses(
     tmp_path: Path, flush: str, loss: Loss
 ) -> None:

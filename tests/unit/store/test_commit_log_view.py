@@ -293,6 +293,7 @@ def test_a_false_head_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("window_bytes", WINDOWS)
+@pytest.mark.sampled(4)
 def test_a_walk_finds_every_record(window_bytes: int) -> None:
     messages, files = make_log(start=5 * FILE_BYTES)
     view = view_of(files, window_bytes)
@@ -372,6 +373,7 @@ def test_a_gap_between_files_is_missing() -> None:
 
 
 @pytest.mark.parametrize("window_bytes", [64, 1 << 20])
+@pytest.mark.sampled(2)
 def test_a_walk_continues_after_a_bad_record(window_bytes: int) -> None:
     """Java skips the rest of the mapped buffer and loses every valid record in it."""
     messages, files = make_log()

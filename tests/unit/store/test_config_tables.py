@@ -238,6 +238,7 @@ def test_a_good_table_wins_over_its_backup(
 @TABLE
 @pytest.mark.parametrize("backup", [None, b"", b"{,}", b"\xff"])
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"12", b"[" * 100_000, b"{1:" * 9999])
+@pytest.mark.sampled(4)
 def test_garbage_is_an_error_and_not_an_empty_table(
     store: Path,
     folder: Folder,

@@ -129,6 +129,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @given(sent_messages, ranges_ms, st.integers(1, 5), st.booleans())
 @settings(deadline=None, max_examples=40, suppress_health_check=ONCE)
+@pytest.mark.sampled(2)
 def test_queries_find_the_newest_messages_with_the_key(
     way: str,
     tmp_path_factory: pytest.TempPathFactory,
@@ -161,6 +162,7 @@ def test_queries_find_the_newest_messages_with_the_key(
 
 @given(sent_messages, st.booleans())
 @settings(deadline=None, max_examples=40, suppress_health_check=ONCE)
+@pytest.mark.sampled(2)
 def test_offsets_by_time_are_at_the_bounds_of_that_time(
     way: str,
     tmp_path_factory: pytest.TempPathFactory,

@@ -118,6 +118,7 @@ def as_manifest(stored: StoredMessage, version: str) -> dict[str, Any]:
 
 
 @each_store
+@pytest.mark.sampled(5)
 def test_messages_are_those_of_java(version: str, name: str) -> None:
     expected = golden.messages(version, name)
     stored = list(reader_of(version, name).messages())
@@ -162,6 +163,7 @@ def test_how_the_broker_left_the_store(version: str, name: str) -> None:
 
 
 @each_store
+@pytest.mark.sampled(5)
 def test_log_files_and_their_records(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     stored = golden.messages(version, name)
@@ -278,6 +280,7 @@ def expected_damage(version: str, name: str) -> list[tuple[int, int, set[Verdict
 
 
 @each_damaged_store
+@pytest.mark.sampled(5)
 def test_messages_of_damaged_stores(version: str, name: str) -> None:
     """All undamaged messages are returned in order, with their content in ``clean``."""
     lost = {entry["commitLogOffset"] for entry in lost_records(version, name)}
@@ -314,6 +317,7 @@ def test_messages_of_damaged_stores(version: str, name: str) -> None:
 
 
 @each_recovered_store
+@pytest.mark.sampled(5)
 def test_every_message_that_java_keeps_is_found(version: str, name: str) -> None:
     """Except messages with a wrong checksum, which Java does not check everywhere."""
     java = {entry["commitLogOffset"] for entry in golden.messages(version, name) if entry["crcOk"]}
@@ -365,6 +369,7 @@ def test_the_end_of_damaged_logs(version: str, name: str) -> None:
 
 
 @each_damaged_store
+@pytest.mark.sampled(5)
 def test_queues_of_damaged_stores(version: str, name: str) -> None:
     """On disk they are as Java left them, also where it cut in memory only (`queuesChanged`)."""
     entry = torn_entry(version, name)
@@ -538,6 +543,7 @@ def test_messages_of_every_queue(version: str, name: str) -> None:
     ("version", "name"),
     OPENED + [store for store in RECOVERED if "index" in store[1] or "late" in store[1]],
 )
+@pytest.mark.sampled(5)
 def test_keys_find_the_messages_that_java_finds(version: str, name: str) -> None:
     """The reader returns all hits, not the first 32, and filters Java's hits by text and time.
 
@@ -572,6 +578,7 @@ def test_keys_find_the_messages_that_java_finds(version: str, name: str) -> None
 
 @pytest.mark.slow
 @each_version
+@pytest.mark.sampled(3)
 def test_every_message_by_its_ids(version: str) -> None:
     stored = golden.messages(version, "clean")
     reader = reader_of(version, "clean")
@@ -618,6 +625,7 @@ def by_time(
 
 
 @each_opened_store
+@pytest.mark.sampled(3)
 def test_offset_by_time(version: str, name: str) -> None:
     """The first message at or after the time, the last at or before; 4.x returns "the nearest"."""
     manifest = golden.manifest(version, name)
@@ -647,6 +655,7 @@ def test_offset_by_time(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for version, name in OPENED if version == "5.5.0"])
+@pytest.mark.sampled(3)
 def test_offset_by_time_is_that_of_java_5(name: str) -> None:
     """Batch queues too, where Java searches the batches."""
     reader = reader_of("5.5.0", name)
@@ -722,6 +731,7 @@ def test_with_damage_and_holes(tmp_path: Path) -> None:
         assert whole.offset_by_time("TopicA", 0, stored.store_timestamp) == stored.queue_offset
 
 
+@pytest.mark.soak
 def test_the_search_skips_a_large_hole() -> None:
     """The search skips a missing log file of a million messages at once."""
     count = 300_000
@@ -969,6 +979,7 @@ def read_everything(reader: StoreReader) -> None:
         ("5.5.0", "torn/garbage-tail"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_reading_changes_and_creates_nothing(
     golden_copy: Callable[[str, str], Path], version: str, name: str
 ) -> None:
@@ -1110,6 +1121,7 @@ class _Remote:
     ("version", "name"),
     [("4.9.7", "clean"), ("5.5.0", "v5"), ("4.5.2", "unclean"), ("4.9.7", "torn/size-late")],
 )
+@pytest.mark.sampled(2)
 def test_a_remote_store_gives_the_same_answers(
     monkeypatch: pytest.MonkeyPatch, version: str, name: str
 ) -> None:
@@ -1208,6 +1220,7 @@ def test_a_live_log_ends_with_the_last_record_that_is_certainly_whole() -> None:
 
 @pytest.mark.parametrize("order", ["naive", "size last", "backwards"])
 @pytest.mark.parametrize("with_queues", [False, True])
+@pytest.mark.sampled(3)
 def test_a_reader_beside_a_writer_sees_whole_records_only(order: str, with_queues: bool) -> None:
     """At every step of eight bytes the reader returns a prefix of the sent messages."""
     sent = store_builder.place(store_builder.messages(14), 2048)

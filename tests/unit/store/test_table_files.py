@@ -279,6 +279,7 @@ def test_the_last_durable_table_survives_a_power_loss(tmp_path: Path, left: byte
 
 
 @pytest.mark.parametrize("loss", Loss)
+@pytest.mark.sampled(4)
 def test_a_backup_is_durable_before_an_unsynced_table_replaces_the_old_one(
     tmp_path: Path, loss: Loss
 ) -> None:
@@ -541,7 +542,7 @@ def test_the_text_is_plain_json_in_ascii(tmp_path: Path) -> None:
 
 @STORE
 @pytest.mark.parametrize("kind", TABLES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_saving_a_brokers_table_keeps_everything(
     kind: type[TopicTable], version: str, name: str, tmp_path: Path
 ) -> None:

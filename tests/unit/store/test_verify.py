@@ -73,6 +73,7 @@ def listed(version: str, variant: str, number: int = 0) -> list[Any]:
 
 
 @STORE
+@pytest.mark.sampled(5)
 def test_a_store_of_a_broker_is_not_damaged(version: str, name: str) -> None:
     report = report_of(version, name)
     assert not report.is_damaged, report.findings[0]
@@ -80,6 +81,7 @@ def test_a_store_of_a_broker_is_not_damaged(version: str, name: str) -> None:
 
 
 @STORE
+@pytest.mark.sampled(5)
 def test_counts_are_those_of_java(version: str, name: str) -> None:
     report = report_of(version, name)
     manifest = golden.manifest(version, name)
@@ -99,6 +101,7 @@ def test_counts_are_those_of_java(version: str, name: str) -> None:
 
 
 @STORE
+@pytest.mark.sampled(5)
 def test_every_file_of_the_store_has_a_verdict(version: str, name: str) -> None:
     report = report_of(version, name)
     paths = [file.path for file in report.files]
@@ -141,6 +144,7 @@ def test_where_the_index_begins_is_noted(version: str) -> None:
 
 @VERSION
 @pytest.mark.parametrize("variant", SOUND_VARIANTS)
+@pytest.mark.sampled(4)
 def test_what_a_crash_explains_is_no_damage(version: str, variant: str) -> None:
     report = torn(version, variant)
     assert not report.is_damaged, report.findings[0]
@@ -150,6 +154,7 @@ def test_what_a_crash_explains_is_no_damage(version: str, variant: str) -> None:
 
 @VERSION
 @pytest.mark.parametrize("variant", BODY_VARIANTS)
+@pytest.mark.sampled(4)
 def test_a_flipped_bit_is_a_hole_of_one_record(version: str, variant: str) -> None:
     report = torn(version, variant)
     (hole,) = report.holes
@@ -411,6 +416,7 @@ def _noise(data: bytearray, position: int, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("harm", [_byte, _zeros, _cut, _noise])
+@pytest.mark.sampled(2)
 def test_no_damage_stops_a_verification(
     sound: MemoryFolder, harm: Callable[[bytearray, int, random.Random], None]
 ) -> None:

@@ -4,6 +4,7 @@ from reput.broker.fastpath.json_request import find_request
 from reput.broker.fastpath.request_table import empty_json_reply
 from reput.broker.parts import Parts
 from reput.broker.processors import pop_ack
+from reput.broker.processors.pop_ack import AckedMessages
 from reput.errors import ReputError
 from reput.format.codes import RequestCode
 from reput.format.pop_codec import ORDERED_REVIVE_QUEUE
@@ -43,13 +44,17 @@ class FastAckBatches:
             acks = pop_ack.decode_batch(bytes(view[request.body_position : request.end]))
         except ReputError:
             return position  # nothing was acknowledged: the processor raises the same error
-        if any(ack.ack.revive_queue_id == ORDERED_REVIVE_QUEUE for ack in acks):
-            return position  # one may be refused after others were acknowledged
+        if any(map(self._may_be_refused, acks)):
+            return position  # after others were acknowledged
         for ack in acks:
             pop_ack.acknowledge(self._parts, ack)
         self._parts.fast_counts.ack_batches += 1
         channel.write(empty_json_reply(request.opaque))
         return request.end
+
+    def _may_be_refused(self, acked: AckedMessages) -> bool:
+        is_ordered = acked.ack.revive_queue_id == ORDERED_REVIVE_QUEUE
+        return is_ordered or acked.ack.pop_ms < self._parts.pops.revive.loaded_ms
 
     def _learn(self, key: bytes) -> None:
         if len(key) > _KNOWN_BYTES_MAX:

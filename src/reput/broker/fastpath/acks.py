@@ -86,7 +86,9 @@ class FastAcks:
         if least < store.min_offset(topic, queue_id) or most > store.max_offset(topic, queue_id):
             return False
         key = Key(topic, group, queue_id, row[words.ROW_START], row[words.ROW_POP_TIME])
-        parts.pops.revive.checkpoints.acknowledge(key, first, bits)
+        revive = parts.pops.revive
+        if not revive.checkpoints.acknowledge(key, first, bits) and revive.is_unknown(key):
+            return False
         count = row[words.ROW_COUNT]
         parts.fast_counts.acks += count
         parts.deliveries.stats.acknowledged(topic, group, count, request_count=count)

@@ -10,7 +10,8 @@ last finished record, not of the one after it.
 Java's brokers park checkpoints and acks in the timer, which delivers them to the revive topic when
 they are due. Records in the revive topic that were not put here are therefore read too, and acks
 that may follow a checkpoint are waited for: after a start the timer may be late, and delivers a
-checkpoint before its ack. docs/decisions/ explains the difference. Source:
+checkpoint before its ack. An ack of a checkpoint that is still in the timer is parked beside it, as
+Java does. docs/decisions/ explains the difference. Source:
 rocketmq 5.5.0 ``PopReviveService``, ``PopBufferMergeService``.
 """
 
@@ -23,6 +24,7 @@ from reput.broker.pop.checkpoints import Checkpoint, Checkpoints, Key, of_record
 from reput.broker.pop.retry_topics import V1, PopRetries
 from reput.broker.quarantine import Quarantine
 from reput.broker.republish import RETRY_MS, copied_message
+from reput.broker.timer.timers import Timers
 from reput.broker.topic.topics import READ_WRITE, Topics
 from reput.config import JAVA_INT_MAX
 from reput.errors import CorruptRecord, WriteFailed
@@ -77,8 +79,7 @@ class Revive:
         queue_count: Queues of the revive topic when it is created.
         retries: Naming of the retry topics.
         quarantine: Takes records that cannot be processed.
-        have_left: Returns whether each record that Java parked in the timer until some time, in ms,
-            has left it.
+        timers: The timer, in which Java parks checkpoints and acks; None: there is none.
         is_fast: True if pops use a kernel.
     """
 
@@ -94,10 +95,12 @@ class Revive:
         queue_count: int,
         retries: PopRetries = V1,
         quarantine: Quarantine | None = None,
-        have_left: Callable[[int], bool] = lambda _: True,
+        timers: Timers | None = None,
         is_fast: bool = True,
     ) -> None:
-        self._have_left = have_left
+        self._timers = timers
+        self.loaded_ms = 0
+        """Time of ``load``: checkpoints of later pops are all known."""
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self.checkpoints = Checkpoints()
         self.topic = names.REVIVE_TOPIC_PREFIX + cluster_name
@@ -134,8 +137,9 @@ class Revive:
 
     # Start ------------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, now_ms: int) -> None:
         """Read the unfinished checkpoints and their acks from the revive topic."""
+        self.loaded_ms = now_ms
         for queue_id, queue in sorted(self._store.queues.of_topic(self.topic).items()):
             known = self._offsets().get(self.topic, names.REVIVE_GROUP, queue_id)
             begin = queue.min_offset if known is None else known + 1
@@ -263,6 +267,76 @@ class Revive:
                 )
             )
         return taken
+
+    def is_unknown(self, key: Key) -> bool:
+        """Return whether a checkpoint that is not here may be one of an earlier broker."""
+        return key.pop_ms < self.loaded_ms and key not in self.checkpoints
+
+    def may_come(self, key: Key, due_ms: int, now_ms: int) -> bool:
+        """Return whether a checkpoint is perhaps still in the timer, where Java has parked it.
+
+        Args:
+            key: Its key.
+            due_ms: The end of the invisible time, in ms.
+            now_ms: The time.
+        """
+        if self._timers is None or not self.is_unknown(key) or due_ms <= now_ms:
+            return False
+        if self._timers.may_hold(self.topic) and not self._timers.have_left(due_ms):
+            return True
+        return not all(map(self._is_read, self._store.queues.of_topic(self.topic)))
+
+    def park_ack(
+        self,
+        key: Key,
+        queue_offsets: Sequence[int],
+        due_ms: int,
+        revive_queue_id: int,
+        now_ms: int,
+    ) -> PutResult:
+        """Put an ack into the timer, for a checkpoint that ``may_come``.
+
+        Args:
+            key: Key of the checkpoint.
+            queue_offsets: Queue offsets of the acknowledged messages.
+            due_ms: The end of the invisible time, in ms.
+            revive_queue_id: Queue of the revive topic.
+            now_ms: The time.
+
+        Raises:
+            RequestRefused: The timer takes no messages.
+        """
+        assert self._timers is not None, "a checkpoint cannot come"
+        ack = AckRecord(
+            ack_offsets=list(queue_offsets),
+            broker_name=self._broker_name,
+            group=key.group,
+            pop_ms=key.pop_ms,
+            queue_id=key.queue_id,
+            start_offset=key.start_offset,
+            topic=key.topic,
+        )
+        # The timer delivers records of the same time in the order of their arrival.
+        properties = {
+            props.TAGS: pop_codec.BATCH_ACK_TAG,
+            props.TIMER_DELIVER_MS: str(due_ms),
+        }
+        topic, queue_id = self.topic, revive_queue_id
+        if self._timers.park(topic, queue_id, properties, now_ms):
+            self._topics.for_group(names.TIMER_TOPIC, 1, READ_WRITE, now_ms)
+            topic, queue_id = names.TIMER_TOPIC, 0
+        return self._store.put(
+            IncomingMessage(
+                topic,
+                pop_codec.encode(ack),
+                queue_id,
+                props.encode(properties),
+                born_timestamp=now_ms,
+                born_host=self.store_host,
+                store_host=self.store_host,
+                is_due=True,
+            )
+        )
 
     def _put(
         self,
@@ -463,9 +537,14 @@ class Revive:
     def _acks_are_read(self, checkpoint: Checkpoint) -> bool:
         """Return whether all acks that another broker took for a checkpoint were read."""
         queue_id = checkpoint.revive_queue_id
-        return self._have_left(checkpoint.due_ms - LATE_MS) and self._read[
-            queue_id
-        ] >= self._store.max_offset(self.topic, queue_id)
+        return self._have_left(checkpoint.due_ms - LATE_MS) and self._is_read(queue_id)
+
+    def _have_left(self, time_ms: int) -> bool:
+        """Return whether each record that Java parked in the timer until some time has left it."""
+        return self._timers is None or self._timers.have_left(time_ms)
+
+    def _is_read(self, queue_id: int) -> bool:
+        return self._read.get(queue_id, 0) >= self._store.max_offset(self.topic, queue_id)
 
     def _revive_checkpoint(self, checkpoint: Checkpoint, now_ms: int) -> int | None:
         """Copy the remaining messages of a checkpoint, as far as the store accepts them.

@@ -53,7 +53,8 @@ def ack_message(parts: Parts, channel: Channel, request: Command) -> Command:
         )  # fmt: skip
     else:
         key = _key(header.topic, header.consumer_group, handle)
-        parts.pops.revive.checkpoints.acknowledge(key, header.offset)
+        if not parts.pops.revive.checkpoints.acknowledge(key, header.offset):
+            _park_ack(parts, key, [header.offset], handle.revive_queue_id, handle.invisible_ms)
     _count(parts, header.topic, header.consumer_group, 1)
     return commands.reply(request)
 
@@ -127,7 +128,29 @@ def acknowledge(parts: Parts, acked: AckedMessages) -> None:
         # Popped messages always have a topic and a group.
         parts.deliveries.stats.acknowledged(topic, ack.group, distances.bit_count())
     else:
+        offsets = [ack.start_offset + number for number in pop_codec.bit_numbers(distances)]
+        _park_ack(parts, key, offsets, ack.revive_queue_id, ack.invisible_ms)
         _count(parts, topic, ack.group, distances.bit_count())
+
+
+def _park_ack(
+    parts: Parts, key: Key, offsets: list[int], revive_queue_id: int, invisible_ms: int
+) -> bool:
+    """Put an ack for a checkpoint that may still be in the timer; return whether it may be there.
+
+    Raises:
+        RequestRefused: It may be there, and the ack cannot be put.
+    """
+    revive, now_ms = parts.pops.revive, parts.clock.now_ms()
+    due_ms = key.pop_ms + invisible_ms
+    # The names are those of a client, and nothing is stored for unknown ones.
+    has_group = parts.subscription_groups.get(key.group) is not None
+    if not has_group or not revive.may_come(key, due_ms, now_ms):
+        return False
+    revive_queue_id %= parts.settings.broker.revive_queue_num
+    put = revive.park_ack(key, offsets, due_ms, revive_queue_id, now_ms)
+    _check_put(put, "no record of the ack")
+    return True
 
 
 def change_invisible_time(parts: Parts, channel: Channel, request: Command) -> Command:
@@ -170,12 +193,13 @@ def _replace_checkpoint(
     revive = parts.pops.revive
     old = _key(header.topic, header.consumer_group, handle)
     held = revive.checkpoints.holding(old, header.offset)
-    if held is None:
+    now_ms = parts.clock.now_ms()
+    if held is not None and header.keeps_handle:
+        return _renew(parts, header, handle, held)
+    may_come = revive.may_come(old, old.pop_ms + handle.invisible_ms, now_ms)
+    if held is None and (header.keeps_handle or not may_come):
         # Java adds a second checkpoint, and the message would be delivered twice.
         raise _not_held(header)
-    if header.keeps_handle:
-        return _renew(parts, header, handle, held)
-    now_ms = parts.clock.now_ms()
     pop_ms = now_ms
     new = Key(header.topic, header.consumer_group, header.queue_id, header.offset, pop_ms)
     while new in revive.checkpoints:  # an equal key within the same millisecond
@@ -192,7 +216,8 @@ def _replace_checkpoint(
     )
     _check_put(put)
     parts.deliveries.stats.checkpointed(header.topic, header.consumer_group)
-    revive.checkpoints.acknowledge(old, header.offset)
+    if not revive.checkpoints.acknowledge(old, header.offset):
+        _park_ack(parts, old, [header.offset], handle.revive_queue_id, handle.invisible_ms)
     _count(parts, header.topic, header.consumer_group, 1)
     return ChangeInvisibleTimeReplyHeader(
         pop_time=pop_ms, invisible_time=invisible_ms, revive_qid=handle.revive_queue_id
@@ -226,10 +251,10 @@ def _not_held(header: ChangeInvisibleTimeHeader) -> RequestRefused:
     )
 
 
-def _check_put(put: PutResult) -> None:
+def _check_put(put: PutResult, problem: str = "no checkpoint") -> None:
     if not put.status.is_stored:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"no checkpoint: {put.status.name}: {put.reason}"
+            ResponseCode.SYSTEM_ERROR, f"{problem}: {put.status.name}: {put.reason}"
         )
 
 

@@ -54,6 +54,11 @@ class TimerMetrics:
                 self._names[topic_hash] = topic_of(first)
             self.add(self._names[topic_hash], change * count, now_ms)
 
+    def count(self, topic: str) -> int:
+        """Return the number of a topic's messages that wait."""
+        entry = self._topics.get(topic)
+        return 0 if entry is None else entry.count
+
     def counts(self) -> dict[str, int]:
         """Return the messages that wait, by topic."""
         return {name: entry.count for name, entry in self._topics.items()}

@@ -375,6 +375,10 @@ class Timers:
         # A message that is due at this time has an earlier TIMER_OUT_MS.
         return first_ms is None or first_ms > time_ms
 
+    def may_hold(self, topic: str) -> bool:
+        """Return whether a message of a topic waits, or perhaps one of an earlier broker."""
+        return self._taken_up < self._loaded_end or self.metrics.count(topic) > 0
+
     def close(self, now_ms: int) -> None:
         """Make the delivered copies durable, so that the table covers them; save it afterwards.
 

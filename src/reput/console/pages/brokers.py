@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from reput.console.cluster import WatchedCluster
 from reput.console.collector import first_rate
 from reput.console.page import Page, View
-from reput.console.paging import ordered
+from reput.console.paging import order_of, ordered
 from reput.console.snapshot import BrokerFacts
 from reput.console.unknown import Unknown
 from reput.format.codes import MASTER_ID
@@ -48,13 +48,13 @@ class BrokerRow:
 async def page(view: View) -> Page:
     """Return the list of brokers."""
     cluster = view.parts.cluster
-    rows, order = ordered(rows_of(cluster, view.now_ms), view.query, FIELDS, "name")
+    order = order_of(view.query, FIELDS, "name")
     data = {
         "namesrv": view.parts.namesrv,
         "problem": cluster.snapshot.name_server_problem or None,
         "listed_ms": cluster.snapshot.listed_ms or None,
         "sort": order.parameter,
-        "rows": rows,
+        "rows": ordered(rows_of(cluster, view.now_ms), order),
     }
     return Page("brokers.html.j2", "Brokers", data)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reput.console import history
+from reput.console.access import Right
 from reput.console.page import Page, RequestFailed, View
 from reput.console.rows import Number
 from reput.console.snapshot import BrokerFacts
@@ -65,7 +66,7 @@ async def page(view: View) -> Page:
             for kind, request in (("stats", live.consume_stats), ("members", live.members))
         }
     )
-    row = cluster.rows.groups().get(group)
+    row = cluster.rows.groups().rows.get(group)
     if row is None:
         raise RequestFailed(404, f"no broker knows group {group[:80]!r}")
     cluster.look_at(row.topics, [group])
@@ -88,6 +89,7 @@ async def page(view: View) -> Page:
         "problems": problems,
         "queues": queues,
         "members": members,
+        "may_read": view.user.may(Right.READ),
         "subscriptions": _subscriptions(connections),
         "settings": {facts.place.name: _settings(facts, group) for facts in holders},
         "series": {

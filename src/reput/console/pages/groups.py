@@ -2,23 +2,20 @@
 
 from reput.console import history
 from reput.console.page import Page, View
-from reput.console.paging import chosen, cut, ordered
-
-KINDS = ("user", "system", "all")
-FIELDS = ("name", "lag", "delay_ms", "rate", "members", "retries", "dead_letters")
+from reput.console.paging import cut
 
 
 async def page(view: View) -> Page:
     """Return the list of groups."""
-    cluster, query = view.parts.cluster, view.query
-    seen = (row for name, row in cluster.rows.groups().items() if view.user.sees_group(name))
-    choice = chosen(seen, query, KINDS)
-    rows, order = ordered(choice.rows, query, FIELDS, "-lag")
-    shown, paging = cut(rows, query)
+    cluster, query, user = view.parts.cluster, view.query, view.user
+    listing = cluster.rows.groups()
+    choice = listing.choose(query, user.groups, user.sees_group)
+    names, paging = cut(choice.names, query)
+    shown = listing.of(names)
     topics = {topic for row in shown for topic in row.topics}
-    cluster.look_at(topics, [row.name for row in shown])
+    cluster.look_at(topics, names)
     data = {
-        "filter": {"kind": choice.kind, "q": choice.text, "sort": order.parameter},
+        "filter": {"kind": choice.kind, "q": choice.text, "sort": choice.order.parameter},
         "counts": choice.counts,
         "known": bool(cluster.snapshot.listed_ms),
         "problem": cluster.snapshot.name_server_problem or None,

@@ -1,11 +1,21 @@
-"""A message: head, properties, body, where it lies, and which groups have consumed it."""
+"""A message: head, properties, body, place, groups that have consumed it, and its trace."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reput.client.admin.traces import FoundTrace
 from reput.client.core import requests
+from reput.client.core.route_cache import NoRoute
+from reput.client.core.trace_codec import (
+    Begun,
+    Consumed,
+    Recalled,
+    Sent,
+    Trace,
+    TransactionEnded,
+)
 from reput.client.message import ReceivedMessage
 from reput.console import bodies, search
 from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
@@ -17,7 +27,6 @@ from reput.errors import BrokerError, CorruptRecord, InvalidOption, ReputError
 from reput.format import body as codec, headers, message_id as ids, sys_flag as flags
 from reput.format.bodies import GroupList, decode
 from reput.format.codes import RequestCode, ResponseCode
-from reput.store.reader import StoreReader
 
 GROUPS_MAX = 200
 """Groups of a topic that are asked for their offsets."""
@@ -58,6 +67,7 @@ async def page(view: View) -> Page:
         data["properties"] = dict(stored.properties)
         data["body"] = bodies.view(stored)
         data["groups"] = await _groups(view, message)
+        data["trace"] = await _trace(view, message)
     return Page("message.html.j2", "Message", data, 200 if message else 404)
 
 
@@ -165,15 +175,75 @@ def _is_seen(view: View, message: ReceivedMessage) -> bool:
     return view.user.sees_topic(message.stored.topic)
 
 
+# --- its trace ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """What a client has recorded of a message."""
+
+    time_ms: int
+    what: str
+    """``sent``, ``consuming``, ``consumed``, ``transaction`` or ``recalled``."""
+    group: str | None
+    client: str
+    """Address of the client."""
+    duration_ms: int | None
+    result: str | None
+    """``success``, ``failed`` or the state of a transaction; None: it has none yet."""
+
+
+async def _trace(view: View, message: ReceivedMessage) -> list[TraceEvent] | Unknown | None:
+    """Return the trace of a message; None if clients write none, or it is in a store."""
+    unique_key = message.stored.unique_key
+    if "store" in view.names or unique_key is None:
+        return None
+    try:
+        async with asyncio.timeout(ANSWER_MS / 1000):
+            events = await view.parts.cluster.live.admin.message_trace(unique_key)
+    except NoRoute:
+        return None
+    except TimeoutError:
+        return Unknown(f"the trace topic did not answer in {ANSWER_MS / 1000:g} s")
+    except ReputError as error:
+        return Unknown(str(error))
+    return [_event(event) for event in events if _is_group_seen(view, event)]
+
+
+def _is_group_seen(view: View, event: FoundTrace) -> bool:
+    is_consumption = isinstance(event.trace, (Begun, Consumed))
+    return not is_consumption or view.user.sees_group(event.trace.group or "")
+
+
+def _event(event: FoundTrace) -> TraceEvent:
+    trace = event.trace
+    duration_ms = result = None
+    if isinstance(trace, (Sent, Consumed)):
+        duration_ms = trace.cost_ms
+    if isinstance(trace, TransactionEnded):
+        result = trace.state.lower()
+    elif not isinstance(trace, Begun):
+        result = "success" if trace.is_success else "failed"
+    what = _TRACES[type(trace)]
+    return TraceEvent(event.time_ms, what, trace.group, event.client_address, duration_ms, result)
+
+
+_TRACES: Mapping[type[Trace], str] = {
+    Sent: "sent",
+    Begun: "consuming",
+    Consumed: "consumed",
+    TransactionEnded: "transaction",
+    Recalled: "recalled",
+}
+
+
 # --- who has consumed it ------------------------------------------------------------------------
 
 
 async def _groups(view: View, message: ReceivedMessage) -> list[Consumption] | Unknown:
     if "store" in view.names:
         try:
-            return await view.parts.folders.read(
-                view.names["store"], lambda reader: _groups_of_store(reader, message)
-            )
+            return await _groups_of_store(view, message)
         except ReputError as error:
             return Unknown(str(error))
     try:
@@ -186,12 +256,13 @@ async def _groups(view: View, message: ReceivedMessage) -> list[Consumption] | U
     return [state for state in states if view.user.sees_group(state.group)]
 
 
-def _groups_of_store(reader: StoreReader, message: ReceivedMessage) -> list[Consumption]:
+async def _groups_of_store(view: View, message: ReceivedMessage) -> list[Consumption]:
     stored = message.stored
+    offsets = await view.parts.folders.read(
+        view.names["store"], lambda store: store.consumer_offsets(stored.topic, stored.queue_id)
+    )
     return [
-        _state(offset.group, offset.consumer_offset, stored.queue_offset)
-        for offset in sorted(reader.consumer_offsets(), key=lambda offset: offset.group)
-        if (offset.topic, offset.queue_id) == (stored.topic, stored.queue_id)
+        _state(group, consumer_offset, stored.queue_offset) for group, consumer_offset in offsets
     ]
 
 

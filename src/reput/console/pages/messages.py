@@ -1,7 +1,8 @@
 """The search of messages: the form, the plan, and the answer; of the cluster, or of a store.
 
 The page runs a search for a second, which most need less than. With a script it then follows the
-rest as a stream of events; without, a link continues.
+rest as a stream of events; without, a link continues. JSON has the whole search: a program that
+asks for it follows nothing, and may give other limits.
 """
 
 import contextlib
@@ -67,11 +68,9 @@ async def page(view: View) -> Page:
     wanted = _search(view)
     answer: Answer | None = None
     if wanted.plan is not None:
-        budget = Budget(
-            wanted.budget.message_count,
-            wanted.budget.byte_count,
-            min(PAGE_MS, wanted.budget.duration_ms),
-        )
+        budget = wanted.budget
+        if not view.is_json:
+            budget = replace(budget, duration_ms=min(PAGE_MS, budget.duration_ms))
         async for event in _events(view, source, wanted.plan, budget, view.query.text("cursor")):
             if isinstance(event, Answer):
                 answer = event

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from reput.console import history
+from reput.console.access import User
 from reput.console.cluster import WatchedCluster
-from reput.console.page import Page, View
+from reput.console.listing import Listing
+from reput.console.page import Page, Query, View
 from reput.console.pages.brokers import BrokerRow, rows_of
 from reput.console.rows import GroupRow
 from reput.html.texts import time_text
@@ -27,20 +29,12 @@ class OverviewProblem:
 async def page(view: View) -> Page:
     """Return the overview."""
     cluster = view.parts.cluster
-    topics = [row for name, row in cluster.rows.topics().items() if view.user.sees_topic(name)]
-    groups = [row for name, row in cluster.rows.groups().items() if view.user.sees_group(name)]
-    user_groups = [row for row in groups if row.kind == "user"]
-    lagging = sorted(
-        (row for row in user_groups if isinstance(row.lag, int) and row.lag),
-        key=lambda row: (-row.lag if isinstance(row.lag, int) else 0, row.name),
-    )[:SHOWN]
-    dead = sorted(
-        (row for row in user_groups if isinstance(row.dead_letters, int) and row.dead_letters),
-        key=lambda row: (
-            -row.dead_letters if isinstance(row.dead_letters, int) else 0,
-            row.name,
-        ),
-    )[:SHOWN]
+    topics, groups = cluster.rows.topics(), cluster.rows.groups()
+    topic_counts = topics.choose(Query({}), view.user.topics, view.user.sees_topic).counts
+    choice = groups.choose(Query({}), view.user.groups, view.user.sees_group)
+    user_groups = groups.of(choice.names)
+    lagging = _largest(groups, "lag", view.user)
+    dead = _largest(groups, "dead_letters", view.user)
     cluster.look_at(groups=[row.name for row in (*lagging, *dead)])
     brokers = rows_of(cluster, view.now_ms)
     data = {
@@ -48,7 +42,7 @@ async def page(view: View) -> Page:
         "listed_ms": cluster.snapshot.listed_ms,
         "problems": _problems(cluster, brokers, user_groups),
         "brokers": brokers,
-        "topic_count": sum(row.kind == "user" for row in topics),
+        "topic_count": topic_counts["user"],
         "group_count": len(user_groups),
         "lagging": lagging,
         "dead": dead,
@@ -56,6 +50,14 @@ async def page(view: View) -> Page:
         "step_ms": history.FINE_MS,
     }
     return Page("overview.html.j2", "Overview", data)
+
+
+def _largest(groups: Listing[GroupRow], field: str, user: User) -> list[GroupRow]:
+    """Return the groups of applications with the largest values of a field, without zeros."""
+    query = Query({"sort": [f"-{field}"]})
+    names = groups.choose(query, user.groups, user.sees_group).names[:SHOWN]
+    rows = groups.of(names)
+    return [row for row in rows if isinstance(value := getattr(row, field), int) and value]
 
 
 def _problems(

@@ -1,18 +1,17 @@
 """The stores of the configuration, and one of them: its files, queues, index, tables, verdicts."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from reput.console.changes import Preview, Receipt
 from reput.console.page import Page, Unknown, View
 from reput.console.pages.messages import store_of
 from reput.console.settings import StorePlace
-from reput.errors import CorruptRecord, ReputError
+from reput.errors import ReputError
 from reput.html.texts import size_text
-from reput.store import documents
-from reput.store.reader import StoreReader
 
+_Read = Callable[[str], asyncio.Task[Mapping[str, Any]]]
 WAIT_S = 2.0
 """Time that a page waits for a folder; then it says that the folder is still being read."""
 
@@ -20,7 +19,7 @@ WAIT_S = 2.0
 async def list_page(view: View) -> Page:
     """Return the page of all stores."""
     places = sorted(view.parts.folders.places.values(), key=lambda place: place.name)
-    infos = await asyncio.gather(*(_facts(view, place, documents.info) for place in places))
+    infos = await asyncio.gather(*(_facts(place, view.parts.folders.info) for place in places))
     stores = [
         {"name": place.name, "path": place.path, "info": info, "is_being_verified": is_verified}
         for place, info in zip(places, infos, strict=True)
@@ -32,7 +31,7 @@ async def list_page(view: View) -> Page:
 async def page(view: View) -> Page:
     """Return the page of a store."""
     place = store_of(view)
-    facts = await _facts(view, place, _all)
+    facts = await _facts(place, view.parts.folders.facts)
     data = {
         "name": place.name,
         "path": place.path,
@@ -43,9 +42,9 @@ async def page(view: View) -> Page:
     return Page("store.html.j2", f"Store {place.name}", data)
 
 
-async def _facts(view: View, place: StorePlace, read: Any) -> Mapping[str, Any] | Unknown:
-    """Return what a function reads of a store, or why it is not known."""
-    task = view.parts.folders.facts(place.name, read)
+async def _facts(place: StorePlace, read: _Read) -> Mapping[str, Any] | Unknown:
+    """Return what a read of a store returns, or why it is not known."""
+    task = read(place.name)
     await asyncio.wait([task], timeout=WAIT_S)
     if not task.done():
         return Unknown("the folder is still being read; reload the page")
@@ -56,47 +55,13 @@ async def _facts(view: View, place: StorePlace, read: Any) -> Mapping[str, Any] 
     return facts
 
 
-def _all(reader: StoreReader) -> Mapping[str, Any]:
-    """Return everything that the page of a store shows."""
-    info = documents.info(reader)
-    log = info["log"]
-    holes = [*log["missing"], *(log[name] for name in ("torn", "stale") if log[name])]
-    return {
-        **info,
-        "files": documents.log_files(reader),
-        "holes": holes,
-        "topics": _or_unknown(lambda: documents.topics(reader)),
-        "queues": documents.queues(reader),
-        "index_files": documents.index_files(reader),
-        "groups": _or_unknown(lambda: documents.groups(reader)),
-        "delays": _or_unknown(
-            lambda: [
-                {
-                    "level": level,
-                    "queue_offset": offset,
-                    "end": end,
-                    "waiting": max(0, end - offset),
-                }
-                for level, offset, end in reader.delay_progress()
-            ]
-        ),
-    }
-
-
-def _or_unknown(read: Any) -> Any:
-    try:
-        return read()
-    except CorruptRecord as error:
-        return Unknown(str(error))
-
-
 # --- verification -------------------------------------------------------------------------------
 
 
 async def preview_verification(view: View) -> Preview:
     """Return what a verification would read."""
     place = store_of(view)
-    facts = await _facts(view, place, documents.info)
+    facts = await _facts(place, view.parts.folders.info)
     size = "unknown" if isinstance(facts, Unknown) else size_text(facts["log"]["bytes"])
     return Preview(
         title=f"Verify store {place.name}",

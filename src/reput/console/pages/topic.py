@@ -60,7 +60,7 @@ async def page(view: View) -> Page:
     cluster.look_at(topics=[topic])
     configs = {facts.place.name: facts.topics[topic] for facts in holders}
     groups = [group for group in cluster.rows.readers(topic) if view.user.sees_group(group)]
-    row = cluster.rows.topics()[topic]
+    row = cluster.rows.topics().rows[topic]
     counters = cluster.history.hour(("end", topic), view.now_ms)
     data = {
         "topic": row,

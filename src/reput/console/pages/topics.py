@@ -2,22 +2,19 @@
 
 from reput.console import history
 from reput.console.page import Page, View
-from reput.console.paging import chosen, cut, ordered
-
-KINDS = ("user", "retry", "dead letter", "system", "light", "all")
-FIELDS = ("name", "queues", "messages", "rate", "last_ms", "groups", "lag")
+from reput.console.paging import cut
 
 
 async def page(view: View) -> Page:
     """Return the list of topics."""
-    cluster, query = view.parts.cluster, view.query
-    seen = (row for name, row in cluster.rows.topics().items() if view.user.sees_topic(name))
-    choice = chosen(seen, query, KINDS)
-    rows, order = ordered(choice.rows, query, FIELDS, "name")
-    shown, paging = cut(rows, query)
-    cluster.look_at(topics=[row.name for row in shown])
+    cluster, query, user = view.parts.cluster, view.query, view.user
+    listing = cluster.rows.topics()
+    choice = listing.choose(query, user.topics, user.sees_topic)
+    names, paging = cut(choice.names, query)
+    shown = listing.of(names)
+    cluster.look_at(topics=names)
     data = {
-        "filter": {"kind": choice.kind, "q": choice.text, "sort": order.parameter},
+        "filter": {"kind": choice.kind, "q": choice.text, "sort": choice.order.parameter},
         "counts": choice.counts,
         "known": bool(cluster.snapshot.listed_ms),
         "problem": cluster.snapshot.name_server_problem or None,

@@ -11,8 +11,11 @@ from typing import Any, TypeVar
 from reput.client.admin import Admin
 from reput.client.core import requests, subscription
 from reput.client.core.route_cache import TopicRoute
+from reput.client.core.subscription import Subscription
 from reput.client.message import ReceivedMessage, received
 from reput.client.pulling import Puller, PullStatus
+from reput.console import body_filter
+from reput.console.body_filter import PulledRange
 from reput.console.scan import Lookup, ScanPart, Spans
 from reput.console.search import PER_QUERY_MAX, Missing, Question, Span, Window, in_queue
 from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
@@ -37,11 +40,15 @@ class LiveMessages:
     Args:
         admin: A started client.
         answer_ms: Time for an answer of a broker, in ms.
+        decodes_all: Decode every message that is read; for tests, which compare both.
     """
 
-    def __init__(self, admin: Admin, *, answer_ms: int = ANSWER_MS) -> None:
+    def __init__(
+        self, admin: Admin, *, answer_ms: int = ANSWER_MS, decodes_all: bool = False
+    ) -> None:
         self._calls = admin.calls
         self._answer_ms = answer_ms
+        self._decodes_all = decodes_all
         self._puller = Puller(admin.calls.instance, names.TOOLS_CONSUMER, is_subscribed=False)
         self._silent: dict[str, str] = {}
         """Brokers that do not answer, by name, with the reason."""
@@ -161,13 +168,13 @@ class LiveMessages:
         wanted = subscription.tags(question.topic, "||".join(question.tags), 0)
         gate = asyncio.Semaphore(_PULLS_AT_ONCE)
 
-        async def pull(low: int, high: int) -> tuple[list[ReceivedMessage], list[Missing]]:
+        async def pull(low: int, high: int) -> tuple[list[PulledRange], list[Missing]]:
             """Pull until a range of offsets is done."""
-            messages: list[ReceivedMessage] = []
+            ranges: list[PulledRange] = []
             missing: list[Missing] = []
             while low < high:
                 async with gate:
-                    pulled = await self._puller.pull(
+                    pulled = await self._puller.pull_records(
                         queue,
                         low,
                         wanted,
@@ -176,8 +183,8 @@ class LiveMessages:
                         hold_ms=0,
                         timeout_ms=self._answer_ms,
                     )
-                read = (in_queue(message, queue.topic) for message in pulled.messages)
-                messages += (message for message in read if low <= message.queue_offset < high)
+                if pulled.records:
+                    ranges.append(PulledRange(low, high, pulled.records))
                 if pulled.status is PullStatus.ILLEGAL_OFFSET and low < pulled.min_offset:
                     gone = min(high, pulled.min_offset)
                     missing.append(_unread(part, f"offsets {low} to {gone - 1} have expired"))
@@ -186,11 +193,13 @@ class LiveMessages:
                     missing.append(_unread(part, why))
                     break
                 low = pulled.next_offset
-            return messages, missing
+            return ranges, missing
 
         starts = range(part.low, part.high, _PULL_COUNT)
         try:
             results = await _all(pull(low, min(low + _PULL_COUNT, part.high)) for low in starts)
+            ranges = [pulled for ranges, _ in results for pulled in ranges]
+            messages, left_out_bytes = self._selected(ranges, queue, wanted, question)
         except CorruptRecord as error:
             return _failed(part, question, f"the reply is damaged: {error}")
         except BrokerError as error:
@@ -198,8 +207,28 @@ class LiveMessages:
         except RemotingError as error:
             self._silent[part.broker] = str(error)
             return _failed(part, question, str(error))
-        messages = [message for pulled, _ in results for message in pulled]
-        return ScanPart(part, messages, tuple(gap for _, gaps in results for gap in gaps))
+        missing = tuple(gap for _, gaps in results for gap in gaps)
+        return ScanPart(part, messages, missing, left_out_bytes=left_out_bytes)
+
+    def _selected(
+        self,
+        ranges: Sequence[PulledRange],
+        queue: MessageQueue,
+        wanted: Subscription,
+        question: Question,
+    ) -> tuple[list[ReceivedMessage], int]:
+        """Return the messages that may match, and the size of the others."""
+        text = None if self._decodes_all else body_filter.text_of(question)
+        left_out_bytes = 0
+        if text is not None:
+            candidates = body_filter.candidates(ranges, text)
+            ranges, left_out_bytes = candidates.ranges, candidates.left_out_bytes
+        messages: list[ReceivedMessage] = []
+        for low, high, records in ranges:
+            pulled = self._puller.messages(records, queue.broker_name, wanted)
+            placed = (in_queue(message, queue.topic) for message in pulled)
+            messages += (message for message in placed if low <= message.queue_offset < high)
+        return messages, left_out_bytes
 
     # --- index and places ---------------------------------------------------------------------
 
@@ -273,7 +302,7 @@ class LiveMessages:
         return Lookup([], (name,))
 
 
-async def _all(calls: Any) -> Sequence[tuple[list[ReceivedMessage], list[Missing]]]:
+async def _all(calls: Any) -> Sequence[tuple[list[PulledRange], list[Missing]]]:
     """Await calls at once; the first error ends the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -14,10 +14,9 @@ from typing import Any, Protocol, cast
 from reput import limits
 from reput.errors import Http2Error
 from reput.limits import Limit
-from reput.remoting.channel import NOWHERE, address_of
+from reput.remoting.addressed import Addressed
 from reput.remoting.http2.frames import ErrorCode
 from reput.remoting.http2.grpc import Future, GrpcConnection, Service
-from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import Cuttable, ServerState
 
 _JOINED_BYTES_MAX = 64 * 1024
@@ -51,7 +50,7 @@ class Owner(Protocol):
         """Handle its end."""
 
 
-class GrpcChannel(asyncio.BufferedProtocol):
+class GrpcChannel(Addressed, asyncio.BufferedProtocol):
     """A connection of a gRPC client.
 
     Args:
@@ -73,13 +72,6 @@ class GrpcChannel(asyncio.BufferedProtocol):
     _is_unread_counted = False
 
     def __init__(self, owner: Owner, service: Service, buffer: memoryview) -> None:
-        self.peer = ""
-        """Address of the peer, ``ip:port``."""
-        self.address = ""
-        """The peer's ip."""
-        self.host = NOWHERE
-        """Address of the peer in the form of records."""
-        self.local_host = NOWHERE
         self.is_closed = False
         self.is_writable = True
         """True if the peer keeps up with the writes, according to the transport."""
@@ -121,18 +113,9 @@ class GrpcChannel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the connection; called by the loop."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
-        self._set_peer(transport.get_extra_info("peername"))
-        _, self.local_host = address_of(transport.get_extra_info("sockname"))
+        self.take_addresses(transport)
         self.active_at = self._loop.time()
         self._owner.on_open(self)
-
-    def _set_peer(self, name: tuple[str, int] | tuple[str, int, int, int] | None) -> None:
-        self.peer, self.host = address_of(name)
-        self.address = self.peer.rpartition(":")[0]
-
-    def use_source(self, source: ProxySource) -> None:
-        """Take the client that a proxy names for the peer."""
-        self._set_peer(source)
 
     def use_transport(self, transport: asyncio.Transport) -> None:
         """Read from and write to another transport: one that encrypts."""

@@ -183,6 +183,7 @@ class Http2Connection:
         "_has_preface",
         "_has_table",
         "_is_receiving",
+        "_late_resets",
         "_new_stream",
         "_on_output",
         "_out",
@@ -274,6 +275,7 @@ class Http2Connection:
         self._control_frames = 0
         self._empty_frames = 0
         self._resets = 0
+        self._late_resets = 0  # of calls that had ended, over all time
         self._settings = 0
 
     # Input ------------------------------------------------------------------------------------
@@ -641,7 +643,10 @@ class Http2Connection:
             raise _protocol_error(f"RST_STREAM of stream {stream_id}, which is not open")
         stream = self.streams.get(stream_id)
         if stream is None:
-            self._count_control_frame()
+            # A client that is late cancels all calls whose answers it has not read yet.
+            self._late_resets += 1
+            if self._late_resets > self.call_count:
+                self._count_empty_frame()
             return
         self._forget(stream)
         stream.on_reset()

@@ -422,6 +422,7 @@ def rows_of(columns: native.Columns) -> list[dict[str, Any]]:
 
 @pytest.mark.interop
 @pytest.mark.parametrize(("version", "name"), golden.STORES)
+@pytest.mark.sampled(5)
 def test_every_record_java_decoded_is_decoded_alike(version: str, name: str) -> None:
     expected = {message["commitLogOffset"]: message for message in golden.messages(version, name)}
     compared = 0

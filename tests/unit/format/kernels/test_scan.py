@@ -228,6 +228,7 @@ def test_cut_at_every_position(check_crc: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 @pytest.mark.parametrize("check_crc", [True, False])
+@pytest.mark.sampled(3)
 def test_every_byte_flipped(mask: int, check_crc: bool) -> None:
     data = bytearray(ALL + ENDINGS["blank"])
     for position in range(len(data)):

@@ -384,6 +384,20 @@ def test_old_calls_may_all_be_cancelled_at_once() -> None:
     assert not peer.connection.streams
 
 
+def test_answered_calls_may_all_be_cancelled_at_once() -> None:
+    """As by a client whose deadlines pass before it reads the answers."""
+    peer = Http2Peer()
+    ids = range(1, 40_001, 2)
+    for stream_id in ids:
+        peer.send(peer.headers(stream_id, flags=Flag.END_HEADERS | Flag.END_STREAM))
+        peer.opened[-1].send_headers(b"\x88", is_end=True)
+    assert not peer.connection.streams
+    peer.send(*(frames.rst_stream(stream_id, ErrorCode.CANCEL) for stream_id in ids))
+    assert peer.connection.failure is None
+    again = frames.rst_stream(1, ErrorCode.CANCEL)
+    assert flooded(peer, again, 10_000) == "http2_empty_frames"
+
+
 def test_continuations() -> None:
     peer = Http2Peer()
     peer.send(peer.headers(1, flags=0))

@@ -11,8 +11,9 @@ import pytest
 import uvloop
 
 import http2_peer as wire
-from http2_peer import HELLO, Frame, Http2Peer, Replies, split
-from remoting_subject import both_loops, closed, until
+from http2_peer import HELLO
+from raw_http2 import raw
+from remoting_subject import both_loops, until
 from reput import limits
 from reput.errors import CallFailed
 from reput.remoting import networks, tls_settings
@@ -71,37 +72,6 @@ def service() -> Service:
     )
 
 
-class Raw:
-    """A client that sends and receives frames."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.peer = Http2Peer(hello=b"")  # encodes and decodes header blocks
-        self.replies = Replies(self.peer)
-
-    async def frame(self) -> Frame:
-        """Return the next frame."""
-        head = await self.reader.readexactly(9)
-        payload = await self.reader.readexactly(int.from_bytes(head[:3], "big"))
-        frame = split(head + payload)[0]
-        self.replies.add([frame])
-        return frame
-
-    async def until(self, kind: int) -> Frame:
-        """Return the next frame of a kind."""
-        while True:
-            frame = await self.frame()
-            if frame.kind == kind:
-                return frame
-
-    async def ended(self, stream_id: int) -> tuple[int, bytes]:
-        """Return the status of a call."""
-        while stream_id not in self.replies.ends:
-            await self.frame()
-        return self.replies.status(stream_id)
-
-
 @contextlib.asynccontextmanager
 async def running(**settings: Any) -> AsyncIterator[GrpcServer]:
     server = GrpcServer(settings.pop("service", service()), host="127.0.0.1", **settings)
@@ -112,15 +82,6 @@ async def running(**settings: Any) -> AsyncIterator[GrpcServer]:
         await server.stop()
         assert not server.channels
         assert not server.state.connection_count
-
-
-@contextlib.asynccontextmanager
-async def raw(server: GrpcServer, hello: bytes = HELLO, **more: Any) -> AsyncIterator[Raw]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, **more)
-    client = Raw(reader, writer)
-    writer.write(hello)
-    yield client
-    await closed(writer)
 
 
 def only(server: GrpcServer) -> GrpcChannel:

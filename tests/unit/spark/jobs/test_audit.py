@@ -83,6 +83,7 @@ def test_stores_of_java_have_no_lost_messages(version: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
+@pytest.mark.sampled(3)
 def test_every_message_has_a_row_with_the_values_of_java(version: str, tmp_path: Path) -> None:
     store = golden.unpack(version, "clean")
     result = audited(store, table=str(tmp_path / "table"))
@@ -114,6 +115,7 @@ def test_every_message_has_a_row_with_the_values_of_java(version: str, tmp_path:
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
+@pytest.mark.sampled(3)
 def test_lags_of_groups_follow_from_their_offsets(version: str, tmp_path: Path) -> None:
     """The offsets, and the ends of queues, are the values that Java's classes read."""
     manifest, messages = golden.manifest(version, "clean"), golden.messages(version, "clean")
@@ -158,6 +160,7 @@ def test_lags_of_groups_follow_from_their_offsets(version: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
+@pytest.mark.sampled(3)
 def test_delayed_messages_have_the_stage_of_their_level(version: str) -> None:
     manifest = golden.manifest(version, "clean")
     delayed = [
@@ -226,7 +229,7 @@ def beyond(text: str) -> int:
 
 
 @TORN
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_torn_stores_have_the_losses_of_their_damage(
     version: str, variant: str, tmp_path: Path
 ) -> None:

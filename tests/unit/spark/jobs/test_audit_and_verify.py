@@ -101,12 +101,13 @@ def disagreements(store: Path, table: Path) -> list[tuple[str, object, object]]:
 
 
 @pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
+@pytest.mark.sampled(4)
 def test_audit_and_verify_agree_on_stores_of_java(version: str, name: str, tmp_path: Path) -> None:
     assert not disagreements(golden.unpack(version, name), tmp_path / "table")
 
 
 @pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_audit_and_verify_agree_on_torn_stores(version: str, variant: str, tmp_path: Path) -> None:
     assert not disagreements(golden.unpack(version, f"torn/{variant}"), tmp_path / "table")
 
@@ -137,7 +138,7 @@ def damage_at_random(store: Path, chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(400 if golden.IS_SOAK else 40))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_audit_and_verify_agree_on_random_damage(seed: int, tmp_path: Path) -> None:
     """Damage plain, batch and extended queues, the log and the index, of all versions."""
     chance = random.Random(seed)

@@ -55,6 +55,7 @@ def settings_of(version: str, name: str, root: Path) -> StoreConfig:
 
 
 @pytest.mark.parametrize(("version", "name"), WHOLE)
+@pytest.mark.sampled(4)
 def test_queues_and_index_have_the_bytes_of_java(version: str, name: str, tmp_path: Path) -> None:
     store, target = golden.unpack(version, name), tmp_path / "target"
     options = settings_of(version, name, store)
@@ -96,7 +97,7 @@ ENGINE = [store for store in golden.STORES if store[1] != "ext"] + [
 
 
 @pytest.mark.parametrize(("version", "name"), ENGINE)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_queues_and_index_equal_those_of_the_store_engine(
     version: str, name: str, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("call", ["rename", "sync_filesystem", "sync_file", "write", "make_folder"])
+@pytest.mark.sampled(3)
 def test_a_killed_step_is_repeated(
     call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +235,7 @@ else:
 
 
 @pytest.mark.parametrize("kind", ["follow", "dispatch"])
+@pytest.mark.sampled(2)
 def test_a_run_in_a_killed_process_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
     choose = random.Random(kind)

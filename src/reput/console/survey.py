@@ -1,0 +1,294 @@
+"""What the exporter asks besides the collector: counters of topics and groups, members, clients.
+
+Brokers count puts and gets by topic and group (315), and know producers (328) and members (203);
+members know their own rates (307). A survey asks one question after the other, at ten a second and
+broker at most. A topic whose ends, or a group whose offsets, have not moved since the last survey
+is idle: its rates are 0 without a question.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from reput.client.core import subscription
+from reput.client.message import received
+from reput.client.pulling import PulledRecords, Puller, PullStatus
+from reput.clock import Clock
+from reput.console.cluster import WatchedCluster
+from reput.console.snapshot import BrokerFacts, Ends, Members
+from reput.console.sources.live import DEADLINE_S
+from reput.errors import ReputError
+from reput.format import names
+from reput.format.bodies import Connection, ConsumerConnection, ConsumeStatus, MessageQueue
+
+QUESTION_S = 0.1
+"""Time between two questions to a broker."""
+SURVEY_S = 15.0
+"""Least time between the begins of two surveys of a broker."""
+LAGGING_QUEUES_MAX = 16
+"""Queues of a group and topic whose next messages are read, those with the largest lag."""
+CLIENTS_MAX = 50
+"""Members of a group that are asked for their rates."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Messages and bytes a second, of the last minute."""
+
+    messages: float
+    size_bytes: float
+    sent_back: float = 0.0
+    """Messages that members sent back; 0 for a topic."""
+
+
+IDLE = Rates(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClients:
+    """The members of a group and what they measure."""
+
+    connections: Sequence[Connection]
+    message_model: str
+    statuses: Mapping[str, Mapping[str, ConsumeStatus]]
+    """Client id to topic to the rates that the client measures."""
+
+
+@dataclass(slots=True)
+class SurveyFacts:
+    """The answers; an unknown value is absent."""
+
+    topics: dict[tuple[str, str], Rates] = field(default_factory=dict)
+    """(address, topic) to its puts."""
+    groups: dict[tuple[str, str, str], Rates] = field(default_factory=dict)
+    """(address, topic, group) to its gets."""
+    latencies: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """The same to the age in ms of the first message that is not consumed; 0 without one."""
+    producers: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    """Address to producer groups with the numbers of their members."""
+    clients: dict[str, GroupClients] = field(default_factory=dict)
+    """Consumer group to its members."""
+
+
+class Survey:
+    """Asks, as long as it runs.
+
+    Args:
+        cluster: The cluster; its collector runs beside.
+        clock: The clock.
+        names_max: Topics, and groups, about which it asks.
+    """
+
+    def __init__(self, cluster: WatchedCluster, clock: Clock, names_max: int) -> None:
+        self.facts = SurveyFacts()
+        self._cluster = cluster
+        self._admin = cluster.live.admin
+        self._clock = clock
+        self._names_max = names_max
+        self._stored: dict[tuple[str, str], int] = {}
+        """(address, topic) to the end at the last question."""
+        self._consumed: dict[tuple[str, str, str], Mapping[int, int]] = {}
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        tasks: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                for facts in self._cluster.snapshot.masters():
+                    address = facts.place.address
+                    if address not in tasks or tasks[address].done():
+                        tasks[address] = asyncio.create_task(self._follow(facts))
+                await asyncio.sleep(1)
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    async def _follow(self, facts: BrokerFacts) -> None:
+        pause = asyncio.create_task(asyncio.sleep(SURVEY_S))
+        try:
+            async for _ in self.steps(facts):
+                await asyncio.sleep(QUESTION_S)
+            await pause
+        finally:
+            pause.cancel()
+
+    async def steps(self, facts: BrokerFacts) -> AsyncIterator[None]:
+        """Ask a broker everything once; yield after each question."""
+        self._forget(facts)
+        if facts.is_silent:
+            return
+        await self._ask_producers(facts)
+        yield
+        topics = [topic for topic in list(facts.topics)[: self._names_max] if _is_counted(topic)]
+        for topic in topics:
+            if await self._ask_topic(facts, topic):
+                yield
+        for group in list(facts.groups)[: self._names_max]:
+            await self._ask_members(group)
+            yield
+        shown = set(topics)
+        for topic, group in list(facts.consumed)[: self._names_max]:
+            if topic in shown and await self._ask_group(facts, topic, group):
+                yield
+
+    def _forget(self, facts: BrokerFacts) -> None:
+        """Forget removed topics and groups, and everything of a silent broker."""
+        address, tables = facts.place.address, self.facts
+        pairs = {} if facts.is_silent else facts.consumed
+        for key in [key for key in tables.topics if key[0] == address]:
+            if facts.is_silent or key[1] not in facts.topics:
+                del tables.topics[key]
+        for table in (tables.groups, tables.latencies):
+            for group_key in [key for key in table if key[0] == address]:
+                if group_key[1:] not in pairs:
+                    del table[group_key]
+        if facts.is_silent:
+            tables.producers.pop(address, None)
+        known = {group for broker in self._cluster.snapshot.masters() for group in broker.groups}
+        for group in [group for group in tables.clients if group not in known]:
+            del tables.clients[group]
+
+    async def _ask_producers(self, facts: BrokerFacts) -> None:
+        address = facts.place.address
+        self.facts.producers.pop(address, None)
+        with _unanswered(f"producers of {address}"):
+            async with asyncio.timeout(DEADLINE_S):
+                table = await self._admin.producers(address)
+            self.facts.producers[address] = {group: len(table[group]) for group in table}
+
+    # --- counters -----------------------------------------------------------------------------
+
+    async def _ask_topic(self, facts: BrokerFacts, topic: str) -> bool:
+        """Ask for the puts of a topic; return whether there was a question."""
+        key = facts.place.address, topic
+        ends = facts.ends.get(topic)
+        if ends is None:
+            return False
+        before, self._stored[key] = self._stored.get(key), ends.stored_count
+        is_idle = before == ends.stored_count and self.facts.topics.get(key, IDLE) == IDLE
+        if is_idle:
+            self.facts.topics[key] = IDLE
+            return False
+        self.facts.topics.pop(key, None)
+        with _unanswered(f"puts of {topic}"):
+            self.facts.topics[key] = Rates(
+                await self._rate(facts, "TOPIC_PUT_NUMS", topic),
+                await self._rate(facts, "TOPIC_PUT_SIZE", topic),
+            )
+        return True
+
+    async def _ask_group(self, facts: BrokerFacts, topic: str, group: str) -> bool:
+        """Ask for the gets and the latency of a group; return whether there was a question."""
+        key = facts.place.address, topic, group
+        offsets = facts.consumed.get((topic, group))
+        ends = facts.ends.get(topic)
+        if offsets is None or ends is None:
+            return False
+        before, self._consumed[key] = self._consumed.get(key), offsets
+        lagging = _lagging(ends, offsets)
+        if before == offsets and not lagging and self.facts.groups.get(key, IDLE) == IDLE:
+            self.facts.groups[key], self.facts.latencies[key] = IDLE, 0
+            return False
+        self.facts.groups.pop(key, None)
+        self.facts.latencies.pop(key, None)
+        counter = f"{topic}@{group}"
+        with _unanswered(f"gets of {counter}"):
+            self.facts.groups[key] = Rates(
+                await self._rate(facts, "GROUP_GET_NUMS", counter),
+                await self._rate(facts, "GROUP_GET_SIZE", counter),
+                await self._rate(facts, "SNDBCK_PUT_NUMS", counter),
+            )
+        with _unanswered(f"latency of {counter}"):
+            ages = [
+                await self._age(facts, topic, queue_id, consumer_offset)
+                for queue_id, consumer_offset in lagging
+            ]
+            self.facts.latencies[key] = max(ages, default=0)
+        return True
+
+    async def _rate(self, facts: BrokerFacts, name: str, key: str) -> float:
+        """Return the rate of a counter in the last minute; 0 for one that does not exist yet."""
+        async with asyncio.timeout(DEADLINE_S):
+            stats = await self._admin.broker_stats(facts.place.address, name, key)
+        return 0.0 if stats is None else stats.stats_minute.tps
+
+    async def _age(
+        self, facts: BrokerFacts, topic: str, queue_id: int, consumer_offset: int
+    ) -> int:
+        """Return the age of the next message of a queue, in ms; 0 without one."""
+        queue = MessageQueue(topic=topic, broker_name=facts.place.name, queue_id=queue_id)
+        instance = self._admin.calls.instance
+        puller = Puller(instance, names.TOOLS_CONSUMER, is_subscribed=False)
+
+        async def pull(queue_offset: int) -> PulledRecords:
+            return await puller.pull_records(
+                queue,
+                queue_offset,
+                subscription.tags(topic, "*", 0),
+                count_max=1,
+                commit_offset=None,
+                hold_ms=0,
+                timeout_ms=round(DEADLINE_S * 1000),
+            )
+
+        pulled = await pull(consumer_offset)
+        if pulled.status is PullStatus.ILLEGAL_OFFSET:
+            pulled = await pull(pulled.min_offset)  # the next message has expired
+        messages = received(pulled.records, facts.place.name)
+        if not messages:
+            return 0
+        return max(0, self._clock.now_ms() - messages[0].store_timestamp_ms)
+
+    # --- members ------------------------------------------------------------------------------
+
+    async def _ask_members(self, group: str) -> None:
+        """Ask for the members of a group, and them for their rates."""
+        known = self.facts.clients.pop(group, None)
+        with _unanswered(f"members of {group}"):
+            async with asyncio.timeout(DEADLINE_S):
+                connected = await self._admin.consumer_connection(group)
+            connections = [] if connected is None else connected.connection_set
+            count = Members(self._clock.now_ms(), len(connections))
+            self._cluster.snapshot.put_members(group, count)
+            model = _model(connected) or (known.message_model if known else "CLUSTERING")
+            statuses = {}
+            for connection in connections[:CLIENTS_MAX]:
+                with _unanswered(f"rates of {connection.client_id}"):
+                    async with asyncio.timeout(DEADLINE_S):
+                        info = await self._admin.consumer_running_info(group, connection.client_id)
+                    statuses[connection.client_id] = info.status_table
+            self.facts.clients[group] = GroupClients(connections, model, statuses)
+
+
+def _model(connection: ConsumerConnection | None) -> str:
+    return "" if connection is None else connection.message_model
+
+
+def _is_counted(topic: str) -> bool:
+    return names.kind_of(topic) == "user" or names.is_retry_topic(topic)
+
+
+def _lagging(ends: Ends, offsets: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Return (queue id, consumer offset) of the queues with a lag, the largest first."""
+    lags = [
+        (queue.max_offset - offsets[queue.queue_id], queue.queue_id, offsets[queue.queue_id])
+        for queue in ends.queues
+        if queue.max_offset > offsets.get(queue.queue_id, queue.max_offset)
+    ]
+    lags.sort(reverse=True)
+    return [(queue_id, consumer_offset) for _, queue_id, consumer_offset in lags][
+        :LAGGING_QUEUES_MAX
+    ]
+
+
+@contextlib.contextmanager
+def _unanswered(what: str) -> Iterator[None]:
+    """Leave out what a broker or client does not answer; the next survey asks again."""
+    try:
+        yield
+    except (ReputError, TimeoutError) as error:
+        _log.debug("%s: %s", what, str(error) or "no answer in time")

@@ -1,0 +1,171 @@
+"""Connections that open and say nothing, at the port of 5.x clients.
+
+They belong to another process (``hostile.silent``): both ends of 10,000 are more descriptors than a
+process may have on many systems. The time of their deadline is an argument.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hostile.servers import memory_of
+from http2_peer import echo_service
+from raw_http2 import Raw, raw
+from remoting_subject import both_loops, until
+from reput import descriptors, limits
+from reput.remoting.deadlines import CUTS_MAX
+from reput.remoting.http2 import server as servers
+from reput.remoting.http2.server import GrpcServer
+from reput.remoting.server_state import ConnectionLimits, ServerState
+from reput.remoting.tls_settings import TlsSettings
+
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux only"
+    ),
+]
+
+TESTS = Path(__file__).resolve().parents[1]
+ADDRESSES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+OTHER = "127.0.0.1"
+"""Address of the client that makes calls."""
+MEMORY_MAX = 8 << 10
+"""Allowed memory of a silent connection at the server, in bytes."""
+HOUR_S = 3600
+NO_WORDS = ""
+
+
+class Silent:
+    """The process with silent connections."""
+
+    def __init__(self, process: asyncio.subprocess.Process, state: ServerState) -> None:
+        self._process = process
+        self._state = state
+
+    async def open(self, count: int) -> None:
+        """Wait until all connections are open: the server has accepted or refused each."""
+        assert self._process.stdout is not None
+        assert self._process.stdin is not None
+        refused = self._state.refusals.counts
+        opened = 0
+        while opened < count:
+            opened = int(await self._process.stdout.readline())
+            while self._state.connection_count + refused.total() < opened:
+                await asyncio.sleep(0)
+            self._process.stdin.write(b"\n")
+
+    async def last_words(self) -> dict[str, int]:
+        """Return what the server has said to how many connections, when all are closed."""
+        assert self._process.stdout is not None
+        words: dict[str, int] = json.loads(await self._process.stdout.readline())
+        return words
+
+
+@contextlib.asynccontextmanager
+async def silent(server: GrpcServer, count: int, addresses: Sequence[str]) -> AsyncIterator[Silent]:
+    """Open connections in another process."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "hostile.silent", str(server.port), str(count), *addresses),
+        cwd=TESTS,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        running = Silent(process, server.state)
+        await running.open(count)
+        yield running
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(**of_connections: limits.Limit) -> AsyncIterator[GrpcServer]:
+    """Run a server as a broker does, with TLS, and other limits of connections."""
+    state = ServerState(
+        ConnectionLimits(**of_connections), tls=TlsSettings(tls_test_mode_enable=True)
+    )
+    server = GrpcServer(echo_service(), host="127.0.0.1", state=state)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def call(client: Raw, stream_id: int) -> None:
+    """Make a call, and check its reply."""
+    client.writer.write(client.peer.call(stream_id, b"hello"))
+    assert await client.ended(stream_id) == (0, b"")
+    assert client.replies.messages(stream_id) == [b"hello"]
+
+
+@both_loops
+@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.soak)])
+async def test_silent_connections_make_room_and_are_closed(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    descriptors.raise_limit()
+    if descriptors.connections_max() < count:
+        pytest.skip(f"the system allows a process less than {count} connections (ulimit -Hn)")
+    # Nothing ends by itself, however long it takes to open them.
+    monkeypatch.setattr(limits, "HTTP2_PREFACE_MS", limits.HTTP2_PREFACE_MS.at(HOUR_S * 1000))
+    monkeypatch.setattr(servers, "SILENT_S", 0.0)
+    async with running(connections=limits.CONNECTIONS.at(count)) as server:
+        refused = server.state.refusals.counts
+        before = memory_of("self")
+        async with silent(server, count, ADDRESSES) as others:
+            assert len(server.channels) == count
+            assert memory_of("self") - before < count * MEMORY_MAX
+            async with raw(server, local_addr=(OTHER, 0)) as client:
+                await call(client, 1)
+                assert refused == {"connections": 1}
+                now = asyncio.get_running_loop().time()
+                server._beginning.expire(now + HOUR_S)
+                assert refused["http2_preface_ms"] == CUTS_MAX
+                await call(client, 3)
+                while len(server._beginning):
+                    server._beginning.expire(now + HOUR_S)
+                await until(lambda: len(server.channels) == 1)
+                await call(client, 5)
+                assert server.state.connections_of == {OTHER: 1}
+                assert refused == {"connections": 1, "http2_preface_ms": count - 1}
+                words = await others.last_words()
+        expected = str(limits.HTTP2_PREFACE_MS.exceeded())
+        assert words == {NO_WORDS: 1, expected: count - 1}
+
+
+@both_loops
+async def test_further_connections_of_an_address_are_refused() -> None:
+    few = limits.CONNECTIONS_PER_ADDRESS.at(100)
+    async with (
+        running(connections_per_address=few) as server,
+        silent(server, 150, ADDRESSES[:1]),
+        raw(server, local_addr=(OTHER, 0)) as client,
+    ):
+        await call(client, 1)
+        await until(lambda: server.state.connections_of[ADDRESSES[0]] == 100)
+        assert server.state.refusals.counts == {"connections_per_address": 50}
+
+
+@both_loops
+async def test_connections_that_have_just_opened_make_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servers, "SILENT_S", float(HOUR_S))
+    async with (
+        running(connections=limits.CONNECTIONS.at(20)) as server,
+        silent(server, 20, ADDRESSES),
+        raw(server, local_addr=(OTHER, 0)) as client,
+    ):
+        with contextlib.suppress(ConnectionError):
+            assert await client.reader.read() == b""
+        assert server.state.refusals.counts == {"connections": 1}
+        assert len(server._beginning) == 20

@@ -1,0 +1,64 @@
+"""What the exporter asks brokers and members besides the snapshot."""
+
+import re
+
+from reput.client import Message, Producer
+from reput.client.admin import Admin
+from reput.clock import SystemClock
+from reput.console import exposition
+from reput.console.cluster import WatchedCluster
+from reput.console.survey import Survey
+from reput.format.bodies import MessageQueue
+from reput.testing import LocalBroker
+
+TOPIC, GROUP = "Orders", "billing"
+
+
+async def test_a_survey_knows_producers_members_and_latencies() -> None:
+    clock = SystemClock()
+    with LocalBroker(topics={TOPIC: 1}) as mq:
+        async with (
+            Admin(mq.namesrv_addr) as admin,
+            Producer("senders", namesrv=mq.namesrv_addr) as producer,
+        ):
+            await admin.create_group(GROUP)
+            sent_ms = clock.now_ms()
+            for _ in range(5):
+                await producer.send(Message(TOPIC, b"body"))
+            queue = MessageQueue(topic=TOPIC, broker_name="broker-a", queue_id=0)
+            await admin.update_consumer_offset(GROUP, queue, 2)
+            cluster = WatchedCluster.of(admin, clock)
+            await cluster.collector.round()
+            (facts,) = cluster.snapshot.masters()
+            ends = await cluster.live.ends(facts.place.address, TOPIC, clock.now_ms())
+            cluster.snapshot.put_ends(facts.place.address, TOPIC, ends)
+            survey = Survey(cluster, clock, 500)
+            first = [step async for step in survey.steps(facts)]
+            key = facts.place.address, TOPIC, GROUP
+            assert 0 <= survey.facts.latencies[key] <= clock.now_ms() - sent_ms
+            assert survey.facts.producers[facts.place.address]["senders"] == 1
+            assert survey.facts.clients[GROUP].connections == []
+            text = exposition.render(cluster.snapshot, cluster.rows, 0, survey.facts)
+            place = f'cluster="{facts.place.cluster}",broker="broker-a"'
+            assert f'rocketmq_producer_count{{{place},group="senders"}} 1' in text
+            assert 'rocketmq_group_count{caddr="",localaddr="",group="billing"} 0' in text
+            read = f'{place},topic="Orders",group="billing"'
+            assert f"rocketmq_group_get_latency_by_storetime{{{read}}}" in text
+            assert f"rocketmq_consumer_tps{{{read}}}" in text
+            assert f'rocketmq_producer_tps{{{place},topic="Orders"}}' in text
+            diff = r'rocketmq_group_diff\{group="billing",topic="Orders",countOfOnlineConsumers="0"'
+            assert re.search(rf'{diff},msgModel="1"\}} 3\n', text)
+
+            # The group, which reads nothing and has no lag any more, is not asked about.
+            await admin.update_consumer_offset(GROUP, queue, 5)
+            await cluster.collector.round()
+            for _ in range(2):
+                steps = [step async for step in survey.steps(facts)]
+            assert len(steps) < len(first)
+            assert survey.facts.latencies[key] == 0
+
+            facts.failure_ms = facts.answer_ms + 1
+            assert [step async for step in survey.steps(facts)] == []
+            assert survey.facts.topics == {}
+            assert survey.facts.groups == {}
+            assert survey.facts.latencies == {}
