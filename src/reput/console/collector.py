@@ -151,6 +151,8 @@ class Collector:
                 self._snapshot.put_failure(address, str(error), now_ms)
         except ReputError as error:  # a body that is none
             self._snapshot.put_refusal(address, kind, str(error), now_ms)
+        if self._rows.is_behind:
+            await self._rows.catch_up()
 
     async def refresh(self) -> None:
         """Ask for topics, groups and offsets of all masters, after a change."""

@@ -1,7 +1,9 @@
 """Rows of topics and groups, computed from snapshot and history, and kept until these move."""
 
+import asyncio
+import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from reput.console.history import History, time_of
@@ -20,6 +22,8 @@ TREND_MS = 600_000
 TREND_SHARE = 0.05
 """Change of the lag, as a share of it, below which it is steady."""
 TREND_MESSAGES = 10
+STEP_ROWS = 100
+"""Rows that are computed before others have their turn: some milliseconds."""
 ABOUT_MS = 2_000
 """Time between the offsets and the ends from which on a lag is an estimate."""
 
@@ -99,6 +103,10 @@ class Rows:
         self._reads: dict[str, set[str]] = {}
         self._own_names: set[str] = set()
         self._tables: object = None
+        self._moved_topics: set[str] = set()
+        """Topics whose rows are to be computed."""
+        self._moved_groups: set[str] = set()
+        self._is_stepping = False
 
     def topics(self) -> Listing[TopicEntry]:
         """Return the rows of all topics."""
@@ -120,13 +128,49 @@ class Rows:
         self._update()
         return self._lag(topic, group)[0]
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more rows have moved than a request should compute."""
+        snapshot = self._snapshot
+        moved = (snapshot.moved_topics, snapshot.moved_groups)
+        return sum(map(len, (*moved, self._moved_topics, self._moved_groups))) > STEP_ROWS
+
+    async def catch_up(self) -> None:
+        """Compute the rows that have moved in steps; requests see the others as they were."""
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            self._take_moves()
+            while self._moved_topics or self._moved_groups:
+                self._step(STEP_ROWS)
+                await asyncio.sleep(0)
+        finally:
+            self._is_stepping = False
+
     def _update(self) -> None:
+        self._take_moves()
+        if self._is_stepping:  # a row that is not there would be a topic that does not exist
+            self._put_groups(self._moved_groups - self._groups.rows.keys())
+            self._put_topics(self._moved_topics - self._topics.rows.keys())
+        else:
+            while self._moved_topics or self._moved_groups:
+                self._step(STEP_ROWS)
+
+    def _take_moves(self) -> None:
+        """Take over what has moved in the snapshot."""
         snapshot = self._snapshot
         if snapshot.version == self._version:
             return
         self._version = snapshot.version
         masters = snapshot.masters()
-        moved, moved_groups = snapshot.moved_topics, snapshot.moved_groups
+        self._moved_topics |= snapshot.moved_topics
+        self._moved_groups |= snapshot.moved_groups
+        # A group's row has its retry and dead letter topics as well.
+        for topic in snapshot.moved_topics:
+            for prefix in (names.RETRY_PREFIX, names.DLQ_PREFIX):
+                if topic.startswith(prefix):
+                    self._moved_groups.add(topic.removeprefix(prefix))
         snapshot.moved_topics, snapshot.moved_groups = set(), set()
         tables = [(id(facts.topics), id(facts.groups), id(facts.consumed)) for facts in masters]
         if tables != self._tables:
@@ -139,18 +183,26 @@ class Rows:
                 self._groups.remove(gone)
                 self._history.remove(("consumed", gone))
                 self._history.remove(("lag", gone))
-            moved |= self._holders.keys() - self._topics.rows.keys()
-            moved_groups |= self._reads.keys() - self._groups.rows.keys()
-        # A group's row has its retry and dead letter topics as well.
-        for topic in moved:
-            for prefix in (names.RETRY_PREFIX, names.DLQ_PREFIX):
-                if topic.startswith(prefix):
-                    moved_groups.add(topic.removeprefix(prefix))
-        for group in moved_groups:
+            self._moved_topics |= self._holders.keys() - self._topics.rows.keys()
+            self._moved_groups |= self._reads.keys() - self._groups.rows.keys()
+
+    def _step(self, row_count: int) -> None:
+        """Compute some of the rows that have moved: groups first, as topics have their lags."""
+        if self._moved_groups:
+            self._put_groups(set(itertools.islice(self._moved_groups, row_count)))
+        else:
+            self._put_topics(set(itertools.islice(self._moved_topics, row_count)))
+
+    def _put_groups(self, groups: Set[str]) -> None:
+        self._moved_groups -= groups
+        for group in groups:
             if group in self._reads:
                 self._groups.put(self._group_row(group))
-                moved |= self._reads[group]
-        for topic in moved:
+                self._moved_topics |= self._reads[group]
+
+    def _put_topics(self, topics: Set[str]) -> None:
+        self._moved_topics -= topics
+        for topic in topics:
             if topic in self._holders:
                 self._topics.put(self._topic_row(topic))
 
