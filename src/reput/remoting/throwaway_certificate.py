@@ -1,6 +1,7 @@
 """Makes the certificate of a server in test mode: by no authority, and forgotten at its end."""
 
 import datetime
+import ipaddress
 import ssl
 import tempfile
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 from reput.errors import TlsFailed
 
 _NAME = "reput test certificate"
+_HOSTS = ("localhost",)
+_ADDRESSES = ("127.0.0.1", "::1")
+"""Clients that check the name, and nothing else, accept it on this machine."""
 _VALID = datetime.timedelta(days=3650)
 
 
@@ -32,11 +36,18 @@ def load_into(context: ssl.SSLContext, now_ms: int) -> None:
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _NAME)])
+    hosts = x509.SubjectAlternativeName(
+        [
+            *map(x509.DNSName, _HOSTS),
+            *(x509.IPAddress(ipaddress.ip_address(address)) for address in _ADDRESSES),
+        ]
+    )
     now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + _VALID)
+        .add_extension(hosts, critical=False)
         .sign(key, hashes.SHA256())
     )
     pem = certificate.public_bytes(serialization.Encoding.PEM) + key.private_bytes(
