@@ -148,7 +148,7 @@ PIPELINED = {
 
 
 @pytest.mark.parametrize("kind", PIPELINED)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 def test_a_pipeline_of_small_requests(scene: Scene, kind: str) -> None:
     """B13: all pending bytes of a connection were handled before other clients were served."""
     draft, count = PIPELINED[kind]
@@ -452,7 +452,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_unknown_names_take_bounded_memory(scene: Scene, kind: str) -> None:
     """B17, B19: each name took memory permanently, and caused a save of a whole table."""
     make = UNKNOWN[kind]

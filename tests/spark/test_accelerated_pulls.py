@@ -64,6 +64,7 @@ def mq() -> Iterator[tuple[str, dict[str, live_traffic.Case]]]:
         ("resolved", False),
     ],
 )
+@pytest.mark.sampled(6)
 def test_rows_are_those_of_python(
     spark_with_jar: SparkSession,
     mq: tuple[str, dict[str, live_traffic.Case]],

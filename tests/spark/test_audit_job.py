@@ -91,6 +91,7 @@ def test_the_audit_of_a_store_of_java_with_a_table(spark: SparkSession, tmp_path
     assert in_result.stages == dict(counted)
 
 
+@pytest.mark.soak
 def test_lost_duplicated_and_undelivered_messages(spark: SparkSession, tmp_path: Path) -> None:
     def delayed(key: str) -> Any:
         known = {props.DELAY: "1", props.REAL_TOPIC: "TopicA", props.REAL_QUEUE_ID: "0"}

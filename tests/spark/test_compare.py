@@ -41,6 +41,7 @@ def test_copies_are_equal_with_either_match(spark: SparkSession, tmp_path: Path)
     assert joined.matched_by == "queue"
 
 
+@pytest.mark.soak
 def test_each_planted_difference_is_found(spark: SparkSession, tmp_path: Path) -> None:
     left = golden.unpack("4.9.7", "clean")
     right = golden.copy_store("4.9.7", "clean", tmp_path)

@@ -211,7 +211,7 @@ def source_of(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", killed_jobs.NAMES if IS_SOAK else ("archive", "restore"))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 def test_a_killed_job_gives_the_same_files_when_run_again(name: str, tmp_path: Path) -> None:
     """Kill a job at random moments; the last run must leave the files of an undisturbed run."""
     source, chance = source_of(name, tmp_path), random.Random(name)

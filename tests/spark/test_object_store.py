@@ -185,6 +185,7 @@ def rows(spark: SparkSession, path: Path | str, **options: Any) -> Counter[tuple
     return Counter(tuple(row) for row in frame.select(*names).collect())
 
 
+@pytest.mark.soak
 def test_jobs_read_a_store_at_a_uri(
     spark: SparkSession, server: ObjectStore, uri: str, tmp_path: Path
 ) -> None:

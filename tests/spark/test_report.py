@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(9)
 def test_queues_and_index_of_java_agree_with_the_log(version: str, spark: SparkSession) -> None:
     store = golden.unpack(version, "clean")
     report = collect(spark, str(store))
