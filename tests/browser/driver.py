@@ -163,8 +163,11 @@ class Browser:
         self.wait_for("Page.loadEventFired")
 
     def prefer(self, scheme: str, media: str = "screen") -> None:
-        """Change the colors that the user prefers, and the medium."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        """Change the colors that the user prefers, and the medium; nothing is animated."""
+        features = [
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
 
     @contextlib.contextmanager
