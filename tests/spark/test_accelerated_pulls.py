@@ -15,7 +15,7 @@ import store_builder
 from reput.format import command as commands, message as record, sys_flag as flags
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
-from reput.spark import accelerator, options as option_texts
+from reput.spark import accelerator, frames, options as option_texts
 from reput.spark.live import calls as live_calls
 from reput.testing import LocalBroker
 from spark import live_traffic
@@ -138,7 +138,7 @@ def rows_of(spark: SparkSession, tasks: Sequence[dict[str, Any]]) -> list[list[d
                 )
 
     def pulled(numbers: DataFrame) -> DataFrame:
-        return numbers.mapInArrow(rest, "records binary, broker string")
+        return frames.map_in_arrow(spark, numbers, rest, frames.PULLED_SCHEMA)
 
     frame = accelerator.rows_of_pulled(spark, plan, len(tasks), pulled)
     rows: list[list[dict[str, Any]]] = [[] for _ in tasks]

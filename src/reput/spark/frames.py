@@ -39,6 +39,11 @@ _ACTIONS = frozenset(
 """Methods and properties that read, or return what reads; those not named here are made of them."""
 _COLUMNS_OF_QUEUES = ("broker", "topic", "queue_id")
 
+PULLED_SCHEMA = StructType(
+    [StructField("records", BinaryType()), StructField("broker", StringType())]
+)
+"""Columns of what Python has pulled for the accelerator: ``reput.spark.live.scan.PULLED``."""
+
 
 def read_only_needed(frame: DataFrame) -> DataFrame:
     """Return the same frame, not of Spark Connect, whose actions read only what they need."""
@@ -151,11 +156,13 @@ def _accelerated(
         return None
     from reput.spark.live.scan import PULLED  # reads of stores need no network
 
-    schema = StructType([StructField("records", BinaryType()), StructField("broker", StringType())])
     rest = _Tasks(scan.read_records, tasks, PULLED.names, None)
     plan = accelerator.plan_of_pulled(options, columns, scan.plain_pulls(tasks))
     return accelerator.rows_of_pulled(
-        spark, plan, len(tasks), lambda numbers: _mapped(spark, numbers, rest, schema)
+        spark,
+        plan,
+        len(tasks),
+        lambda numbers: map_in_arrow(spark, numbers, rest.rocketmq, PULLED_SCHEMA),
     )
 
 
@@ -221,15 +228,19 @@ def _counted(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
 def _frame(spark: SparkSession, tasks: _Tasks, schema: StructType) -> DataFrame:
     """Return the rows of tasks."""
     count = len(tasks.tasks)
-    return _mapped(spark, spark.range(0, count, 1, max(count, 1)), tasks, schema)
+    return map_in_arrow(spark, spark.range(0, count, 1, max(count, 1)), tasks.rocketmq, schema)
 
 
-def _mapped(
-    spark: SparkSession, numbers: DataFrame, tasks: _Tasks, schema: StructType
+def map_in_arrow(
+    spark: SparkSession,
+    frame: DataFrame,
+    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType,
 ) -> DataFrame:
-    """Return the rows of tasks by number. ``DataFrame.mapInArrow`` does the same with pandas."""
-    function = UserDefinedFunction(
-        tasks.rocketmq, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-    )
-    call: Column = function(*numbers.columns)
-    return DataFrame(numbers._jdf.mapInArrow(call._jc, False, None), spark)
+    """Return the rows that workers make of the batches of a frame.
+
+    ``DataFrame.mapInArrow`` does the same, but needs pandas in PySpark 4.0.
+    """
+    function = UserDefinedFunction(work, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    call: Column = function(*frame.columns)
+    return DataFrame(frame._jdf.mapInArrow(call._jc, False, None), spark)
