@@ -307,15 +307,7 @@ class Revive:
             RequestRefused: The timer takes no messages.
         """
         assert self._timers is not None, "a checkpoint cannot come"
-        ack = AckRecord(
-            ack_offsets=list(queue_offsets),
-            broker_name=self._broker_name,
-            group=key.group,
-            pop_ms=key.pop_ms,
-            queue_id=key.queue_id,
-            start_offset=key.start_offset,
-            topic=key.topic,
-        )
+        ack = self._ack_record(key, queue_offsets)
         # The timer delivers records of the same time in the order of their arrival.
         properties = {
             props.TAGS: pop_codec.BATCH_ACK_TAG,
@@ -336,6 +328,17 @@ class Revive:
                 store_host=self.store_host,
                 is_due=True,
             )
+        )
+
+    def _ack_record(self, key: Key, queue_offsets: Sequence[int]) -> AckRecord:
+        return AckRecord(
+            ack_offsets=list(queue_offsets),
+            broker_name=self._broker_name,
+            group=key.group,
+            pop_ms=key.pop_ms,
+            queue_id=key.queue_id,
+            start_offset=key.start_offset,
+            topic=key.topic,
         )
 
     def _put(
@@ -460,15 +463,7 @@ class Revive:
         taken = self.checkpoints.take_unsaved(count_max)
         for number, checkpoint in enumerate(taken):
             key = checkpoint.key
-            ack = AckRecord(
-                ack_offsets=checkpoint.unsaved,
-                broker_name=self._broker_name,
-                group=key.group,
-                pop_ms=key.pop_ms,
-                queue_id=key.queue_id,
-                start_offset=key.start_offset,
-                topic=key.topic,
-            )
+            ack = self._ack_record(key, checkpoint.unsaved)
             settled = checkpoint.settled
             body = pop_codec.encode(ack)
             result = self._put(body, _BATCH_ACK, checkpoint.revive_queue_id, key.pop_ms, now_ms)
