@@ -272,7 +272,10 @@ def test_the_invisible_time_is_changed_and_the_old_handle_is_no_longer_valid(
 def test_an_ack_by_an_old_handle_has_no_effect(
     broker: LocalBroker, client: GrpcClient, request: pytest.FixtureRequest, auto_renew: bool
 ) -> None:
-    """It succeeds all the same, as with rocketmq-proxy 5.5.0 in both of its modes."""
+    """It succeeds all the same, as with rocketmq-proxy 5.5.0.
+
+    Seen there in local and cluster mode; with auto_renew in cluster mode only.
+    """
     topic, group = new_topic(broker, request), request.node.name.replace("[", "-").strip("]")
     place = {"group": {"name": group}, "topic": {"name": topic}}
     client.consume(group, topic)
