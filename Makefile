@@ -70,7 +70,7 @@ test: jdk-dev venv ## Install, then lint, types, layers and all tests
 
 # One process compiles all tests, beside the checks: otherwise each worker of pytest compiles them all.
 bytecode: venv
-	@$(BIN)/python -m pytest --collect-only --quiet >.venv/collected || { cat .venv/collected; exit 1; }
+	@$(BIN)/python -m pytest --collect-only --quiet >.venv/collected 2>&1 || { cat .venv/collected; exit 1; }
 
 # Without the tests of the Spark package, which take a third of the time of all unit tests.
 # Stores of these tests are in a file system in memory, if there is one: a sync costs nothing there.
