@@ -146,6 +146,12 @@ class Survey:
             for group_key in [key for key in table if key[0] == address]:
                 if group_key[1:] not in pairs:
                     del table[group_key]
+        for topic_key in [key for key in self._stored if key[0] == address]:
+            if topic_key[1] not in facts.topics:
+                del self._stored[topic_key]
+        for group_key in [key for key in self._consumed if key[0] == address]:
+            if group_key[1:] not in facts.consumed:
+                del self._consumed[group_key]
         if facts.is_silent:
             tables.producers.pop(address, None)
         known = {group for broker in self._cluster.snapshot.masters() for group in broker.groups}
