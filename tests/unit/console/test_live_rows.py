@@ -17,7 +17,7 @@ from reput.console.page import Route
 from reput.console.pages import topic, topics
 from reput.console.parts import ConsoleParts
 from reput.console.snapshot import BrokerPlace, Ends, QueueEnds
-from reput.format.bodies import TopicConfigData
+from topic_configs import topic_config
 
 PLACE = BrokerPlace("c", "broker-a", 0, "127.0.0.1:1")
 WAIT_S = 20.0
@@ -60,24 +60,12 @@ class Stream:
         self._is_gone.set()
 
 
-def config(name: str) -> TopicConfigData:
-    return TopicConfigData(
-        topic_name=name,
-        read_queue_nums=1,
-        write_queue_nums=1,
-        perm=6,
-        order=False,
-        topic_filter_type="SINGLE_TAG",
-        topic_sys_flag=0,
-    )
-
-
 @pytest.fixture
 def console(parts: ConsoleParts, clock: ManualClock) -> Console:
     snapshot = parts.cluster.snapshot
     snapshot.put_places([PLACE], clock.now_ms())
     names = ("Orders", "Bills", "<b>")
-    snapshot.put_topics(PLACE.address, {name: config(name) for name in names}, clock.now_ms())
+    snapshot.put_topics(PLACE.address, {name: topic_config(name) for name in names}, clock.now_ms())
     routes = {
         "/topics": Route(topics.page, Right.VIEW, live_s=0.01),
         "/topics/{topic}": Route(topic.page, Right.VIEW, live_s=0.01),

@@ -5,7 +5,7 @@ import asyncio
 from reput.console.history import History
 from reput.console.rows import STEP_ROWS, Rows
 from reput.console.snapshot import BrokerPlace, Ends, QueueEnds, Snapshot
-from reput.format.bodies import TopicConfigData
+from topic_configs import topic_config
 
 PLACE = BrokerPlace("c", "broker-a", 0, "10.0.0.1:10911")
 START = 1_700_000_000_000
@@ -13,20 +13,8 @@ COUNT = 3 * STEP_ROWS
 GROUPS = [f"G{number}" for number in range(COUNT)]
 
 
-def config(name: str) -> TopicConfigData:
-    return TopicConfigData(
-        topic_name=name,
-        read_queue_nums=1,
-        write_queue_nums=1,
-        perm=6,
-        order=False,
-        topic_filter_type="SINGLE_TAG",
-        topic_sys_flag=0,
-    )
-
-
 def put_topics(snapshot: Snapshot, names: list[str], time_ms: int) -> None:
-    snapshot.put_topics(PLACE.address, {name: config(name) for name in names}, time_ms)
+    snapshot.put_topics(PLACE.address, {name: topic_config(name) for name in names}, time_ms)
     for name in names:
         snapshot.put_ends(PLACE.address, name, Ends(time_ms, (QueueEnds(0, 0, 100, time_ms),)))
 
