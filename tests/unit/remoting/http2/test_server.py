@@ -388,7 +388,7 @@ def channel(request: pytest.FixtureRequest, grpc: Any) -> Iterator[Any]:
             made = grpc.secure_channel(
                 address,
                 grpc.ssl_channel_credentials(certificate.encode()),
-                options=[*SIZES, ("grpc.ssl_target_name_override", "reput test certificate")],
+                options=SIZES,
             )
         yield made
         made.close()
