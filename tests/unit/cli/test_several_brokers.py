@@ -109,7 +109,7 @@ def send(namesrv: str, count: int, topic: str = "Orders") -> list[str]:
     with blocking.Producer("senders", namesrv=namesrv) as producer:
         bodies = [f"{topic} {number}" for number in range(count)]
         for body in bodies:
-            producer.send(Message(topic, body.encode()))
+            producer.send(Message(topic, body.encode()), timeout_ms=int(GUARD_S * 1000))
     return bodies
 
 
