@@ -226,7 +226,8 @@ class _Archive:
     """
 
     def __init__(self, tar: Path, index: Path) -> None:
-        self._tar = tar.open("rb")
+        # Never closed: the process reads from it until it ends.
+        self._descriptor = os.open(tar, os.O_RDONLY)
         listed = json.loads(index.read_bytes())
         self._folders: list[str] = listed["folders"]
         self.members: dict[str, tuple[int, int, float]] = listed["files"]
@@ -235,7 +236,7 @@ class _Archive:
     def read(self, path: str) -> bytes:
         """Return the bytes of a file."""
         position, size, _ = self.members[path]
-        return os.pread(self._tar.fileno(), size, position)
+        return os.pread(self._descriptor, size, position)
 
     def extract(self, prefix: str, into: Path) -> None:
         """Unpack the files below a prefix, without the prefix; times of files are kept."""

@@ -1,5 +1,6 @@
 """Fixtures of tests of commands that access a cluster: a cluster, and commands against it."""
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,6 +9,16 @@ import pytest
 
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command
+
+
+@pytest.fixture(autouse=True)
+def _handlers_of_logs() -> Iterator[None]:
+    """Restore the handlers after a command, whose own writes to the captured stderr of a test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture
