@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -17,6 +17,7 @@ from interop.clusters import until
 from interop.java_cluster import JavaCluster
 from reput.client import Message, Producer, PushConsumer, ReceivedMessage
 from reput.client.admin import Admin
+from reput.client.admin.progress import ConsumeStats
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -81,6 +82,13 @@ async def test_numbers_are_those_of_the_broker(official: JavaCluster) -> None:
                 await asyncio.wait_for(consumed.wait(), 60)
                 with exporter(official.namesrv) as url:
                     await asyncio.to_thread(compare, url, begun_ms)
+                    loop = asyncio.get_running_loop()
+
+                    def progress() -> ConsumeStats:
+                        stats = admin.consume_stats(GROUP, TOPIC)
+                        return asyncio.run_coroutine_threadsafe(stats, loop).result()
+
+                    await asyncio.to_thread(compare_progress, url, progress)
                     sends = asyncio.create_task(send_on(producer))
                     await asyncio.to_thread(compare_rates, url)
                     nums = await admin.broker_stats("broker-a", "TOPIC_PUT_NUMS", TOPIC)
@@ -90,6 +98,10 @@ async def test_numbers_are_those_of_the_broker(official: JavaCluster) -> None:
                     for metric in ("producer", "consumer"):
                         rate = value_of(url, f"rocketmq_{metric}_tps", **written)
                         assert rate == pytest.approx(nums.stats_minute.tps, rel=0.9), metric
+                    read = {**written, "group": GROUP}
+                    rate = value_of(url, "rocketmq_group_consume_tps", **read)
+                    stats = await admin.consume_stats(GROUP, TOPIC)
+                    assert rate == pytest.approx(stats.consume_tps, rel=0.9)
                 stuck.set()
 
 
@@ -107,7 +119,6 @@ def compare(url: str, begun_ms: int) -> None:
     place, read = PLACE, {**PLACE, "topic": TOPIC, "group": GROUP}
     for metric, labels, expected in (
         ("rocketmq_producer_offset", {**place, "topic": TOPIC}, COUNT),
-        ("rocketmq_consumer_offset", read, COUNT),
         ("rocketmq_producer_count", {**place, "group": SENDER}, 1),
         ("rocketmq_group_count", {"group": GROUP}, 1),
     ):
@@ -124,6 +135,28 @@ def compare(url: str, begun_ms: int) -> None:
     assert 0 < latency_ms <= time.time_ns() // 1_000_000 - begun_ms
     client = {"group": GROUP, "topic": TOPIC}
     until(lambda: value_of(url, "rocketmq_client_consume_ok_msg_tps", **client) is not None)
+
+
+def compare_progress(url: str, progress: Callable[[], ConsumeStats]) -> None:
+    """Compare the progress of the group with the answer of the broker to ``mqadmin``."""
+    read = {**PLACE, "topic": TOPIC, "group": GROUP}
+
+    def agrees() -> bool:
+        stats = progress()
+        consumed = sum(queue.consumer_offset for queue in stats.queues)
+        return (
+            consumed > 0
+            and value_of(url, "rocketmq_consumer_offset", **read) == consumed
+            and value_of(url, "rocketmq_message_accumulation", **read) == stats.lag
+        )
+
+    until(agrees)
+    # What the board of rocketmq-exporter shows as "message_accumulation".
+    ends = value_of(url, "rocketmq_producer_offset", **PLACE, topic=TOPIC)
+    consumed = value_of(url, "rocketmq_consumer_offset", **read)
+    assert ends is not None
+    assert consumed is not None
+    assert value_of(url, "rocketmq_message_accumulation", **read) == ends - consumed
 
 
 async def send_on(producer: Producer) -> None:

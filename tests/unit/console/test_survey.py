@@ -44,7 +44,11 @@ async def test_a_survey_knows_producers_members_and_latencies() -> None:
             assert 'rocketmq_group_count{caddr="",localaddr="",group="billing"} 0' in text
             read = f'{place},topic="Orders",group="billing"'
             assert f"rocketmq_group_get_latency_by_storetime{{{read}}}" in text
-            assert f"rocketmq_consumer_tps{{{read}}}" in text
+            rates = re.findall(rf"rocketmq_(?:consumer|group_consume)_tps\{{{read}\}} (.*)\n", text)
+            assert len(rates) == 2
+            assert rates[0] == rates[1]
+            assert f"rocketmq_consumer_offset{{{read}}} 2\n" in text
+            assert f"rocketmq_message_accumulation{{{read}}} 3\n" in text
             assert f'rocketmq_producer_tps{{{place},topic="Orders"}}' in text
             diff = r'rocketmq_group_diff\{group="billing",topic="Orders",countOfOnlineConsumers="0"'
             assert re.search(rf'{diff},msgModel="1"\}} 3\n', text)
