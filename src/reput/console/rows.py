@@ -317,10 +317,10 @@ class Rows:
         if ends is None:
             reason = f"the ends of {topic} on {facts.place.name} are not known yet"
             return Unknown(reason), False, NOT_YET
+        # Of a queue without an offset, the group has not consumed a message: Java counts it too.
         lag = sum(
-            max(0, queue.max_offset - offsets[queue.queue_id])
+            max(0, queue.max_offset - offsets.get(queue.queue_id, queue.min_offset))
             for queue in ends.queues
-            if queue.queue_id in offsets
         )
         late_ms = ends.time_ms - facts.consumed_ms
         is_about = lag > 0 and late_ms > ABOUT_MS
