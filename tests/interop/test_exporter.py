@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -17,6 +17,7 @@ from interop.clusters import until
 from interop.java_cluster import JavaCluster
 from reput.client import Message, Producer, PushConsumer, ReceivedMessage
 from reput.client.admin import Admin
+from reput.client.admin.progress import ConsumeStats
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -80,16 +81,25 @@ async def test_numbers_are_those_of_the_broker(official: JavaCluster) -> None:
             async with consumer:
                 await asyncio.wait_for(consumed.wait(), 60)
                 with exporter(official.namesrv) as url:
-                    await asyncio.to_thread(compare, url, begun_ms)
+                    # 4.5 does not know the question for producers (328).
+                    producer_count = None if official.version.startswith("4.5") else 1
+                    await asyncio.to_thread(compare, url, begun_ms, producer_count)
+                    loop = asyncio.get_running_loop()
+
+                    def progress() -> ConsumeStats:
+                        stats = admin.consume_stats(GROUP, TOPIC)
+                        return asyncio.run_coroutine_threadsafe(stats, loop).result()
+
+                    def put_rate() -> float:
+                        stats = admin.broker_stats("broker-a", "TOPIC_PUT_NUMS", TOPIC)
+                        nums = asyncio.run_coroutine_threadsafe(stats, loop).result()
+                        return 0.0 if nums is None else nums.stats_minute.tps
+
+                    await asyncio.to_thread(compare_progress, url, progress)
                     sends = asyncio.create_task(send_on(producer))
                     await asyncio.to_thread(compare_rates, url)
-                    nums = await admin.broker_stats("broker-a", "TOPIC_PUT_NUMS", TOPIC)
+                    await asyncio.to_thread(compare_with_broker, url, put_rate, progress)
                     sends.cancel()
-                    assert nums is not None
-                    written = {**PLACE, "topic": TOPIC}
-                    for metric in ("producer", "consumer"):
-                        rate = value_of(url, f"rocketmq_{metric}_tps", **written)
-                        assert rate == pytest.approx(nums.stats_minute.tps, rel=0.9), metric
                 stuck.set()
 
 
@@ -102,13 +112,12 @@ def value_of(url: str, metric: str, **labels: str) -> float | None:
     return values[0] if values else None
 
 
-def compare(url: str, begun_ms: int) -> None:
+def compare(url: str, begun_ms: int, producer_count: int | None) -> None:
     """Compare what does not depend on the moment, as soon as it is known."""
     place, read = PLACE, {**PLACE, "topic": TOPIC, "group": GROUP}
     for metric, labels, expected in (
         ("rocketmq_producer_offset", {**place, "topic": TOPIC}, COUNT),
-        ("rocketmq_consumer_offset", read, COUNT),
-        ("rocketmq_producer_count", {**place, "group": SENDER}, 1),
+        ("rocketmq_producer_count", {**place, "group": SENDER}, producer_count),
         ("rocketmq_group_count", {"group": GROUP}, 1),
     ):
         until(
@@ -126,11 +135,55 @@ def compare(url: str, begun_ms: int) -> None:
     until(lambda: value_of(url, "rocketmq_client_consume_ok_msg_tps", **client) is not None)
 
 
+def compare_progress(url: str, progress: Callable[[], ConsumeStats]) -> None:
+    """Compare the progress of the group with the answer of the broker to ``mqadmin``."""
+    read = {**PLACE, "topic": TOPIC, "group": GROUP}
+
+    def agrees() -> bool:
+        stats = progress()
+        consumed = sum(queue.consumer_offset for queue in stats.queues)
+        return (
+            consumed > 0
+            and value_of(url, "rocketmq_consumer_offset", **read) == consumed
+            and value_of(url, "rocketmq_message_accumulation", **read) == stats.lag
+        )
+
+    until(agrees)
+    # What the board of rocketmq-exporter shows as "message_accumulation".
+    ends = value_of(url, "rocketmq_producer_offset", **PLACE, topic=TOPIC)
+    consumed = value_of(url, "rocketmq_consumer_offset", **read)
+    assert ends is not None
+    assert consumed is not None
+    assert value_of(url, "rocketmq_message_accumulation", **read) == ends - consumed
+
+
 async def send_on(producer: Producer) -> None:
     """Send a message after the other; members pull them although they do not consume them."""
     while True:
         await producer.send(Message(TOPIC, BODY))
         await asyncio.sleep(0.2)
+
+
+def compare_with_broker(
+    url: str, put_rate: Callable[[], float], progress: Callable[[], ConsumeStats]
+) -> None:
+    """Compare rates with the broker's, which are older or newer by a sample at most moments."""
+    written = {**PLACE, "topic": TOPIC}
+    read = {**written, "group": GROUP}
+
+    def agrees() -> bool:
+        put, got = put_rate(), progress().consume_tps
+        expected = {
+            "rocketmq_producer_tps": (written, put),
+            "rocketmq_consumer_tps": (read, got),
+            "rocketmq_group_consume_tps": (read, got),
+        }
+        return put > 0 < got and all(
+            value_of(url, metric, **labels) == pytest.approx(rate, rel=0.5)
+            for metric, (labels, rate) in expected.items()
+        )
+
+    until(agrees)
 
 
 def compare_rates(url: str) -> None:

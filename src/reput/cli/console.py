@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reput.cli.access import PASSWORD_VARIABLE, new_password
 from reput.cli.options import CONNECTION, Session, command
 from reput.errors import InvalidOption
 
@@ -182,6 +181,7 @@ def add(
     and lags; a reader also messages; an operator resends them and sets offsets; an admin creates
     and deletes topics, and sees the audit log.
     """
+    from reput.cli.access import PASSWORD_VARIABLE, new_password
     from reput.console import users
 
     accounts = users.load(file) if file.exists() else {}

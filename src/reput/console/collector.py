@@ -111,6 +111,8 @@ class Collector:
             topic_names = self._topic_names
         else:
             self._snapshot.put_places(places, now_ms)
+            for address in self._sweeps.keys() - self._snapshot.brokers.keys():
+                del self._sweeps[address]
         has_moved = topic_names != self._topic_names
         self._topic_names = topic_names
         await asyncio.gather(

@@ -150,7 +150,7 @@ def render(snapshot: Snapshot, rows: Rows, now_ms: int, survey: SurveyFacts | No
         _add_broker(families, facts, now_ms)
     for facts in snapshot.masters():
         _add_topics(families, facts, topic_name, group_name)
-        _add_offsets(families, facts, topic_name, group_name)
+        _add_offsets(families, facts, rows, topic_name, group_name)
     _add_lags(families, snapshot, rows, topic_name, group_name)
     if survey is not None:
         places = {facts.place.address: facts.place for facts in snapshot.masters()}
@@ -242,6 +242,7 @@ def _add_topics(
 def _add_offsets(
     families: _Families,
     facts: BrokerFacts,
+    rows: Rows,
     topic_name: Callable[[str], str],
     group_name: Callable[[str], str],
 ) -> None:
@@ -249,10 +250,13 @@ def _add_offsets(
     for (topic, group), offsets in facts.consumed.items():
         series = (place.cluster, place.name, topic_name(topic), group_name(group))
         total = float(sum(offsets.values()))
+        families.add("rocketmq_consumer_offset", _GROUP, series, total)
         families.add("rocketmq_group_consume_total_offset", _GROUP, series, total)
-        ends = facts.ends.get(topic)
-        if ends is not None:
-            families.add("rocketmq_consumer_offset", _GROUP, series, float(ends.stored_count))
+        if names.is_retry_topic(topic) or names.is_dlq_topic(topic):
+            continue  # rocketmq_group_retrydiff and _dlqdiff count them, as producer offsets do not
+        lag = rows.broker_lag(facts, topic, group)
+        if isinstance(lag, int):
+            families.add("rocketmq_message_accumulation", _GROUP, series, lag)
 
 
 def _add_lags(
@@ -298,7 +302,9 @@ def _add_counters(
         if place is None:
             continue
         read = (place.cluster, place.name, topic_name(topic), group_name(group))
-        families.add("rocketmq_consumer_tps", _GROUP, read, rates.messages)
+        # A broker answers "consume TPS" of a group (208) from the counter of its gets as well.
+        for metric in ("rocketmq_consumer_tps", "rocketmq_group_consume_tps"):
+            families.add(metric, _GROUP, read, rates.messages)
         families.add("rocketmq_consumer_message_size", _GROUP, read, rates.size_bytes)
         families.add("rocketmq_send_back_nums", _GROUP, read, rates.sent_back)
     for (address, topic, group), age_ms in survey.latencies.items():

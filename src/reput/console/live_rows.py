@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from reput.console.page import RequestFailed, Route, View
 from reput.console.rendering import Renderer
@@ -28,43 +29,55 @@ def response(renderer: Renderer, route: Route, view: View) -> Response:
     """Return a stream of the elements of a page that move. Raises ``RequestFailed``."""
     if view.parts.stream_count >= STREAM_COUNT_MAX:
         raise RequestFailed(503, f"{STREAM_COUNT_MAX} pages follow the cluster already")
-    return StreamingResponse(
-        _events(renderer, route, view),
-        media_type="text/event-stream",
-        headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"},
-    )
+    return _Stream(renderer, route, view)
+
+
+class _Stream(StreamingResponse):
+    """A stream that counts from its creation, before any other request is answered, to its end."""
+
+    def __init__(self, renderer: Renderer, route: Route, view: View) -> None:
+        super().__init__(
+            _events(renderer, route, view),
+            media_type="text/event-stream",
+            headers={"X-Accel-Buffering": "no", "Cache-Control": "no-store"},
+        )
+        self._parts = view.parts
+        self._parts.stream_count += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._parts.stream_count -= 1
 
 
 async def _events(renderer: Renderer, route: Route, view: View) -> AsyncIterator[str]:
     sent: dict[str, str] = {}
     version, quiet_s = -1, 0.0
-    view.parts.stream_count += 1
-    try:
-        yield "retry: 5000\n\n"
-        for _ in range(round(STREAM_S / route.live_s)):
-            cluster = view.parts.cluster
-            moved: dict[str, str] = {}
-            if cluster.snapshot.version != version:
-                version = cluster.snapshot.version
-                now = replace(view, now_ms=view.parts.clock.now_ms())
-                try:
-                    page = await route.handler(now)
-                except ReputError:  # its topic is gone: the browser asks again, and gets the reason
-                    return
-                elements = _elements(renderer.fragment(page, now.now_ms))
-                if sent:
-                    moved = {key: html for key, html in elements.items() if sent.get(key) != html}
-                sent = elements
-            quiet_s += route.live_s
-            if moved:
-                yield f"data: {json.dumps(moved)}\n\n"
-            elif quiet_s >= HEARTBEAT_S:
-                yield ": still here\n\n"
-            if moved or quiet_s >= HEARTBEAT_S:
-                quiet_s = 0.0
-            await asyncio.sleep(route.live_s)
-    finally:
-        view.parts.stream_count -= 1
+    yield "retry: 5000\n\n"
+    for _ in range(round(STREAM_S / route.live_s)):
+        cluster = view.parts.cluster
+        moved: dict[str, str] = {}
+        if cluster.snapshot.version != version:
+            version = cluster.snapshot.version
+            now = replace(view, now_ms=view.parts.clock.now_ms())
+            try:
+                page = await route.handler(now)
+            except ReputError:  # its topic is gone: the browser asks again, and gets the reason
+                return
+            elements = _elements(renderer.fragment(page, now.now_ms))
+            if sent:
+                moved = {key: html for key, html in elements.items() if sent.get(key) != html}
+            sent = elements
+        quiet_s += route.live_s
+        if moved:
+            yield f"data: {json.dumps(moved)}\n\n"
+        elif quiet_s >= HEARTBEAT_S:
+            yield ": still here\n\n"
+        if moved or quiet_s >= HEARTBEAT_S:
+            quiet_s = 0.0
+        await asyncio.sleep(route.live_s)
 
 
 def _elements(html: str) -> dict[str, str]:

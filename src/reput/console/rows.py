@@ -128,6 +128,10 @@ class Rows:
         self._update()
         return self._lag(topic, group)[0]
 
+    def broker_lag(self, facts: BrokerFacts, topic: str, group: str) -> Number:
+        """Return the messages of a topic on a broker that a group has not consumed."""
+        return self._broker_lag(facts, topic, group)[0]
+
     @property
     def is_behind(self) -> bool:
         """Whether more rows have moved than a request should compute."""
@@ -289,31 +293,41 @@ class Rows:
 
     def _lag(self, topic: str, group: str) -> tuple[Number, bool, Number]:
         """Return the lag of a group on a topic, whether it is an estimate, and its time."""
-        total, is_about, time_ms = 0, False, None
+        total, is_any_about, oldest_ms = 0, False, None
         for facts in self._holders.get(topic, ()):
-            offsets = facts.consumed.get((topic, group))
-            if offsets is None:
+            if (topic, group) not in facts.consumed:
                 continue
-            ends = facts.ends.get(topic)
-            if ends is None:
-                reason = f"the ends of {topic} on {facts.place.name} are not known yet"
-                return Unknown(reason), False, NOT_YET
-            lag = sum(
-                max(0, queue.max_offset - offsets[queue.queue_id])
-                for queue in ends.queues
-                if queue.queue_id in offsets
-            )
-            late_ms = ends.time_ms - facts.consumed_ms
-            if lag and late_ms > ABOUT_MS:
-                # Consumed since the offsets were read: otherwise a busy group seems to lag.
-                is_about = True
-                lag = max(0, round(lag - self._consumed_within(group, late_ms)))
+            lag, is_about, time_ms = self._broker_lag(facts, topic, group)
+            if isinstance(lag, Unknown) or isinstance(time_ms, Unknown):
+                return lag, False, NOT_YET
             total += lag
-            oldest = min(ends.time_ms, facts.consumed_ms)
-            time_ms = oldest if time_ms is None else min(time_ms, oldest)
-        if time_ms is None:
+            is_any_about = is_any_about or is_about
+            oldest_ms = time_ms if oldest_ms is None else min(oldest_ms, time_ms)
+        if oldest_ms is None:
             return Unknown(f"{group} has no offsets in {topic}"), False, NOT_YET
-        return total, is_about, time_ms
+        return total, is_any_about, oldest_ms
+
+    def _broker_lag(
+        self, facts: BrokerFacts, topic: str, group: str
+    ) -> tuple[Number, bool, Number]:
+        """Return the same of one broker."""
+        offsets, ends = facts.consumed.get((topic, group)), facts.ends.get(topic)
+        if offsets is None:
+            return Unknown(f"{group} has no offsets in {topic}"), False, NOT_YET
+        if ends is None:
+            reason = f"the ends of {topic} on {facts.place.name} are not known yet"
+            return Unknown(reason), False, NOT_YET
+        # Of a queue without an offset, the group has not consumed a message: Java counts it too.
+        lag = sum(
+            max(0, queue.max_offset - offsets.get(queue.queue_id, queue.min_offset))
+            for queue in ends.queues
+        )
+        late_ms = ends.time_ms - facts.consumed_ms
+        is_about = lag > 0 and late_ms > ABOUT_MS
+        if is_about:
+            # Consumed since the offsets were read: otherwise a busy group seems to lag.
+            lag = max(0, round(lag - self._consumed_within(group, late_ms)))
+        return lag, is_about, min(ends.time_ms, facts.consumed_ms)
 
     def _consumed_within(self, group: str, duration_ms: int) -> float:
         rate = self._history.rate(("consumed", group))

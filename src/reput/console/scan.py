@@ -157,6 +157,8 @@ class _ScanRun:
         self._budget = budget
         self._clock = clock
         self._begun_ms = clock.monotonic_ms()
+        self._answered_ms: int | None = None
+        """When the first messages were looked at; None: not yet."""
         self._conditions = Conditions(plan.question)
         self.expression = Expression(plan.question.expression)
         self._rows: list[Row] = []
@@ -172,6 +174,20 @@ class _ScanRun:
     @property
     def _took_ms(self) -> int:
         return self._clock.monotonic_ms() - self._begun_ms
+
+    @property
+    def _left_ms(self) -> int:
+        """Time that the budget leaves, all of it until there is a first answer.
+
+        So each run proceeds, however slow the machine or its brokers are.
+        """
+        if self._answered_ms is None:
+            return max(1, self._budget.duration_ms)
+        return self._answered_ms + self._budget.duration_ms - self._clock.monotonic_ms()
+
+    def _note_answer(self) -> None:
+        if self._answered_ms is None:
+            self._answered_ms = self._clock.monotonic_ms()
 
     @property
     def _room(self) -> int:
@@ -192,7 +208,7 @@ class _ScanRun:
             return count_text(self._budget.message_count, "message")
         if self._byte_count >= self._budget.byte_count:
             return f"{self._budget.byte_count >> 20:,} MiB"
-        if self._took_ms >= self._budget.duration_ms:
+        if self._left_ms <= 0:
             return f"{self._budget.duration_ms / 1000:g} s"
         return None
 
@@ -327,6 +343,7 @@ class _ScanRun:
                     if window.begin_ms <= row.store_ms < window.end_ms
                 ]
             rows.sort(key=lambda row: row.store_ms, reverse=question.is_newest_first)
+            self._note_answer()  # a cursor has no parts of a window
             for row in rows:  # a window is taken whole: the cursor is a time
                 self._rows.append(row)
                 yield row
@@ -384,13 +401,13 @@ class _ScanRun:
                 self._begin_reads(reads, merge, question)
                 if not reads:
                     break
-                left_ms = self._budget.duration_ms - self._took_ms
                 done, _ = await asyncio.wait(
                     reads,
-                    timeout=max(0, min(PROGRESS_MS, left_ms)) / 1000,
+                    timeout=max(0, min(PROGRESS_MS, self._left_ms)) / 1000,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 for task in done:
+                    self._note_answer()
                     merge.add(await self._block(reads.pop(task), task, question))
                 for row in merge.take(self._room):
                     self._rows.append(row)

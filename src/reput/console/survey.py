@@ -9,8 +9,9 @@ is idle: its rates are 0 without a question.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from reput.client.core import subscription
 from reput.client.message import received
@@ -31,6 +32,8 @@ LAGGING_QUEUES_MAX = 16
 """Queues of a group and topic whose next messages are read, those with the largest lag."""
 CLIENTS_MAX = 50
 """Members of a group that are asked for their rates."""
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _log = logging.getLogger(__name__)
 
 
@@ -97,10 +100,15 @@ class Survey:
         tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                for facts in self._cluster.snapshot.masters():
-                    address = facts.place.address
+                masters = {facts.place.address: facts for facts in self._cluster.snapshot.masters()}
+                for address, facts in masters.items():
                     if address not in tasks or tasks[address].done():
                         tasks[address] = asyncio.create_task(self._follow(facts))
+                gone = tasks.keys() - masters.keys()
+                for address in gone:
+                    tasks.pop(address).cancel()
+                if gone:
+                    self.forget_gone()
                 await asyncio.sleep(1)
         finally:
             for task in tasks.values():
@@ -118,6 +126,7 @@ class Survey:
 
     async def steps(self, facts: BrokerFacts) -> AsyncIterator[None]:
         """Ask a broker everything once; yield after each question."""
+        self.forget_gone()
         self._forget(facts)
         if facts.is_silent:
             return
@@ -135,28 +144,31 @@ class Survey:
             if topic in shown and await self._ask_group(facts, topic, group):
                 yield
 
+    def forget_gone(self) -> None:
+        """Forget brokers that are no masters of the cluster any more, and groups without one."""
+        addresses = {facts.place.address for facts in self._cluster.snapshot.masters()}
+        tables = self.facts
+        _retain(tables.topics, lambda key: key[0] in addresses)
+        _retain(tables.groups, lambda key: key[0] in addresses)
+        _retain(tables.latencies, lambda key: key[0] in addresses)
+        _retain(tables.producers, lambda address: address in addresses)
+        _retain(self._stored, lambda key: key[0] in addresses)
+        _retain(self._consumed, lambda key: key[0] in addresses)
+        known = {group for broker in self._cluster.snapshot.masters() for group in broker.groups}
+        _retain(tables.clients, lambda group: group in known)
+
     def _forget(self, facts: BrokerFacts) -> None:
-        """Forget removed topics and groups, and everything of a silent broker."""
+        """Forget removed topics and groups of a broker, and everything of a silent one."""
         address, tables = facts.place.address, self.facts
-        pairs = {} if facts.is_silent else facts.consumed
-        for key in [key for key in tables.topics if key[0] == address]:
-            if facts.is_silent or key[1] not in facts.topics:
-                del tables.topics[key]
-        for table in (tables.groups, tables.latencies):
-            for group_key in [key for key in table if key[0] == address]:
-                if group_key[1:] not in pairs:
-                    del table[group_key]
-        for topic_key in [key for key in self._stored if key[0] == address]:
-            if topic_key[1] not in facts.topics:
-                del self._stored[topic_key]
-        for group_key in [key for key in self._consumed if key[0] == address]:
-            if group_key[1:] not in facts.consumed:
-                del self._consumed[group_key]
+        topics = () if facts.is_silent else facts.topics
+        pairs = () if facts.is_silent else facts.consumed
+        _retain(tables.topics, lambda key: key[0] != address or key[1] in topics)
+        _retain(tables.groups, lambda key: key[0] != address or key[1:] in pairs)
+        _retain(tables.latencies, lambda key: key[0] != address or key[1:] in pairs)
+        _retain(self._stored, lambda key: key[0] != address or key[1] in facts.topics)
+        _retain(self._consumed, lambda key: key[0] != address or key[1:] in facts.consumed)
         if facts.is_silent:
             tables.producers.pop(address, None)
-        known = {group for broker in self._cluster.snapshot.masters() for group in broker.groups}
-        for group in [group for group in tables.clients if group not in known]:
-            del tables.clients[group]
 
     async def _ask_producers(self, facts: BrokerFacts) -> None:
         address = facts.place.address
@@ -268,6 +280,11 @@ class Survey:
                         info = await self._admin.consumer_running_info(group, connection.client_id)
                     statuses[connection.client_id] = info.status_table
             self.facts.clients[group] = GroupClients(connections, model, statuses)
+
+
+def _retain(table: dict[_K, _V], is_kept: Callable[[_K], bool]) -> None:
+    for key in [key for key in table if not is_kept(key)]:
+        del table[key]
 
 
 def _model(connection: ConsumerConnection | None) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from reput.errors import CorruptRecord, NotInStore
 from reput.format.message import StoredMessage
-from reput.format.names import kind_of
-from reput.store import paths
+from reput.format.names import TIMER_TOPIC, kind_of
+from reput.store import paths, timer_table
 from reput.store.commit_log_view import Damage
 from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.index_view import IndexFileView
@@ -269,6 +269,28 @@ def groups(reader: StoreReader) -> list[Document]:
             }
         )
     return documents
+
+
+def timer(reader: StoreReader) -> Document | None:
+    """Describe the progress of the timer of 5.x; None if no timer has run on the store.
+
+    ``waiting_max`` counts the messages from the oldest one that may wait: after it, some have been
+    delivered. RocketMQ does not save which one that is.
+    """
+    queue = reader.queue(TIMER_TOPIC, 0)
+    low, high = queue.min_offset, queue.max_offset
+    progress = timer_table.saved_progress(reader.folder, low)
+    if progress is None:
+        return None
+    oldest = max(low, min(progress.oldest, high))
+    return {
+        "min_offset": low,
+        "max_offset": high,
+        "read_offset": min(progress.taken_up, high),
+        "delivered_timestamp": progress.leaves_ms or None,
+        "oldest_offset": oldest,
+        "waiting_max": high - oldest,
+    }
 
 
 def _max_offset(reader: StoreReader, topic: str, queue_id: int) -> int | None:

@@ -7,8 +7,11 @@ run on the store since has changed that file, and then ``timercheck`` is newer.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from reput.store import paths
+from reput.errors import CorruptRecord
+from reput.format import timer_check
+from reput.store import config_tables, paths
 from reput.store.config_tables import Table
+from reput.store.files import Folder
 from reput.store.table_files import SavedTable
 
 
@@ -83,14 +86,45 @@ class TimerTable(SavedTable):
         }
 
     def _decode(self, entries: Table) -> None:
-        values = {name: int(value) for name, value in entries.items()}
-        java = {field: values[name] for field, name in _JAVA_NAMES.items() if name in values}
-        self._progress = TimerProgress.of_fields(values)
-        self._java = JavaTimer(**java)
+        self._progress, self._java = _decoded(entries)
         self._changed = set(self._fields())
 
     def _stored_entry(self, key: str) -> int | None:
         return self._fields().get(key)
+
+
+def saved_progress(folder: Folder, low: int) -> TimerProgress | None:
+    """Return the progress of a store's timer; None if no timer has run on it.
+
+    If a RocketMQ broker has run on the store since reput, its progress.
+
+    Args:
+        folder: The store.
+        low: First queue offset of the timer's queue.
+
+    Raises:
+        CorruptRecord: A file of the progress cannot be read.
+    """
+    table = config_tables.load(folder, paths.TIMER_PROGRESS)
+    entries = config_tables.member(table, TimerTable.entries_member, paths.TIMER_PROGRESS)
+    with config_tables.expected_kind(paths.TIMER_PROGRESS):
+        progress, java = _decoded(entries)
+    entry = folder.entry(paths.TIMER_CHECK)
+    if entry is None or entry.size == 0:
+        return progress
+    try:
+        check = timer_check.decode(bytes(folder.read(paths.TIMER_CHECK)))
+    except CorruptRecord as error:
+        raise CorruptRecord(error.reason, file=paths.TIMER_CHECK) from None
+    if (check.read_time_ms, check.queue_offset) == (java.read_time_ms, java.queue_offset):
+        return progress
+    return TimerProgress(check.read_time_ms, 0, check.queue_offset, low)
+
+
+def _decoded(entries: Table) -> tuple[TimerProgress | None, JavaTimer]:
+    values = {name: int(value) for name, value in entries.items()}
+    java = {field: values[name] for field, name in _JAVA_NAMES.items() if name in values}
+    return TimerProgress.of_fields(values), JavaTimer(**java)
 
 
 _NAMES = {

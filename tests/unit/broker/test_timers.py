@@ -15,14 +15,16 @@ from reput.broker.timer import runs as timer_runs, timers
 from reput.broker.timer.runs import TimerRuns
 from reput.broker.timer.timers import Timers
 from reput.clock import ManualClock
-from reput.errors import RequestRefused
+from reput.errors import CorruptRecord, RequestRefused
 from reput.format import message as record, names, properties as props, timer_check
 from reput.format.message import Host, StoredMessage
 from reput.format.timer_check import TimerCheck
+from reput.store import documents
 from reput.store.config import BrokerRole
 from reput.store.disk import Disk
 from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
+from reput.store.reader import StoreReader
 from reput.store.timer_table import TimerProgress, TimerTable
 from store_fixture import START_MS, RoomyDisk, Stores
 
@@ -559,3 +561,29 @@ def test_a_newer_timercheck_of_java_is_used(subject: Subject) -> None:
     subject.clock.advance(1000)
     subject.run()
     assert subject.bodies() == [b"two", b"three"]
+
+
+def test_a_reader_describes_the_progress_that_is_newer(subject: Subject) -> None:
+    """That of the last stop, and Java's if its broker has run on the store since."""
+    subject.put_at(b"one", START_MS + 1000)
+    subject.put_at(b"two", START_MS + 9000)
+    subject.run()
+    subject.clock.advance(3000)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+    subject.stop()
+    root = Path(subject.store.root)
+    ours = documents.timer(StoreReader.open(str(root)))
+    assert ours is not None
+    assert START_MS + 1000 < ours["delivered_timestamp"] <= subject.now_ms
+    assert (ours["min_offset"], ours["max_offset"], ours["read_offset"]) == (0, 2, 2)
+    assert (ours["oldest_offset"], ours["waiting_max"]) == (1, 1)
+    path = root / "config" / "timercheck"
+    path.write_bytes(timer_check.encode_file(TimerCheck(START_MS + 20_000, 104, 1, 1)))
+    java = documents.timer(StoreReader.open(str(root)))
+    assert java is not None
+    assert java["delivered_timestamp"] == START_MS + 20_000
+    assert (java["read_offset"], java["waiting_max"]) == (1, 2)
+    path.write_bytes(b"short")
+    with pytest.raises(CorruptRecord, match="timercheck has 5 bytes"):
+        documents.timer(StoreReader.open(str(root)))

@@ -74,12 +74,15 @@ async def test_links_stay_below_the_path_of_a_proxy(parts: ConsoleParts) -> None
     assert 'href="/topics"' not in answer.text
 
 
-NOT_BEFORE_SERVING = ("numpy", "lark", "llvmlite", "reput.store.reader", "reput.store.verify")
+NOT_BEFORE_SERVING = (
+    *("numpy", "lark", "llvmlite", "reput.store.reader", "reput.store.verify"),
+    *("reput.client.producer", "reput.cli.access"),
+)
 
 
-def test_nothing_that_only_stores_and_filters_need_is_imported_at_the_start() -> None:
+def test_what_only_some_pages_need_is_not_imported_at_the_start() -> None:
     code = (
-        "import sys, reput.console.app, reput.console.serving\n"
+        "import sys, reput.cli.console, reput.console.app, reput.console.serving\n"
         f"print(*(name for name in {NOT_BEFORE_SERVING} if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from asgi import call
 from reput.clock import ManualClock
@@ -73,13 +73,9 @@ def console(parts: ConsoleParts, clock: ManualClock) -> Console:
     return Console(parts, routes=routes)
 
 
-@asynccontextmanager
-async def stream_of(
-    console: Console, path: str
-) -> AsyncIterator[tuple[Stream, asyncio.Task[None]]]:
-    """Open a stream; at the end its client is gone."""
-    stream = Stream()
-    scope = {
+def scope_of(path: str) -> Scope:
+    """Return the request for the stream of a page."""
+    return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
@@ -93,7 +89,15 @@ async def stream_of(
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 8080),
     }
-    task = asyncio.create_task(console(scope, stream.receive, stream.send))
+
+
+@asynccontextmanager
+async def stream_of(
+    console: Console, path: str
+) -> AsyncIterator[tuple[Stream, asyncio.Task[None]]]:
+    """Open a stream; at the end its client is gone."""
+    stream = Stream()
+    task = asyncio.create_task(console(scope_of(path), stream.receive, stream.send))
     try:
         await stream.next(b"retry: ")
         yield stream, task
@@ -180,6 +184,24 @@ async def test_more_pages_than_the_limit_do_not_follow(
         assert "2 pages follow the cluster already" in refused.text
     async with stream_of(console, "/topics") as (stream, _):
         assert stream.status == 200
+
+
+async def test_a_burst_does_not_pass_the_limit(
+    console: Console, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_rows, "STREAM_COUNT_MAX", 2)
+    streams = [Stream() for _ in range(5)]
+    tasks = [
+        asyncio.create_task(console(scope_of("/topics"), stream.receive, stream.send))
+        for stream in streams
+    ]
+    await seen(parts, lambda: all(stream.status for stream in streams))
+    assert sorted(stream.status for stream in streams) == [200, 200, 503, 503, 503]
+    assert parts.stream_count == 2
+    for stream in streams:
+        stream.close()
+    await asyncio.wait_for(asyncio.gather(*tasks), WAIT_S)
+    assert parts.stream_count == 0
 
 
 async def test_a_quiet_stream_has_a_heartbeat(

@@ -19,6 +19,7 @@ from reput.client.admin import Admin
 from reput.client.config import ClientConfig
 from reput.client.core import requests
 from reput.clock import ManualClock, SystemClock
+from reput.console import scan
 from reput.console.access import Right
 from reput.console.app import Console
 from reput.console.audit import AuditLog
@@ -30,6 +31,7 @@ from reput.console.sources.folder import StoreFolders
 from reput.console.verifying import Verifications
 from reput.format import headers
 from reput.format.codes import RequestCode
+from reput.format.names import TIMER_TOPIC
 from reput.testing import LocalBroker
 
 HOSTILE = "<script>alert(1)</script>"
@@ -83,6 +85,7 @@ async def parts(broker: LocalBroker, tmp_path: Path) -> AsyncIterator[ConsolePar
     clean = golden.unpack("4.9.7", "clean")
     places = {
         "clean": StorePlace("clean", str(clean)),
+        "v5": StorePlace("v5", str(golden.unpack("5.5.0", "v5"))),
         "nothing": StorePlace("nothing", str(tmp_path)),
     }
     async with Admin(broker.namesrv_addr) as admin:
@@ -169,8 +172,10 @@ class SlowedClock(ManualClock):
 
 
 async def test_json_waits_for_the_whole_search_and_a_page_for_a_second(
-    console: Console, parts: ConsoleParts
+    console: Console, parts: ConsoleParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # One queue at a time: the time of a page begins with the first.
+    monkeypatch.setattr(scan, "READS_AT_ONCE", 1)
     url = "/messages?topic=Orders&rows=500"
     parts.clock = SlowedClock()
     answer = (await call(console, f"{url}&format=json")).data["answer"]
@@ -475,6 +480,20 @@ async def test_a_store_has_its_files_queues_and_tables(console: Console) -> None
     assert html.status == 200
     for queue in facts["queues"]:
         assert queue["topic"] in html.text
+
+
+async def test_a_store_has_the_progress_of_its_timer(console: Console) -> None:
+    manifest = golden.manifest("5.5.0", "v5")
+    check = manifest["timerCheckpoint"]
+    (queue,) = (queue for queue in manifest["queues"] if queue["topic"] == TIMER_TOPIC)
+    timer = (await call(console, "/s/v5?format=json")).data["facts"]["timer"]
+    assert timer["delivered_timestamp"] == check["lastReadTimeMs"]
+    assert timer["read_offset"] == check["lastTimerQueueOffset"]
+    assert timer["max_offset"] == timer["waiting_max"] == queue["maxOffset"]
+    html = (await call(console, "/s/v5")).text
+    assert f"{queue['maxOffset']} messages" in html
+    assert (await call(console, "/s/clean?format=json")).data["facts"]["timer"] is None
+    assert "No timer has run on the store." in (await call(console, "/s/clean")).text
 
 
 @pytest.mark.parametrize("name", ["other", "..", "%2e%2e%2f%2e%2e%2fetc", "/etc", "clean%00"])

@@ -84,3 +84,16 @@ def test_a_few_rows_are_left_to_the_next_request() -> None:
     snapshot, rows = filled()
     snapshot.put_ends(PLACE.address, "Other", Ends(START + 2, ()))
     assert not rows.is_behind
+
+
+def test_a_queue_without_an_offset_lags_from_its_first_message() -> None:
+    snapshot = Snapshot()
+    snapshot.put_places([PLACE], START)
+    snapshot.put_topics(PLACE.address, {"Orders": topic_config("Orders")}, START + 1)
+    queues = (QueueEnds(0, 0, 100, START), QueueEnds(1, 20, 50, START))
+    snapshot.put_ends(PLACE.address, "Orders", Ends(START + 1, queues))
+    snapshot.put_consumed(PLACE.address, {("Orders", "Billing"): {0: 40}}, START + 1)
+    rows = Rows(snapshot, History())
+    (facts,) = snapshot.masters()
+    assert rows.broker_lag(facts, "Orders", "Billing") == 60 + 30
+    assert rows.lag("Orders", "Billing") == 60 + 30

@@ -12,10 +12,10 @@ import store_builder
 from reput.client import Message, Producer
 from reput.client.admin import Admin
 from reput.client.config import ClientConfig
-from reput.clock import ManualClock, SystemClock
+from reput.clock import Clock, ManualClock, SystemClock
 from reput.console import scan, search
-from reput.console.scan import Progress, SearchSlots, TooManySearches
-from reput.console.search import Answer, Budget, Cursor, Question, Row, Window
+from reput.console.scan import Lookup, Progress, ScanPart, SearchSlots, Spans, TooManySearches
+from reput.console.search import Answer, Budget, Cursor, Question, Row, Span, Window
 from reput.console.settings import StorePlace
 from reput.console.sources.folder import FolderMessages, StoreFolders
 from reput.console.sources.live_messages import LiveMessages
@@ -35,12 +35,13 @@ async def ask(
     question: Question,
     budget: Budget | None = None,
     cursor: Cursor | None = None,
+    clock: Clock | None = None,
 ) -> Answer:
     """Run a search; the rows of its events are those of its answer."""
     rows: list[Row] = []
     answer: Answer | None = None
     async for event in scan.run(
-        search.plan(question), source, budget or Budget(), SystemClock(), cursor
+        search.plan(question), source, budget or Budget(), clock or SystemClock(), cursor
     ):
         assert answer is None, "the answer is the last event"
         if isinstance(event, Row):
@@ -209,6 +210,48 @@ async def test_a_budget_pauses_the_search(live: LiveMessages, budget: Budget, pa
     rest = await ask(live, Question(topic="Orders", text="nothing has this"), cursor=answer.cursor)
     assert rest.complete
     assert rest.looked_at.message_count + answer.looked_at.message_count == ORDER_COUNT
+
+
+class StarvedSource:
+    """The messages of a source on a machine where each answer takes five seconds."""
+
+    def __init__(self, source: scan.MessageSource, clock: ManualClock) -> None:
+        self._source = source
+        self._clock = clock
+
+    async def spans(self, question: Question) -> Spans:
+        self._clock.advance(5_000)
+        return await self._source.spans(question)
+
+    async def read(self, part: Span, question: Question) -> ScanPart:
+        self._clock.advance(5_000)
+        return await self._source.read(part, question)
+
+    async def query(self, topic: str, key: str, window: Window, *, is_unique: bool) -> Lookup:
+        self._clock.advance(5_000)
+        return await self._source.query(topic, key, window, is_unique=is_unique)
+
+    async def at_offset_id(self, offset_id: str) -> Lookup:
+        return await self._source.at_offset_id(offset_id)
+
+
+@pytest.mark.parametrize("key", ["", "k1"])
+async def test_a_starved_search_proceeds(live: LiveMessages, key: str) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    source = StarvedSource(live, clock)
+    question = Question(topic="Orders", key=key, row_count=500)
+    rows: list[Row] = []
+    cursor = None
+    while True:
+        answer = await ask(source, question, Budget(duration_ms=1_000), cursor, clock)
+        assert answer.looked_at.message_count or answer.looked_at.query_count
+        rows += answer.rows
+        cursor = answer.cursor
+        if cursor is None:
+            break
+        assert answer.pause == "1 s"
+    assert answer.complete
+    assert len({row.offset_id for row in rows}) == len(rows) == ORDER_COUNT // (3 if key else 1)
 
 
 async def test_a_search_commits_nothing_and_is_in_no_group(

@@ -4,11 +4,13 @@ import re
 
 from reput.client import Message, Producer
 from reput.client.admin import Admin
-from reput.clock import SystemClock
+from reput.clock import ManualClock, SystemClock
 from reput.console import exposition
 from reput.console.cluster import WatchedCluster
-from reput.console.survey import Survey
-from reput.format.bodies import MessageQueue
+from reput.console.parts import ConsoleParts
+from reput.console.snapshot import GONE_MS, BrokerPlace
+from reput.console.survey import IDLE, GroupClients, Survey
+from reput.format.bodies import MessageQueue, SubscriptionGroupConfig
 from reput.testing import LocalBroker
 
 TOPIC, GROUP = "Orders", "billing"
@@ -44,7 +46,11 @@ async def test_a_survey_knows_producers_members_and_latencies() -> None:
             assert 'rocketmq_group_count{caddr="",localaddr="",group="billing"} 0' in text
             read = f'{place},topic="Orders",group="billing"'
             assert f"rocketmq_group_get_latency_by_storetime{{{read}}}" in text
-            assert f"rocketmq_consumer_tps{{{read}}}" in text
+            rates = re.findall(rf"rocketmq_(?:consumer|group_consume)_tps\{{{read}\}} (.*)\n", text)
+            assert len(rates) == 2
+            assert rates[0] == rates[1]
+            assert f"rocketmq_consumer_offset{{{read}}} 2\n" in text
+            assert f"rocketmq_message_accumulation{{{read}}} 3\n" in text
             assert f'rocketmq_producer_tps{{{place},topic="Orders"}}' in text
             diff = r'rocketmq_group_diff\{group="billing",topic="Orders",countOfOnlineConsumers="0"'
             assert re.search(rf'{diff},msgModel="1"\}} 3\n', text)
@@ -62,3 +68,29 @@ async def test_a_survey_knows_producers_members_and_latencies() -> None:
             assert survey.facts.topics == {}
             assert survey.facts.groups == {}
             assert survey.facts.latencies == {}
+
+
+def test_a_broker_that_is_gone_is_forgotten(parts: ConsoleParts, clock: ManualClock) -> None:
+    snapshot = parts.cluster.snapshot
+    places = [BrokerPlace("c", f"broker-{name}", 0, f"127.0.0.1:{name}") for name in "12"]
+    snapshot.put_places(places, clock.now_ms())
+    survey = Survey(parts.cluster, clock, 500)
+    facts = survey.facts
+    for place, group in zip(places, ("billing", "audit"), strict=True):
+        groups = {group: SubscriptionGroupConfig(group_name=group)}
+        snapshot.put_groups(place.address, groups, clock.now_ms())
+        facts.topics[place.address, TOPIC] = IDLE
+        facts.groups[place.address, TOPIC, group] = IDLE
+        facts.latencies[place.address, TOPIC, group] = 0
+        facts.producers[place.address] = {"senders": 1}
+        facts.clients[group] = GroupClients([], "CLUSTERING", {})
+    survey.forget_gone()
+    assert len(facts.producers) == 2
+    clock.advance(GONE_MS + 1)
+    snapshot.put_places(places[:1], clock.now_ms())
+    survey.forget_gone()
+    address = places[0].address
+    assert facts.topics.keys() == {(address, TOPIC)}
+    assert facts.groups.keys() == facts.latencies.keys() == {(address, TOPIC, "billing")}
+    assert facts.producers.keys() == {address}
+    assert facts.clients.keys() == {"billing"}

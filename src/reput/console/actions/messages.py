@@ -1,7 +1,6 @@
 """Sends of messages: one message to a topic, from its page."""
 
 from reput.client.message import Message, check_topic
-from reput.client.producer import Producer
 from reput.console.access import Right
 from reput.console.changes import Change, Preview, Receipt
 from reput.console.page import RequestFailed, View
@@ -85,6 +84,8 @@ async def preview_send(view: View) -> Preview:
 
 async def run_send(view: View, preview: Preview) -> Receipt:
     """Send the message, and return its place."""
+    from reput.client.producer import Producer  # a page needs none
+
     message = _message(view)
     client = view.parts.cluster.live.admin.calls.instance.config
     async with Producer(names.TOOLS_PRODUCER, client=client) as producer:

@@ -14,7 +14,6 @@ from typing import Any
 from reput.client.admin import Admin
 from reput.client.dead_letters import copy
 from reput.client.message import ReceivedMessage
-from reput.client.producer import Producer
 from reput.console import bodies, search
 from reput.console.changes import Preview, Receipt
 from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
@@ -306,6 +305,8 @@ async def preview_resend(view: View) -> Preview:
 
 async def resend(view: View, preview: Preview) -> Receipt:
     """Send copies of the selected letters, one after another, and keep a receipt of each."""
+    from reput.client.producer import Producer  # a page needs none
+
     group, to = view.names["group"], view.form.get("to", "group")
     letters = await _selected(view)
     admin = view.parts.cluster.live.admin

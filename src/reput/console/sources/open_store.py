@@ -59,6 +59,7 @@ class OpenStore:
             "queues": documents.queues(self._reader),
             "index_files": documents.index_files(self._reader),
             "groups": _or_unknown(lambda: documents.groups(self._reader)),
+            "timer": _or_unknown(lambda: documents.timer(self._reader)),
             "delays": _or_unknown(
                 lambda: [
                     {
