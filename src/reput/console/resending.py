@@ -140,7 +140,7 @@ class QueueReceipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LetterProblem:
     """A letter that was not sent, or is in doubt."""
 
     place: str
@@ -160,7 +160,7 @@ class ResendJob:
     reason: str = ""
     """Why it waits, or has ended early."""
     ended_ms: int | None = None
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[LetterProblem] = field(default_factory=list)
     problem_count: int = 0
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to end it after the letter that is being sent."""
@@ -195,7 +195,7 @@ class ResendJob:
         """Record a problem; the first ones are kept."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
-            self.problems.append(Problem(place, reason))
+            self.problems.append(LetterProblem(place, reason))
 
     def document(self) -> Mapping[str, Any]:
         """Return the job for its page."""
