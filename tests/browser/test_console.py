@@ -38,6 +38,8 @@ PAGES = (
     *("stores", "s/old", "s/old/messages?topic=Orders", "s/old/messages/{message}", "audit"),
 )
 """Pages, as paths below the console; ``{message}`` is the one with the hostile contents."""
+OF_JOURNEYS = ("dlq/billing/jobs/{job}",)
+"""Pages of a console that changes something, which a journey opens."""
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +164,7 @@ def test_a_read_only_console_has_no_changes(browser: Browser, site: Site, path: 
 
 def test_every_page_is_in_the_list() -> None:
     """A new page must be seen in a browser, too."""
-    paths = {f"/{page.partition('?')[0]}" for page in PAGES}
+    paths = {f"/{page.partition('?')[0]}" for page in (*PAGES, *OF_JOURNEYS)}
     patterns = {path: re.compile(re.sub(r"{\w+}", "[^/]+", path)) for path in ROUTES}
     unseen = [
         path
@@ -329,6 +331,17 @@ def test_dead_letters_are_selected_previewed_confirmed_and_have_a_receipt(
     browser.open(f"{site.operating.url}dlq/{GROUP}")
     badges = "[...document.querySelectorAll('td:last-child')].map((cell) => cell.innerText)"
     assert [text == "\u2014" for text in browser.ask(badges)] == [False, True, False]
+    # A resend of all sends the second one, and skips the others; its page follows the job.
+    with browser.navigation():
+        browser.click("form[action$='/resend-all'] button")
+    with browser.navigation():
+        browser.click("main button.primary")
+    with browser.navigation():
+        browser.click("[role=status] a")
+    browser.until("document.querySelector('#job-state h2').innerText === 'Done'")
+    assert browser.ask("document.querySelector('#job-queues tbody tr').cells[4].innerText") == "1"
+    assert browser.ask(OUTSIDE) == []
+    assert len(site.broker.messages(retries)) == LETTER_COUNT
     assert_quiet(browser, site.operating.url)
 
 

@@ -7,7 +7,8 @@ from urllib.parse import parse_qs
 from typer.main import get_command
 
 from reput.cli.app import build_app
-from reput.console import bodies, scan, search, settings
+from reput.console import bodies, live_rows, resending, resends, scan, search, settings
+from reput.console.actions import dead_letters as actions
 from reput.console.app import CHANGES, ROUTES, WORK
 from reput.console.pages import dead_letters, messages
 from reput.console.search import Budget
@@ -15,6 +16,9 @@ from reput.console.search import Budget
 PAGE = (
     Path(__file__).parents[2] / "docs" / "how-to" / "search-messages-in-the-console.md"
 ).read_text()
+
+
+LIMITS = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -38,7 +42,35 @@ def test_limits_are_those_of_the_code() -> None:
     assert (bodies.SHOWN_BYTES_MAX, bodies.HEX_BYTES_MAX) == (64 * 1024, 4 * 1024)
     assert "Over 64 KiB (hex: 4 KiB)" in PAGE
     assert (scan.SEARCHES_PER_USER_MAX, scan.SEARCHES_MAX, messages.PAGE_MS) == (2, 4, 1000)
-    assert f"`{dead_letters.RESENT}`" in PAGE
+    assert f"`{resends.RESENT}`" in PAGE
+
+
+def test_limits_of_resends_are_those_of_the_code() -> None:
+    listed = LIMITS.partition("\n## Console\n")[2]
+    counted = f"{actions.COUNTED_MAX:,} letters"
+    size = f"{actions.COUNTED_BYTES_MAX >> 20} MiB"
+    assert f"reads {counted} or {size}, for at most {actions.COUNTING_S} s" in listed
+    assert f"({size})" in PAGE
+    assert counted.split()[0] in PAGE
+    rate = f"({resending.RATE} a second by default, at most {resending.RATE_MAX:,})"
+    assert rate in PAGE
+    assert f"{resending.RATE_MAX:,} letters a second" in listed
+    *pauses, last = resending.PAUSES_S
+    assert f"after {', '.join(map(str, pauses))} and {last} s" in PAGE
+    assert resending.REFUSED_MAX == 20
+    assert "Twenty consecutive letters" in PAGE
+    assert f"the first {resending.PROBLEMS_MAX} problems" in PAGE
+    assert resending.RUNNING_MAX == 2
+    assert f"Two jobs run at once, and one of a group; {resending.KEPT_MAX} that" in PAGE
+    assert f"{resending.KEPT_MAX} ended ones" in listed
+    for text in (PAGE, listed):
+        assert f"{actions.LETTERS_MAX:,} letters" in text
+        assert f"{resends.MARKS_MAX:,}" in text
+    assert f"{resends.RECEIPTS_MAX:,} are shown with time and user" in listed
+    assert f"{dead_letters.SELECTED_MAX} selected ones" in listed
+    assert f"follow the cluster: {live_rows.STREAM_COUNT_MAX}" in listed
+    for name in dead_letters.FILTER:
+        assert f"`{name}`" in PAGE.partition("## Dead letters")[2]
 
 
 def test_paths_are_pages() -> None:

@@ -125,6 +125,7 @@ def console(
                         lambda: print(f"console: {url}", flush=True),
                     )
                 finally:
+                    await parts.resend_jobs.close()
                     await parts.verifications.close()
 
     session.run(serve)

@@ -10,6 +10,7 @@
     bodies       bodies as JSON trees, text or hex; pure
     settings     console.toml: stores by name
     resends      receipts of dead letters that were sent again
+    resending    jobs that send all dead letters of a group again
     verifying    verifications of stores, in separate processes
     pages/       a module for each page
     sources/     what pages ask: brokers within a deadline, store folders

@@ -17,6 +17,7 @@ from reput.console import changes, compression, live_rows, rendering, texts
 from reput.console.access import ALL, Right, User
 from reput.console.actions import (
     brokers as broker_actions,
+    dead_letters as dead_letter_actions,
     messages as message_actions,
     offsets as offset_actions,
     topics as topic_actions,
@@ -38,6 +39,7 @@ from reput.console.pages import (
     message,
     messages,
     overview,
+    resend_job,
     stores,
     topic,
     topics,
@@ -67,6 +69,9 @@ ROUTES: Mapping[str, Route] = {
     "/messages/{id}": Route(message.page, Right.READ, stream=message.stream),
     "/dlq": Route(dead_letters.groups_page, Right.VIEW),
     "/dlq/{group}": Route(dead_letters.page, Right.READ, stream=dead_letters.export),
+    "/dlq/{group}/jobs/{job}": Route(
+        resend_job.page, Right.READ, live_s=1, version=resend_job.version
+    ),
     "/stores": Route(stores.list_page, Right.VIEW),
     "/s/{store}": Route(stores.page, Right.VIEW),
     "/s/{store}/messages": Route(messages.page, Right.READ, stream=messages.stream),
@@ -85,6 +90,8 @@ CHANGES: Mapping[str, Change] = {
     "/dlq/{group}/resend": Change(
         "resend dead letters", Right.OPERATE, dead_letters.preview_resend, dead_letters.resend
     ),
+    "/dlq/{group}/resend-all": dead_letter_actions.RESEND_ALL,
+    "/dlq/{group}/jobs/{job}/stop": dead_letter_actions.STOP,
 }
 """Changes by the path of their POST: only there with ``--allow operate``."""
 WORK: Mapping[str, Change] = {
@@ -242,6 +249,8 @@ class Console:
         view = self._view(request, names, user, arguments)
         preview = await change.preview(view)
         token, shown = form.get("token"), form.get("shown", "")
+        if change.is_immediate:
+            return await self._made(request, change, view, preview, "")
         if token is None:
             return self._confirmation(path, arguments, preview, view)
         refusal = self._tokens.refusal(token, user.name, path, arguments, shown, view.now_ms)
@@ -252,6 +261,17 @@ class Console:
         if refusal is not None:
             self._record(request, change, view, token, "refused", refusal)
             return self._confirmation(path, arguments, preview, view, refusal)
+        return await self._made(request, change, view, preview, token)
+
+    async def _made(
+        self,
+        request: Request,
+        change: Change,
+        view: View,
+        preview: changes.Preview,
+        token: str,
+    ) -> Page:
+        """Make a change, and return its receipt."""
         self._parts.audit.check_writable()
         try:
             receipt = await change.run(view, preview)
@@ -269,6 +289,7 @@ class Console:
         view: View,
         refusal: str = "",
     ) -> Page:
+        arguments = {**arguments, **preview.fixed}
         shown = changes.state_text(preview.state)
         token = self._tokens.sign(view.user.name, path, arguments, shown, view.now_ms)
         fields = {**arguments, "shown": shown, "token": token}

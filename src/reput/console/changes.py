@@ -43,6 +43,8 @@ class Preview:
     warnings: Sequence[str] = ()
     typed_name: str = ""
     """The name that the user has to type; empty for none."""
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Arguments of the confirmation, instead of those of the form: what must not move meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Change(NamedTuple):
     run: Callable[[View, Preview], Awaitable[Receipt]]
     unrecorded: Sequence[str] = ()
     """Arguments of which the audit log has size and SHA-256 only, as the body of a message."""
+    is_immediate: bool = False
+    """Whether it is made without a confirmation, as the stop of a job."""
 
     def recorded(self, arguments: Mapping[str, str]) -> Mapping[str, str]:
         """Return arguments as the audit log has them."""

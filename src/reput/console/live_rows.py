@@ -1,6 +1,6 @@
 """Rows that follow the cluster: a page, asked with ``live=1``, sends elements that have moved.
 
-Every few seconds the page is computed and rendered again, if the snapshot has moved. The elements
+Every few seconds the page is computed and rendered again, if what it shows has moved. The elements
 with an id are sent whose text differs from the last one: as events of ``EventSource``.
 """
 
@@ -57,17 +57,16 @@ async def _events(renderer: Renderer, route: Route, view: View) -> AsyncIterator
     version, quiet_s = -1, 0.0
     yield "retry: 5000\n\n"
     for _ in range(round(STREAM_S / route.live_s)):
-        cluster = view.parts.cluster
         moved: dict[str, str] = {}
-        if cluster.snapshot.version != version:
-            version = cluster.snapshot.version
-            now = replace(view, now_ms=view.parts.clock.now_ms())
-            try:
-                page = await route.handler(now)
-            except ReputError:  # its topic is gone: the browser asks again, and gets the reason
-                return
+        now = replace(view, now_ms=view.parts.clock.now_ms())
+        try:
+            last, version = version, _version(route, now)
+            page = await route.handler(now) if version != last else None
+        except ReputError:  # its topic is gone: the browser asks again, and gets the reason
+            return
+        if page is not None:
             elements = _elements(renderer.fragment(page, now.now_ms))
-            if sent:
+            if sent or route.version is not None:
                 moved = {key: html for key, html in elements.items() if sent.get(key) != html}
             sent = elements
         quiet_s += route.live_s
@@ -78,6 +77,12 @@ async def _events(renderer: Renderer, route: Route, view: View) -> AsyncIterator
         if moved or quiet_s >= HEARTBEAT_S:
             quiet_s = 0.0
         await asyncio.sleep(route.live_s)
+
+
+def _version(route: Route, view: View) -> int:
+    if route.version is not None:
+        return route.version(view)
+    return view.parts.cluster.snapshot.version
 
 
 def _elements(html: str) -> dict[str, str]:

@@ -80,3 +80,7 @@ class Route(NamedTuple):
     """Function that returns a stream instead of the page, for some parameters."""
     live_s: float = 0
     """Time in which the page, asked with ``live=1``, is computed again; 0: it does not follow."""
+    version: Callable[[View], int] | None = None
+    """Function that returns another number when the page has moved; None: it moves with the
+    snapshot. A page with such a function moves at any moment, so its stream begins with all of it.
+    """

@@ -7,6 +7,7 @@ from reput.clock import Clock, SystemClock
 from reput.console.access import Proxy
 from reput.console.audit import AuditLog
 from reput.console.cluster import WatchedCluster
+from reput.console.resending import ResendJobs
 from reput.console.resends import Resends
 from reput.console.scan import SearchSlots
 from reput.console.sources.folder import StoreFolders
@@ -36,6 +37,12 @@ class ConsoleParts:
     search_slots: SearchSlots = field(default_factory=SearchSlots)
     resends: Resends = field(default_factory=Resends)
     """Receipts of dead letters that were sent again."""
+    resend_jobs: ResendJobs = field(init=False)
+    """Jobs that send all dead letters of a group again."""
     verifications: Verifications = field(default_factory=lambda: Verifications(SystemClock()))
     stream_count: int = 0
     """Pages that follow the cluster at present."""
+
+    def __post_init__(self) -> None:
+        """Make the jobs, which share the clock, the receipts and the audit log."""
+        self.resend_jobs = ResendJobs(self.clock, self.resends, self.audit)

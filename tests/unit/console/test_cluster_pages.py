@@ -330,7 +330,7 @@ async def test_a_read_only_console_has_no_changes(site: Site) -> None:
     site.parts.may_operate = False
     site.console = Console(site.parts)
     for path in CHANGES:
-        url = path.format(topic="Orders", group="billing", broker="broker-a")
+        url = path.format(topic="Orders", group="billing", broker="broker-a", job="1")
         answer = await site.post(url, {"topic": "Orders", "to": "end"})
         assert answer.status == 404, path
     for url in ("/topics", "/topics/Orders", "/groups/billing", "/brokers/broker-a"):
@@ -361,7 +361,7 @@ async def test_roles_allow_their_paths_and_no_others(site: Site) -> None:
                 continue
             answer = await call(
                 console,
-                path.format_map({**names, "store": "s"}),
+                path.format_map({**names, "store": "s", "job": "1"}),
                 method="POST",
                 headers={**FORM, **cookie},
                 form={"csrf": csrf},

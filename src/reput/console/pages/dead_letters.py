@@ -8,7 +8,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reput.client.admin import Admin
@@ -18,9 +18,10 @@ from reput.console import bodies, search
 from reput.console.changes import Preview, Receipt
 from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
 from reput.console.paging import cut
-from reput.console.resends import ResendReceipt
+from reput.console.resending import RATE, RATE_MAX
+from reput.console.resends import RESENT, TO, ResendReceipt, place_text, target
 from reput.console.scan import run
-from reput.console.search import Answer, Budget, Missing, Question, Row, Span
+from reput.console.search import Answer, Budget, Missing, Question, Row, Span, Way
 from reput.console.sources.live_messages import ANSWER_MS, LiveMessages
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError
 from reput.format import names, properties as props
@@ -28,13 +29,11 @@ from reput.html.texts import time_text
 
 SELECTED_MAX = 500
 """Letters of one resend."""
-RESENT = "REPUT_RESENT"
-"""Property of a copy: broker, queue and queue offset of its dead letter."""
 _FIELD = "letter "
 _TOPICS_AT_ONCE = 16
 _EXPORT_PART = 128
-TO = ("group", "origin")
-"""Where copies go: the retry topic of the group, or the original topic."""
+FILTER = ("begin", "end", "key", "tags", "text")
+"""Parameters that select letters: of the list, of its export, and of a resend of all."""
 
 
 # --- groups -------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ class Letter:
     row: Row
     field: str
     """Name of its checkbox."""
-    resent_ms: int | None
+    resent_ms: int | Unknown | None
     """Time of its last resend from here; None if there was none."""
 
 
@@ -108,7 +107,8 @@ async def page(view: View) -> Page:
     after = view.query.text("cursor")
     answer: Answer | None = None
     try:
-        plan = search.plan(question)
+        # Its queues are read, as an export and a resend read them: all have the same letters.
+        plan = replace(search.plan(question), ways=(Way.QUEUES,))
         cursor = search.parse_cursor(after) if after else None
     except InvalidOption as error:
         raise RequestFailed(400, str(error)) from error
@@ -122,20 +122,24 @@ async def page(view: View) -> Page:
     data = {
         "group": group,
         "topic": question.topic,
-        "search": {name: view.query.text(name) for name in ("begin", "end", "order")},
+        "filter": {name: view.query.text(name) for name in FILTER},
+        "order": "newest" if question.is_newest_first else "oldest",
         "letters": [_letter(view, group, row) for row in answer.rows],
         "complete": answer.complete,
         "missing": answer.missing,
         "sentence": answer.sentence(),
         "cursor": answer.cursor.text() if answer.cursor else None,
         "to": TO,
+        "rate": RATE,
+        "rate_max": RATE_MAX,
+        "jobs": [job.document() for job in view.parts.resend_jobs.of_group(group)],
     }
     return Page("dead_letters.html.j2", f"Dead letters of {group}", data)
 
 
 def _question(view: View) -> Question:
     topic = names.dlq_topic(view.names["group"])
-    values = {name: view.query.text(name) for name in ("begin", "end", "order", "rows")}
+    values = {name: view.query.text(name) for name in (*FILTER, "order", "rows")}
     try:
         return search.question_of({**values, "topic": topic}, view.now_ms)
     except InvalidOption as error:
@@ -143,16 +147,21 @@ def _question(view: View) -> Question:
 
 
 def _letter(view: View, group: str, row: Row) -> Letter:
-    receipt = view.parts.resends.last((group, row.broker, row.queue_id, row.queue_offset))
-    field = f"{_FIELD}{row.queue_id} {row.queue_offset} {row.broker}"
-    return Letter(row, field, None if receipt is None else receipt.time_ms)
+    place = (group, row.broker, row.queue_id, row.queue_offset)
+    receipt = view.parts.resends.last(place, row.id)
+    resent_ms: int | Unknown | None = None
+    if receipt is not None:
+        resent_ms = receipt.time_ms
+    elif view.parts.resends.has(place, row.id):
+        resent_ms = Unknown("its receipt is only in the file")
+    return Letter(row, f"{_FIELD}{row.queue_id} {row.queue_offset} {row.broker}", resent_ms)
 
 
 # --- export -------------------------------------------------------------------------------------
 
 
 async def export(view: View) -> PageStream | None:
-    """Return all dead letters of the group as a file, if the URL has ``export``."""
+    """Return all dead letters of the filter as a file, if the URL has ``export``."""
     kind = view.query.choice("export", ("", "jsonl", "csv"), "")
     if not kind:
         return None
@@ -274,14 +283,16 @@ async def preview_resend(view: View) -> Preview:
     rows: list[tuple[str | int | None, ...]] = []
     sent_before = 0
     for span, message in letters:
-        receipt = view.parts.resends.last((group, *span.queue, span.low))
-        sent_before += receipt is not None
+        place = (group, *span.queue, span.low)
+        is_sent = view.parts.resends.has(place, message.message_id)
+        receipt = view.parts.resends.last(place, message.message_id)
+        sent_before += is_sent
         rows.append(
             (
                 *(span.broker, span.queue_id, span.low, message.message_id),
                 " ".join(message.keys) or None,
-                _target(message, group, to),
-                f"{time_text(receipt.time_ms)} by {receipt.user}" if receipt else None,
+                target(message, group, to, view.user),
+                _sent_before(receipt, is_sent=is_sent),
             )
         )
     warnings = []
@@ -303,6 +314,12 @@ async def preview_resend(view: View) -> Preview:
     )
 
 
+def _sent_before(receipt: ResendReceipt | None, *, is_sent: bool) -> str | None:
+    if receipt is not None:
+        return f"{time_text(receipt.time_ms)} by {receipt.user}"
+    return "long ago" if is_sent else None
+
+
 async def resend(view: View, preview: Preview) -> Receipt:
     """Send copies of the selected letters, one after another, and keep a receipt of each."""
     from reput.client.producer import Producer  # a page needs none
@@ -315,23 +332,23 @@ async def resend(view: View, preview: Preview) -> Receipt:
     client = admin.calls.instance.config
     async with Producer(names.TOOLS_PRODUCER, client=client) as producer:
         for span, message in letters:
-            place = f"{span.broker} {span.queue_id} {span.low}"
-            target = _target(message, group, to)
+            place = place_text(*span.queue, span.low)
+            topic = target(message, group, to, view.user)
             try:
-                result = await producer.send(copy(message, target, {RESENT: place}))
+                result = await producer.send(copy(message, topic, {RESENT: place}))
                 view.parts.resends.add(
                     ResendReceipt(
                         *(group, *span.queue, span.low, view.now_ms, view.user.name),
-                        *(target, result.offset_message_id),
+                        *(topic, result.offset_message_id, message.message_id),
                     )
                 )
             except ReputError as error:
                 failed_count += 1
-                rows.append((place, target, None, None, str(error)))
+                rows.append((place, topic, None, None, str(error)))
             else:
                 queue = f"{result.queue.broker_name} {result.queue.queue_id}"
                 problem = None if result.status == "SEND_OK" else f"stored, but {result.status}"
-                rows.append((place, target, queue, result.queue_offset, problem))
+                rows.append((place, topic, queue, result.queue_offset, problem))
     sent_count = len(letters) - failed_count
     outcome: Any = "done" if not failed_count else "partly" if sent_count else "failed"
     return Receipt(
@@ -341,16 +358,6 @@ async def resend(view: View, preview: Preview) -> Receipt:
         rows,
         link=("dlq", group),
     )
-
-
-def _target(message: ReceivedMessage, group: str, to: str) -> str:
-    """Return the topic of a copy. Raises ``RequestFailed``."""
-    if to == "group":
-        return names.retry_topic(group)
-    origin = message.stored.properties.get(props.RETRY_TOPIC)
-    if not origin:
-        raise RequestFailed(409, f"{message.message_id} has no original topic: send to the group")
-    return origin
 
 
 async def _selected(view: View) -> list[tuple[Span, ReceivedMessage]]:
