@@ -190,7 +190,7 @@ class Puller:
             cancel(replies)
 
     async def _address(self, queue: MessageQueue) -> tuple[str, bool]:
-        """Return the address to pull from, and whether it is that of the master."""
+        """Return the address to pull from, and whether the master has it."""
         route = await self._instance.route(queue.topic)
         broker_id = self._broker_ids.get(queue, MASTER_ID)
         address = route.any_address(queue.broker_name, broker_id)

@@ -15,7 +15,7 @@ def contained_in(expression: str) -> bytes:
     if not expression:
         return b""
     try:
-        # Python's own parser: not public, so that another version may have none.
+        # The parser of ``re`` is not public: another version of Python may have none.
         parsed = importlib.import_module("re._parser").parse(expression.encode())
         if parsed.state.flags & re.IGNORECASE:
             return b""

@@ -57,7 +57,7 @@ class RecordFilter:
 
     @classmethod
     def of(cls, question: Question) -> "RecordFilter | None":
-        """Return the filter for a question; None if every message has to be decoded.
+        """Return the filter for a question; None if every message must be decoded.
 
         A key or tag that cannot be read is a problem to report, whatever the body is. A message in
         a light queue is not at the queue offset of its record.

@@ -265,7 +265,7 @@ class RemotingClient:
     ) -> list[asyncio.Future[Command]]:
         """Send requests at once; return the futures of their replies, in order.
 
-        The futures raise as ``invoke`` does. Those that are not awaited are to be cancelled.
+        The futures raise as ``invoke`` does. ``cancel`` the ones that are not awaited.
 
         Raises:
             Unreachable: There is no connection.

@@ -164,7 +164,7 @@ class LiveMessages:
         return [span for span, _ in results if span.low < span.high], missing
 
     async def read(self, part: Span, question: Question) -> ScanPart:
-        """Pull the messages of a part, several pulls at once, and keep those that may match."""
+        """Pull the messages of a part, several pulls at once, and select what may match."""
         if part.broker in self._silent:
             return _failed(part, question, self._silent[part.broker])
         queue = MessageQueue(topic=question.topic, broker_name=part.broker, queue_id=part.queue_id)
@@ -190,7 +190,7 @@ class LiveMessages:
     async def _replies(
         self, part: Span, queue: MessageQueue, wanted: Subscription, missing: list[Missing]
     ) -> AsyncGenerator[list[PulledRange], None]:
-        """Yield the replies of a part in order, some at a time; note what is missing."""
+        """Yield the replies of a part in order, some at a time; add to ``missing``."""
         # A broker that selects by tag looks at many messages for a pull, perhaps at all.
         step = part.high - part.low if wanted.tag_set else _PULL_COUNT
         starts = range(part.low, part.high, step)
