@@ -33,6 +33,14 @@ SEARCHED = "bench-searched"
 BODY = b"x" * 1_000
 UNDER_WAY = 64
 """Requests at once while the broker is filled."""
+SCANS = {
+    "text": "text=absent",
+    "expression": "expression=absent%5Cd",
+    "expression_without_text": "expression=%5Cd%7B4%7D",
+    "sql": "sql=weight%20%3E%201",
+    "tag": "tags=absent",
+}
+"""Conditions that no message meets, by the names of their results."""
 SETTLE_S = 900.0
 PAGES = {
     "topics": "topics",
@@ -76,7 +84,7 @@ def run(folder: Path, quick: bool) -> dict[str, object]:
             results["start_to_first_page_s"] = round(time.perf_counter() - begun, 3)
             results["all_rows_known_s"] = round(_settle(client, topics, groups, begun), 1)
             results["pages_ms"] = _pages(client, 20 if quick else 100, console.pid)
-            results["search"] = _searches(client, searched)
+            results["search"] = _searches(client, console.pid)
             results["chromium_ms"] = _chromium(folder, console.url, 5 if quick else 15)
             pause(5)  # what pages looked at is no longer asked for first
             share = _share_of(console.pid, seconds)
@@ -203,13 +211,26 @@ def _times(work: Callable[[], object], count: int, pid: int = 0) -> dict[str, fl
     return {**results, "cpu": round(1000 * (cpu_seconds(pid) - cpu) / count, 1)} if pid else results
 
 
-def _searches(client: _Client, searched: int) -> dict[str, object]:
-    """Return times of searches: to the newest rows, by key, through every body."""
-    through = client.data(f"messages?topic={SEARCHED}&text=absent")["answer"]
+def _searches(client: _Client, pid: int) -> dict[str, object]:
+    """Return times of searches: to the newest rows, by key, through every message."""
     return {
         "newest_ms": _times(lambda: client.get(f"messages?topic={SEARCHED}"), 5),
         "key_ms": _times(lambda: client.get(f"messages?topic={SEARCHED}&key=key-77"), 5),
-        "bodies_per_s": round(1000 * through["looked_at"]["message_count"] / through["took_ms"]),
+        "through_all": {name: _scan(client, condition, pid) for name, condition in SCANS.items()},
+    }
+
+
+def _scan(client: _Client, condition: str, pid: int) -> dict[str, float]:
+    """Return the messages that a search looks at per second, and the CPU time for each in µs.
+
+    The process that matches a regular expression is not counted.
+    """
+    cpu = cpu_seconds(pid)
+    answer = client.data(f"messages?topic={SEARCHED}&{condition}&max_seconds=50")["answer"]
+    count = answer["looked_at"]["message_count"]
+    return {
+        "messages_per_s": round(1000 * count / answer["took_ms"]),
+        "cpu_us": round(1e6 * (cpu_seconds(pid) - cpu) / count, 1),
     }
 
 

@@ -313,13 +313,10 @@ class ReceivedMessage:
         record = self._record
         if record is None or len(record) < records.FIXED_BYTES_V1:
             return
-        body = plain_body_in(record, 0, len(record))
-        if body is None:
-            return
-        _, topic_at = body
-        properties_at = topic_at + 1 + record[topic_at] + records.PROPERTIES_LENGTH.size
-        self._body = bytes(record[_POSITION_BODY:topic_at])
-        self._properties = props.decode(bytes(record[properties_at:]))
+        _, end, _, body, topic, properties = next(plain_records(record))
+        if body:
+            self._body = bytes(record[body:topic])
+            self._properties = props.decode(bytes(record[properties:end]))
 
     @property
     def topic(self) -> str:
@@ -436,11 +433,15 @@ _POSITION_BODY = (
 )
 """Layout of a record with IPv4 hosts."""
 _PLAIN_HEAD = struct.Struct(
-    f">{records.POSITION_MAGIC}x ii"
-    f"{records.POSITION_SYS_FLAG - records.POSITION_BODY_CRC - 4}x i"
+    ">iii"
+    f"{records.POSITION_QUEUE_OFFSET - records.POSITION_BODY_CRC - 4}x q"
+    f"{records.POSITION_SYS_FLAG - records.POSITION_QUEUE_OFFSET - 8}x i"
     f"{_POSITION_BODY - records.POSITION_SYS_FLAG - 8}x i"
 )
-"""Magic, checksum of the body, system flag and size of the body of such a record."""
+"""Size, magic, checksum of the body, queue offset, system flag and size of the body of such a
+record."""
+_NOT_PLAIN = ~flags.MULTI_TAGS
+_LENGTH_BYTES = records.PROPERTIES_LENGTH.size
 _QUEUE_ID = struct.Struct(">i")
 _QUEUE_OFFSET = struct.Struct(">q")
 _SYS_FLAG = struct.Struct(">i")
@@ -495,16 +496,24 @@ def record_spans(data: bytes) -> Iterator[tuple[int, int]]:
     position, end = 0, len(data)
     while position < end:
         if end - position < records.FIXED_BYTES_V1:
-            raise CorruptRecord(
-                f"{end - position} bytes at {position} of a reply are too few for a record"
-            )
+            raise _too_few(position, end)
         size, _ = records.SIZE_AND_MAGIC.unpack_from(data, position)
         if not records.FIXED_BYTES_V1 <= size <= end - position:
-            raise CorruptRecord(
-                f"record at {position} of a reply has size {size}, {end - position} are left"
-            )
+            raise _impossible(size, position, end)
         yield position, position + size
         position += size
+
+
+def _too_few(position: int, end: int) -> CorruptRecord:
+    return CorruptRecord(
+        f"{end - position} bytes at {position} of a reply are too few for a record"
+    )
+
+
+def _impossible(size: int, position: int, end: int) -> CorruptRecord:
+    return CorruptRecord(
+        f"record at {position} of a reply has size {size}, {end - position} are left"
+    )
 
 
 def queue_offset_at(data: bytes | memoryview, position: int) -> int:
@@ -513,32 +522,42 @@ def queue_offset_at(data: bytes | memoryview, position: int) -> int:
     return queue_offset
 
 
-def plain_body_in(
-    data: bytes | memoryview, position: int, record_end: int
-) -> tuple[int, int] | None:
-    """Return begin and end of the body of an undamaged, uncompressed record with IPv4 hosts.
+PlainRecord = tuple[int, int, int, int, int, int]
+"""Begin and end of a record, its queue offset, begin and end of its body, begin of its properties.
 
-    Returns None for other records: decoding them reports their damage.
+All but the queue offset are positions in a buffer. The body begins at 0 in all records but those
+that are undamaged and uncompressed and have IPv4 hosts: decoding the others reports their damage.
+"""
 
-    Args:
-        data: Bytes with the record, which has at least ``FIXED_BYTES_V1`` bytes.
-        position: Its first byte.
-        record_end: The byte after it.
+
+def plain_records(data: bytes | memoryview) -> Iterator[PlainRecord]:
+    """Yield what can be read of each record in the body of a reply without decoding it.
+
+    Raises:
+        CorruptRecord: A size is impossible.
     """
-    magic, body_crc, sys_flag, body_size = _PLAIN_HEAD.unpack_from(data, position)
-    if magic != records.MAGIC_V1 or sys_flag & ~flags.MULTI_TAGS:
-        return None
-    begin = position + _POSITION_BODY
-    end = begin + body_size
-    if not begin <= end < record_end - records.PROPERTIES_LENGTH.size:
-        return None
-    size_at = end + 1 + data[end]
-    properties_at = size_at + records.PROPERTIES_LENGTH.size
-    if properties_at > record_end:
-        return None
-    (size,) = records.PROPERTIES_LENGTH.unpack_from(data, size_at)
-    if size != record_end - properties_at:
-        return None
-    if body_size and zlib.crc32(data[begin:end]) & 0x7FFFFFFF != body_crc:
-        return None
-    return begin, end
+    unpack, crc32 = _PLAIN_HEAD.unpack_from, zlib.crc32
+    unpack_length, length_bytes = records.PROPERTIES_LENGTH.unpack_from, _LENGTH_BYTES
+    size_min, magic_v1, body_position = records.FIXED_BYTES_V1, records.MAGIC_V1, _POSITION_BODY
+    position, end = 0, len(data)
+    while position < end:
+        if end - position < size_min:
+            raise _too_few(position, end)
+        size, magic, body_crc, queue_offset, sys_flag, body_size = unpack(data, position)
+        if not size_min <= size <= end - position:
+            raise _impossible(size, position, end)
+        record_end = position + size
+        body = position + body_position
+        topic = body + body_size
+        if (
+            magic == magic_v1
+            and not sys_flag & _NOT_PLAIN
+            and body <= topic < record_end - length_bytes
+            and (properties := topic + 1 + data[topic] + length_bytes) <= record_end
+            and unpack_length(data, properties - length_bytes)[0] == record_end - properties
+            and (not body_size or crc32(data[body:topic]) & 0x7FFFFFFF == body_crc)
+        ):
+            yield position, record_end, queue_offset, body, topic, properties
+        else:
+            yield position, record_end, queue_offset, 0, 0, 0
+        position = record_end

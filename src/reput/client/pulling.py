@@ -4,7 +4,7 @@ Source: rocketmq 4.9.8 ``PullAPIWrapper``, ``MQClientAPIImpl.processPullResponse
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from reput.client.core import requests
@@ -15,6 +15,8 @@ from reput.errors import CorruptRecord, broker_error
 from reput.format import headers
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.remoting.client import cancel
 
 
 class PullStatus(enum.Enum):
@@ -142,10 +144,69 @@ class Puller:
         timeout_ms: int,
     ) -> PulledRecords:
         """Pull as ``pull`` does, without decoding the reply. Raises the same, but no damage."""
+        address, is_master = await self._address(queue)
+        request = self._request(
+            queue,
+            queue_offset,
+            subscription,
+            is_master=is_master,
+            count_max=count_max,
+            commit_offset=commit_offset,
+            hold_ms=hold_ms,
+        )
+        reply = await self._instance.remoting.invoke(address, request, timeout_ms)
+        return self._result(queue, reply, address)
+
+    async def pull_ahead(
+        self,
+        queue: MessageQueue,
+        ranges: Sequence[tuple[int, int]],
+        subscription: Subscription,
+        *,
+        timeout_ms: int,
+    ) -> AsyncGenerator[PulledRecords, None]:
+        """Send a pull for each range of queue offsets at once; yield the results in this order.
+
+        A result may end before its range does. Nothing is committed, and brokers hold no pull.
+        Raises as ``pull_records``.
+        """
+        address, is_master = await self._address(queue)
+        first = self._request(
+            queue, 0, subscription, is_master=is_master, count_max=0, commit_offset=None, hold_ms=0
+        )
+        fields = first.ext_fields or {}
+        pulls = [
+            Command(
+                first.code,
+                ext_fields={**fields, "queueOffset": str(low), "maxMsgNums": str(high - low)},
+            )
+            for low, high in ranges
+        ]
+        replies = await self._instance.remoting.send_requests(address, pulls, timeout_ms)
+        try:
+            for reply in replies:
+                yield self._result(queue, await reply, address)
+        finally:
+            cancel(replies)
+
+    async def _address(self, queue: MessageQueue) -> tuple[str, bool]:
+        """Return the address to pull from, and whether the master has it."""
         route = await self._instance.route(queue.topic)
         broker_id = self._broker_ids.get(queue, MASTER_ID)
         address = route.any_address(queue.broker_name, broker_id)
-        is_master = address == route.address(queue.broker_name)
+        return address, address == route.address(queue.broker_name)
+
+    def _request(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        subscription: Subscription,
+        *,
+        is_master: bool,
+        count_max: int,
+        commit_offset: int | None,
+        hold_ms: int,
+    ) -> Command:
         flag = int(PullFlag.SUSPEND) if hold_ms else 0
         if commit_offset is not None and is_master:  # a slave would drop it
             flag |= PullFlag.COMMIT_OFFSET
@@ -164,8 +225,9 @@ class Puller:
             sub_version=subscription.version,
             expression_type=subscription.expression_type,
         )
-        request = requests.make(RequestCode.PULL_MESSAGE, header)
-        reply = await self._instance.remoting.invoke(address, request, timeout_ms)
+        return requests.make(RequestCode.PULL_MESSAGE, header)
+
+    def _result(self, queue: MessageQueue, reply: Command, address: str) -> PulledRecords:
         status = _STATUS.get(reply.code)
         if status is None:
             raise broker_error(reply.code, reply.remark, address)

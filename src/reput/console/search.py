@@ -173,10 +173,11 @@ def _check(question: Question) -> None:
     if question.property_value and not question.property_name:
         raise InvalidOption("value", question.property_value, "nothing without a property")
     if question.sql:
-        _compiled(question.sql)
+        compiled(question.sql)
 
 
-def _compiled(expression: str) -> "Filter":
+def compiled(expression: str) -> "Filter":
+    """Return the filter of an SQL92 condition. Raises ``InvalidOption``."""
     from reput.format import sql92  # its parser takes a tenth of a second to load
 
     try:
@@ -216,7 +217,7 @@ class Conditions:
     def __init__(self, question: Question) -> None:
         self._question = question
         self._tags = frozenset(question.tags)
-        self._sql = _compiled(question.sql) if question.sql else None
+        self._sql = compiled(question.sql) if question.sql else None
         self._text = question.text.encode("utf-8", "surrogatepass")
 
     def has_time(self, store_timestamp: int) -> bool:
@@ -246,6 +247,8 @@ class Conditions:
             return False
         if self._text and self._text not in plain_body(message):
             return False
+        if question.begin_ms is None and question.end_ms is None:
+            return True
         return self.has_time(message.store_timestamp_ms)
 
 

@@ -7,7 +7,7 @@ import inspect
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from reput.errors import (
@@ -260,6 +260,30 @@ class RemotingClient:
         await self._writable(channel, address, request, timeout_ms)
         return await channel.send_request(request, timeout_ms)
 
+    async def send_requests(
+        self, address: str, requests: Sequence[Command], timeout_ms: int = TIMEOUT_MS
+    ) -> list[asyncio.Future[Command]]:
+        """Send requests at once; return the futures of their replies, in order.
+
+        The futures raise as ``invoke`` does. ``cancel`` the ones that are not awaited.
+
+        Raises:
+            Unreachable: There is no connection.
+            ConnectionLost: It was closed.
+            RequestTimedOut: The peer did not read earlier requests.
+            Overloaded: Too many requests are pending.
+        """
+        channel = await self.connect(address)
+        await self._writable(channel, address, requests[0], timeout_ms)
+        replies: list[asyncio.Future[Command]] = []
+        try:
+            for request in requests:
+                replies.append(channel.send_request(request, timeout_ms))  # noqa: PERF401
+        except BaseException:
+            cancel(replies)
+            raise
+        return replies
+
     async def send_oneway(
         self, address: str, request: Command, timeout_ms: int = TIMEOUT_MS
     ) -> None:
@@ -347,6 +371,13 @@ class RemotingClient:
             self._on_disconnected(address, reason or "closed by the other side")
         if self._is_closed and not self._addresses:
             self._all_closed.set()
+
+
+def cancel(replies: Iterable["asyncio.Future[Command]"]) -> None:
+    """Cancel the futures of replies that are no longer awaited; an error counts as seen."""
+    for reply in replies:
+        if not reply.cancel() and not reply.cancelled():
+            reply.exception()
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -151,6 +151,9 @@ async def test_conditions(live: LiveMessages, question: Question, expected: set[
         Question(topic="Orders", text='"order": 1', sql="amount > 100", row_count=500),
         Question(topic="Orders", text='"order": 1', expression=r": 1?5\}", row_count=500),
         Question(topic="Orders", text='"order": 1', tags=("B",), row_count=500),
+        Question(topic="Orders", expression=r'"order": 2\d', row_count=500),
+        Question(topic="Orders", property_name="amount", property_value="42"),
+        Question(topic="Orders", sql="amount between 40 and 60", row_count=500),
     ],
 )
 async def test_the_answer_is_that_of_decoding_every_message(
@@ -337,6 +340,31 @@ async def test_a_broker_that_hangs_later_stays_in_the_cursor(cluster: ScriptedCl
     assert {missing.where for missing in answer.missing} == {"broker-a", "broker-b"}
     assert answer.cursor is not None
     assert [span.high for span in answer.cursor.spans] == [5, 5]
+
+
+async def test_a_broker_that_returns_less_than_asked_for_is_asked_again(
+    cluster: ScriptedCluster,
+) -> None:
+    messages = store_builder.place(
+        [store_builder.message("Orders", b"%d" % number) for number in range(100)], 1 << 20
+    )
+    records = [message_format.encode(message) for message in messages]
+
+    def few(request: Command) -> Command:
+        low = int((request.ext_fields or {})["queueOffset"])
+        body = b"".join(records[low : low + 3])
+        return pulled(request, ResponseCode.SUCCESS, min(low + 3, 100), body)
+
+    for broker in cluster.brokers:
+        broker.answers[RequestCode.GET_TOPIC_STATS_INFO] = lambda request, name=broker.name: (
+            command.reply(request, body=stats(name, 100))
+        )
+        broker.answers[RequestCode.PULL_MESSAGE] = few
+    answer = await scripted_answer(cluster, Question(topic="Orders", row_count=500))
+    assert answer.complete
+    for name in ("broker-a", "broker-b"):
+        rows = [row for row in answer.rows if row.broker == name]
+        assert sorted(int(row.body) for row in rows) == list(range(100))
 
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY])

@@ -22,7 +22,7 @@ from reput.format.codes import ResponseCode
 from reput.format.command import Command, Serialization
 from reput.remoting import client as client_module
 from reput.remoting.channel import Channel
-from reput.remoting.client import RemotingClient, split_address
+from reput.remoting.client import RemotingClient, cancel, split_address
 
 LONG_MS = 30_000
 
@@ -61,6 +61,32 @@ async def test_replies_out_of_order() -> None:
         for channel, command in subject.later:
             channel.send(commands.reply(command, body=command.body))
         assert [(await reply_task).body for reply_task in asked] == [b"%d" % n for n in range(500)]
+
+
+@both_loops
+async def test_requests_that_are_sent_at_once_have_their_replies_in_order() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        requests = [request(subject_of.LATER, body=b"%d" % n) for n in range(20)]
+        replies = await client.send_requests(subject.address, requests, LONG_MS)
+        await until(lambda: len(subject.later) == 20)
+        random.Random(5).shuffle(subject.later)
+        for channel, command in subject.later:
+            channel.send(commands.reply(command, body=command.body))
+        assert [(await reply).body for reply in replies] == [b"%d" % n for n in range(20)]
+
+
+@both_loops
+async def test_a_reply_that_is_no_longer_awaited_is_left() -> None:
+    async with Subject() as subject, RemotingClient() as client:
+        requests = [request(subject_of.LATER) for _ in range(2)]
+        replies = await client.send_requests(subject.address, requests, LONG_MS)
+        await until(lambda: len(subject.later) == 2)
+        cancel(replies)
+        for channel, command in subject.later:
+            channel.send(commands.reply(command))
+        reply = await client.invoke(subject.address, request(subject_of.ECHO), LONG_MS)
+        assert reply.code == ResponseCode.SUCCESS
+        assert all(reply.cancelled() for reply in replies)
 
 
 @both_loops

@@ -5,7 +5,8 @@ so that it costs its deadline once.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from reput.client.admin import Admin
@@ -13,9 +14,8 @@ from reput.client.core import requests, subscription
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
 from reput.client.message import ReceivedMessage, received
-from reput.client.pulling import Puller, PullStatus
-from reput.console import body_filter
-from reput.console.body_filter import PulledRange
+from reput.client.pulling import PulledRecords, Puller, PullStatus
+from reput.console.record_filter import PulledRange, RecordFilter
 from reput.console.scan import Lookup, ScanPart, Spans
 from reput.console.search import PER_QUERY_MAX, Missing, Question, Span, Window, in_queue
 from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
@@ -29,6 +29,8 @@ ANSWER_MS = 2_000
 _PULL_COUNT = 32
 """Messages that brokers return to a pull, unless configured otherwise."""
 _PULLS_AT_ONCE = 8
+_HELD_BYTES = 1 << 20
+"""Size of the replies that are looked at together, about."""
 _CALLS_AT_ONCE = 16
 
 _T = TypeVar("_T")
@@ -53,6 +55,7 @@ class LiveMessages:
         self._silent: dict[str, str] = {}
         """Brokers that do not answer, by name, with the reason."""
         self._route: TopicRoute | None = None
+        self._filter: tuple[Question, RecordFilter | None] | None = None
 
     async def _topic_route(self, topic: str) -> TopicRoute:
         if self._route is None or self._route.topic != topic:
@@ -161,45 +164,20 @@ class LiveMessages:
         return [span for span, _ in results if span.low < span.high], missing
 
     async def read(self, part: Span, question: Question) -> ScanPart:
-        """Pull the messages of a part, several pulls at once."""
+        """Pull the messages of a part, several pulls at once, and select what may match."""
         if part.broker in self._silent:
             return _failed(part, question, self._silent[part.broker])
         queue = MessageQueue(topic=question.topic, broker_name=part.broker, queue_id=part.queue_id)
         wanted = subscription.tags(question.topic, "||".join(question.tags), 0)
-        gate = asyncio.Semaphore(_PULLS_AT_ONCE)
-
-        async def pull(low: int, high: int) -> tuple[list[PulledRange], list[Missing]]:
-            """Pull until a range of offsets is done."""
-            ranges: list[PulledRange] = []
-            missing: list[Missing] = []
-            while low < high:
-                async with gate:
-                    pulled = await self._puller.pull_records(
-                        queue,
-                        low,
-                        wanted,
-                        count_max=high - low,
-                        commit_offset=None,
-                        hold_ms=0,
-                        timeout_ms=self._answer_ms,
-                    )
-                if pulled.records:
-                    ranges.append(PulledRange(low, high, pulled.records))
-                if pulled.status is PullStatus.ILLEGAL_OFFSET and low < pulled.min_offset:
-                    gone = min(high, pulled.min_offset)
-                    missing.append(_unread(part, f"offsets {low} to {gone - 1} have expired"))
-                if pulled.next_offset <= low:
-                    why = f"the broker returns nothing from queue offset {low} to {high - 1}"
-                    missing.append(_unread(part, why))
-                    break
-                low = pulled.next_offset
-            return ranges, missing
-
-        starts = range(part.low, part.high, _PULL_COUNT)
+        messages: list[ReceivedMessage] = []
+        missing: list[Missing] = []
+        left_out_bytes = 0
         try:
-            results = await _all(pull(low, min(low + _PULL_COUNT, part.high)) for low in starts)
-            ranges = [pulled for ranges, _ in results for pulled in ranges]
-            messages, left_out_bytes = self._selected(ranges, queue, wanted, question)
+            async with contextlib.aclosing(self._replies(part, queue, wanted, missing)) as batches:
+                async for replies in batches:
+                    selected, others_bytes = self._selected(replies, queue, wanted, question)
+                    messages += selected
+                    left_out_bytes += others_bytes
         except CorruptRecord as error:
             return _failed(part, question, f"the reply is damaged: {error}")
         except BrokerError as error:
@@ -207,28 +185,72 @@ class LiveMessages:
         except RemotingError as error:
             self._silent[part.broker] = str(error)
             return _failed(part, question, str(error))
-        missing = tuple(gap for _, gaps in results for gap in gaps)
-        return ScanPart(part, messages, missing, left_out_bytes=left_out_bytes)
+        return ScanPart(part, messages, tuple(missing), left_out_bytes=left_out_bytes)
+
+    async def _replies(
+        self, part: Span, queue: MessageQueue, wanted: Subscription, missing: list[Missing]
+    ) -> AsyncGenerator[list[PulledRange], None]:
+        """Yield the replies of a part in order, some at a time; add to ``missing``."""
+        # A broker that selects by tag looks at many messages for a pull, perhaps at all.
+        step = part.high - part.low if wanted.tag_set else _PULL_COUNT
+        starts = range(part.low, part.high, step)
+        replies: list[PulledRange] = []
+        held_bytes = 0
+        for first in range(0, len(starts), _PULLS_AT_ONCE):
+            window = starts[first : first + _PULLS_AT_ONCE]
+            ranges = [(low, min(low + step, part.high)) for low in window]
+            pulls = self._puller.pull_ahead(queue, ranges, wanted, timeout_ms=self._answer_ms)
+            async with contextlib.aclosing(pulls):
+                for start, high in ranges:
+                    low, pulled = start, await anext(pulls)
+                    while True:
+                        if pulled.records:
+                            replies.append(PulledRange(low, high, pulled.records))
+                            held_bytes += len(pulled.records)
+                        missing += _gaps(part, low, high, pulled)
+                        if not low < pulled.next_offset < high:
+                            break
+                        low = pulled.next_offset
+                        pulled = await self._puller.pull_records(
+                            queue,
+                            low,
+                            wanted,
+                            count_max=high - low,
+                            commit_offset=None,
+                            hold_ms=0,
+                            timeout_ms=self._answer_ms,
+                        )
+                    if held_bytes >= _HELD_BYTES:
+                        yield replies
+                        replies, held_bytes = [], 0
+        yield replies
 
     def _selected(
         self,
-        ranges: Sequence[PulledRange],
+        replies: Sequence[PulledRange],
         queue: MessageQueue,
         wanted: Subscription,
         question: Question,
     ) -> tuple[list[ReceivedMessage], int]:
         """Return the messages that may match, and the size of the others."""
-        text = None if self._decodes_all else body_filter.text_of(question)
         left_out_bytes = 0
-        if text is not None:
-            candidates = body_filter.candidates(ranges, text)
-            ranges, left_out_bytes = candidates.ranges, candidates.left_out_bytes
+        record_filter = self._record_filter(question)
+        if record_filter is not None:
+            candidates = record_filter.candidates(replies)
+            replies, left_out_bytes = candidates.ranges, candidates.left_out_bytes
         messages: list[ReceivedMessage] = []
-        for low, high, records in ranges:
+        for low, high, records in replies:
             pulled = self._puller.messages(records, queue.broker_name, wanted)
             placed = (in_queue(message, queue.topic) for message in pulled)
             messages += (message for message in placed if low <= message.queue_offset < high)
         return messages, left_out_bytes
+
+    def _record_filter(self, question: Question) -> RecordFilter | None:
+        """Return the filter for a question, made once."""
+        if self._filter is None or self._filter[0] != question:
+            record_filter = None if self._decodes_all else RecordFilter.of(question)
+            self._filter = question, record_filter
+        return self._filter[1]
 
     # --- index and places ---------------------------------------------------------------------
 
@@ -302,14 +324,14 @@ class LiveMessages:
         return Lookup([], (name,))
 
 
-async def _all(calls: Any) -> Sequence[tuple[list[PulledRange], list[Missing]]]:
-    """Await calls at once; the first error ends the others and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+def _gaps(part: Span, low: int, high: int, pulled: PulledRecords) -> Iterator[Missing]:
+    """Yield what a pull shows to be missing of a range of queue offsets."""
+    if pulled.status is PullStatus.ILLEGAL_OFFSET and low < pulled.min_offset:
+        gone = min(high, pulled.min_offset)
+        yield _unread(part, f"offsets {low} to {gone - 1} have expired")
+    if pulled.next_offset <= low:
+        why = f"the broker returns nothing from queue offset {low} to {high - 1}"
+        yield _unread(part, why)
 
 
 def _unread(part: Span, why: str) -> Missing:

@@ -1,22 +1,30 @@
 """Leaving out messages undecoded, compared with decoding every message of the same replies."""
 
+import re
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 import store_builder
 from reput.client.message import ReceivedMessage, received
-from reput.console import body_filter
-from reput.console.body_filter import PulledRange
-from reput.console.search import Conditions, Question
+from reput.console.record_filter import Candidates, PulledRange, RecordFilter
+from reput.console.search import Conditions, Question, plain_body
 from reput.errors import CorruptRecord
 from reput.format import body as bodies, message as record, sys_flag as flags
 
 TEXT = "needle"
-QUESTION = Question(topic="TopicA", text=TEXT)
+QUESTIONS = (
+    Question(topic="TopicA", text=TEXT),
+    Question(topic="TopicA", expression=TEXT),
+    Question(topic="TopicA", property_name="kind"),
+    Question(topic="TopicA", property_name="kind", property_value="a"),
+    Question(topic="TopicA", sql="kind = 'a' or number > 5"),
+    Question(topic="TopicA", text=TEXT, property_name="kind", sql="number > 5"),
+)
 
 
-def encoded(body: bytes, form: str, queue_offset: int) -> bytes:
+def encoded(body: bytes, form: str, queue_offset: int, properties: bytes = b"") -> bytes:
     """Return a record of a form: plain, compressed, of version 2, with IPv6, damaged, ..."""
     fields: dict[str, object] = {}
     if form == "zlib":
@@ -29,7 +37,7 @@ def encoded(body: bytes, form: str, queue_offset: int) -> bytes:
     elif form == "version 2":
         fields["version"] = 2
     message = store_builder.message(
-        body=body, tags="A", store_timestamp=1_000 + queue_offset, **fields
+        body=body, store_timestamp=1_000 + queue_offset, property_bytes=properties, **fields
     )
     crc = bodies.crc(body) ^ (form == "wrong checksum")
     return record.encode(replace(message, queue_offset=queue_offset, body_crc=crc))
@@ -39,16 +47,27 @@ FORMS = ("plain", "plain", "plain", "zlib", "not zlib", "IPv6", "version 2", "wr
 forms = st.tuples(
     st.sampled_from([b"", b"need le", b"a needle in it", b"x" * 300, b"\xff" + TEXT.encode()]),
     st.sampled_from(FORMS),
+    st.sampled_from(
+        [
+            b"",
+            b"kind\x01a\x02",
+            b"kind\x01ab\x02number\x019",
+            b"number\x013\x02kind\x01b\x02",
+            b"kind\x01a\x02kind\x01\x02",
+            b"mankind\x01a\x02number\x01kind",
+            b"\xffkind\x01a\x02number\x01\xff7\x02",
+        ]
+    ),
 )
 
 
-def verdicts(messages: list[ReceivedMessage]) -> tuple[set[int], set[int]]:
+def verdicts(question: Question, messages: list[ReceivedMessage]) -> tuple[set[int], set[int]]:
     """Return the queue offsets of the messages that match, and of the unreadable ones."""
-    conditions = Conditions(QUESTION)
+    conditions, expression = Conditions(question), re.compile(question.expression.encode())
     matching, unreadable = set[int](), set[int]()
     for message in messages:
         try:
-            if conditions.match(message):
+            if conditions.match(message) and expression.search(plain_body(message)):
                 matching.add(message.queue_offset)
         except CorruptRecord:
             unreadable.add(message.queue_offset)
@@ -66,6 +85,7 @@ def decoded(ranges: list[PulledRange]) -> list[ReceivedMessage]:
 
 @settings(deadline=None)
 @given(
+    st.sampled_from(QUESTIONS),
     st.lists(forms, max_size=12),
     st.integers(0, 4),
     st.integers(0, 14),
@@ -73,13 +93,17 @@ def decoded(ranges: list[PulledRange]) -> list[ReceivedMessage]:
     st.integers(1, 12),
 )
 def test_what_is_left_out_neither_matches_nor_is_damaged(
-    records: list[tuple[bytes, str]],
+    question: Question,
+    records: list[tuple[bytes, str, bytes]],
     low: int,
     high: int,
     flips: list[tuple[int, int]],
     per_reply: int,
 ) -> None:
-    encodings = [encoded(body, form, number) for number, (body, form) in enumerate(records)]
+    encodings = [
+        encoded(body, form, number, properties)
+        for number, (body, form, properties) in enumerate(records)
+    ]
     for position, bits in flips:  # not in the sizes: these are the next test's
         if encodings:
             damaged = bytearray(encodings[position % len(encodings)])
@@ -93,9 +117,9 @@ def test_what_is_left_out_neither_matches_nor_is_damaged(
         every = decoded(replies)
     except CorruptRecord:  # a flipped bit made a batch, which cannot be expanded
         return
-    filtered = body_filter.candidates(replies, TEXT.encode())
+    filtered = filtered_by(question, replies)
     candidates = decoded(filtered.ranges)
-    assert verdicts(candidates) == verdicts(every)
+    assert verdicts(question, candidates) == verdicts(question, every)
     kept = [message.queue_offset for message in candidates]
     assert [offset for offset in kept if low <= offset < high] == kept
     all_offsets = [message.queue_offset for message in every]
@@ -106,18 +130,26 @@ def test_what_is_left_out_neither_matches_nor_is_damaged(
     assert sizes[0] + filtered.left_out_bytes == sizes[1]
 
 
-def test_most_records_are_left_out() -> None:
+def filtered_by(question: Question, replies: list[PulledRange]) -> Candidates:
+    record_filter = RecordFilter.of(question)
+    assert record_filter is not None
+    return record_filter.candidates(replies)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_most_records_are_left_out(question: Question) -> None:
     data = b"".join(encoded(b"hay" * 300, "plain", number) for number in range(32))
-    filtered = body_filter.candidates([PulledRange(0, 32, data)], TEXT.encode())
+    filtered = filtered_by(question, [PulledRange(0, 32, data)])
     assert [message.queue_offset for message in decoded(filtered.ranges)] == [0, 31]
 
 
-def test_a_batch_is_always_decoded() -> None:
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_batch_is_always_decoded(question: Question) -> None:
     records = [encoded(b"hay", "plain", number) for number in range(3)]
     batch = bytearray(records[1])
     batch[record.POSITION_SYS_FLAG + 3] |= flags.INNER_BATCH
     records[1] = bytes(batch)
-    filtered = body_filter.candidates([PulledRange(0, 3, b"".join(records))], TEXT.encode())
+    filtered = filtered_by(question, [PulledRange(0, 3, b"".join(records))])
     assert [records for _, _, records in filtered.ranges] == records
 
 
@@ -127,7 +159,6 @@ def test_other_questions_need_every_message() -> None:
         Question(topic="T", text="x", key="k"),
         Question(topic="T", text="x", tags=("A",)),
         Question(topic="%LMQ%T", text="x"),
-        Question(topic="T", expression="x"),
+        Question(topic="T", expression="x|y"),
     ):
-        assert body_filter.text_of(question) is None
-    assert body_filter.text_of(Question(topic="T", text="é", sql="a = 1")) == "é".encode()
+        assert RecordFilter.of(question) is None
