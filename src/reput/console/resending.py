@@ -13,13 +13,12 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reput.client.admin import Admin
 from reput.client.core.retry import SendFailed
 from reput.client.dead_letters import copy
 from reput.client.message import ReceivedMessage, SendResult
-from reput.client.producer import Producer
 from reput.clock import Clock
 from reput.console.access import User
 from reput.console.audit import AuditEntry, AuditLog
@@ -47,6 +46,9 @@ from reput.errors import (
 from reput.format import names
 from reput.format.codes import ResponseCode
 from reput.html.texts import count_text
+
+if TYPE_CHECKING:
+    from reput.client.producer import Producer
 
 RATE, RATE_MAX = 100, 1_000
 """Letters a second: by default, and at most."""
@@ -399,13 +401,15 @@ class _JobRun:
 
     async def run(self) -> None:
         """Run to the end. Raises ``_JobFailed`` and ``_JobStopped``."""
+        from reput.client.producer import Producer  # a page needs none
+
         client = self._admin.calls.instance.config
         async with Producer(names.TOOLS_PRODUCER, client=client) as producer:
             for queue in self._job.queues:
                 while queue.next < queue.high:
                     await self._part(queue, producer)
 
-    async def _part(self, queue: QueueReceipt, producer: Producer) -> None:
+    async def _part(self, queue: QueueReceipt, producer: "Producer") -> None:
         high = min(queue.next + _PART, queue.high)
         part = await self._patiently(lambda: self._read(queue, high))
         for message in part.messages:
@@ -437,7 +441,7 @@ class _JobRun:
             return False
 
     async def _letter(
-        self, message: ReceivedMessage, queue: QueueReceipt, producer: Producer
+        self, message: ReceivedMessage, queue: QueueReceipt, producer: "Producer"
     ) -> None:
         """Send a letter unless it has a receipt."""
         order = self._order
