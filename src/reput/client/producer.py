@@ -46,6 +46,7 @@ from reput.client.message import (
 )
 from reput.client.metrics import Metric, producer_metrics
 from reput.client.request_reply import AwaitedReplies, NoReply, is_reply, reply_message
+from reput.client.send_back import MAX_RECONSUME_TIMES
 from reput.client.trace import GROUP_PREFIX, TraceWriter, sender_config, sender_group
 from reput.clock import Clock, SystemClock
 from reput.errors import (
@@ -1001,12 +1002,15 @@ _MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 def _take_retry_fields(outgoing: _Outgoing) -> Message:
     """Move the retry properties that a consumer sets on a message to the header fields of a send.
 
+    RocketMQ 4.5 takes no message of a retry topic without the largest number of retries.
+
     Returns:
         The message without those properties.
     """
     properties = dict(outgoing.first.properties)
     outgoing.reconsume_times = properties.pop(_RECONSUME_TIME, "0")
-    outgoing.max_reconsume_times = properties.pop(_MAX_RECONSUME_TIMES, None)
+    retries_max = properties.pop(_MAX_RECONSUME_TIMES, str(MAX_RECONSUME_TIMES))
+    outgoing.max_reconsume_times = retries_max
     return dataclasses.replace(outgoing.first, properties=properties)
 
 

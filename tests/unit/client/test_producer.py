@@ -238,6 +238,16 @@ async def test_reconsume_times_of_a_retried_message_go_into_the_header(
     assert properties(request).keys() == {"UNIQ_KEY", "RETRY_TOPIC"}
 
 
+async def test_a_message_of_a_retry_topic_has_the_header_that_4_5_needs(
+    cluster: ScriptedCluster, producer: Producer
+) -> None:
+    cluster.topics["%RETRY%C"] = {"broker-a": 1}
+    await producer.send(Message("%RETRY%C", b"x"))
+    (request,) = sent(cluster)
+
+    assert (header(request).reconsume_times, header(request).max_reconsume_times) == (0, 16)
+
+
 async def test_a_namespace_prefixes_topics_and_group(cluster: ScriptedCluster) -> None:
     cluster.topics["tenant%T"] = {"broker-a": 1}
     client = ClientConfig(namesrv_addr=cluster.namesrv, namespace="tenant")
