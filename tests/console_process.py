@@ -6,6 +6,7 @@ with ConsoleProcess(namesrv, folder, "--allow", "operate") as console:
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -17,9 +18,11 @@ from base64 import b64encode
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlencode
 
 START_S = 60.0
 STOP_S = 20.0
+FORM_TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 class ConsoleProcess:
@@ -83,7 +86,23 @@ class ConsoleProcess:
             path: Below the URL of the console.
             **headers: Headers of the request.
         """
-        request = urllib.request.Request(self.url + path, headers=headers)
+        return self._answer(urllib.request.Request(self.url + path, headers=headers))
+
+    def post(self, path: str, fields: dict[str, str]) -> tuple[int, str]:
+        """Send a form, with the token of a page, and return status and body of the answer.
+
+        Args:
+            path: Below the URL of the console.
+            fields: Fields of the form.
+        """
+        token = FORM_TOKEN.search(self.get("dlq")[1])
+        assert token is not None
+        data = urlencode({**fields, "csrf": token[1]}).encode()
+        headers = {"Sec-Fetch-Site": "same-origin"}
+        return self._answer(urllib.request.Request(self.url + path, data, headers))
+
+    @staticmethod
+    def _answer(request: urllib.request.Request) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(request, timeout=START_S) as response:
                 return response.status, response.read().decode()

@@ -1,7 +1,11 @@
 """Pages of the console and their JSON beside official brokers: the same numbers, no failures."""
 
+import contextlib
 import json
+import re
+import threading
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ from console_process import ConsoleProcess
 from interop import java_oracle, secured_cluster as secured
 from interop.clusters import until
 from interop.java_cluster import JavaCluster
-from reput.client import Message, MessageQueue, blocking
-from reput.client.config import ClientConfig
+from reput.client import ConsumeContext, ConsumeResult, Message, MessageQueue, blocking
+from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig
+from reput.client.message import ReceivedMessage
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -90,6 +95,79 @@ def console(official: JavaCluster, tmp_path: Path) -> Iterator[ConsoleProcess]:
 def test_pages_of_an_official_broker(official: JavaCluster, console: ConsoleProcess) -> None:
     assert_same_numbers(console)
     assert_pages(console, official.version)
+
+
+LETTERS = sorted(b"letter %d" % number for number in range(6))
+
+
+class Listener:
+    """Listener of a group that fails or takes messages, and keeps all messages that it was given."""
+
+    def __init__(self, result: ConsumeResult) -> None:
+        self._result = result
+        self._lock = threading.Lock()
+        self.messages: list[ReceivedMessage] = []
+
+    def __call__(self, messages: list[ReceivedMessage], context: ConsumeContext) -> ConsumeResult:
+        with self._lock:
+            self.messages += messages
+        return self._result
+
+    def bodies(self) -> list[bytes]:
+        """Return the bodies in order."""
+        with self._lock:
+            return sorted(message.body for message in self.messages)
+
+
+@contextlib.contextmanager
+def consuming(namesrv: str, result: ConsumeResult) -> Iterator[Listener]:
+    """Consume as ``resent-group``, without retries, from the first message."""
+    first = ConsumeFromWhere.FIRST_OFFSET
+    config = ConsumerConfig(consume_from_where=first, max_reconsume_times=0)
+    listener = Listener(result)
+    with blocking.PushConsumer(
+        "resent-group", namesrv=namesrv, listener=listener, config=config
+    ) as consumer:
+        consumer.subscribe("ResentLetters")
+        yield listener
+
+
+def test_all_dead_letters_go_back_to_their_group(official: JavaCluster, tmp_path: Path) -> None:
+    with blocking.Admin(official.namesrv) as admin:
+        admin.create_topic("ResentLetters", queue_count=2)
+        admin.create_group("resent-group")
+        if official.version.startswith("4.5"):  # creates it without the permission to read it
+            admin.create_topic("%DLQ%resent-group", queue_count=1)
+    with blocking.Producer("letter-writers", namesrv=official.namesrv) as producer:
+        for body in LETTERS:
+            producer.send(Message("ResentLetters", body, keys="k"))
+    page = "dlq/resent-group"
+    with ConsoleProcess(official.namesrv, tmp_path / "console", "--allow", "operate") as console:
+
+        def letters() -> list[str]:
+            status, text = console.get(f"{page}?format=json")
+            rows = json.loads(text)["letters"] if status == 200 else []
+            return [letter["row"]["body"] for letter in rows]
+
+        with consuming(official.namesrv, ConsumeResult.LATER):
+            until(lambda: len(letters()) == len(LETTERS))
+        status, preview = console.post(f"{page}/resend-all", {"key": "k"})
+        assert status == 200, preview
+        assert f"Resend {len(LETTERS)} dead letters of resent-group" in preview
+        form = preview.partition("Nothing has been changed")[2]
+        hidden = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form)
+        fields = {unescape(name): unescape(value) for name, value in hidden}
+        status, started = console.post(f"{page}/resend-all", fields)
+        assert (status, "has started" in started) == (200, True), started
+
+        def job() -> dict[str, Any]:
+            return dict(console.json(page)["jobs"][0])
+
+        until(lambda: job()["state"] == "done")
+        assert (job()["sent"], job()["failed"]) == (len(LETTERS), 0)
+        with consuming(official.namesrv, ConsumeResult.SUCCESS) as listener:
+            until(lambda: listener.bodies() == LETTERS)
+        assert all("REPUT_RESENT" in message.properties for message in listener.messages)
 
 
 @pytest.mark.skipif(not SECURED, reason="REPUT_INTEROP is not all: other tests sign and use TLS")

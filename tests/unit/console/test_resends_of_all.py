@@ -14,7 +14,7 @@ import pytest
 from starlette.responses import StreamingResponse
 
 from asgi import Answer, call
-from reput.client import Message, Producer
+from reput.client import Message, Producer, producer
 from reput.client.admin import Admin
 from reput.client.core import requests
 from reput.client.message import SendResult
@@ -462,7 +462,7 @@ def with_sends(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> None:
         async def send(self, message: Message) -> SendResult:
             return await sent(message, lambda: self._producer.send(message))
 
-    monkeypatch.setattr(resending, "Producer", ScriptedProducer)
+    monkeypatch.setattr(producer, "Producer", ScriptedProducer)
 
 
 async def test_a_broker_that_hangs_pauses_the_job_and_then_fails_it(
