@@ -101,7 +101,7 @@ LETTERS = sorted(b"letter %d" % number for number in range(6))
 
 
 class Listener:
-    """Listener of a group that fails or takes messages, and keeps all messages that it was given."""
+    """Listener that fails or takes all messages, and keeps them."""
 
     def __init__(self, result: ConsumeResult) -> None:
         self._result = result
