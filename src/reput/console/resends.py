@@ -7,6 +7,7 @@ remembered; of all of them, a mark by queue and queue offset is.
 import json
 import logging
 from array import array
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,7 +75,8 @@ class Resends:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self._newest: dict[Place, ResendReceipt] = {}
+        # A dict keeps a gap for each key that was removed: its first key is found slowly.
+        self._newest: OrderedDict[Place, ResendReceipt] = OrderedDict()
         self._marks: dict[Place, array[int]] = {}
         """A mark of each of 64 offsets, by group, broker, queue and block; 0: not sent again."""
         self._mark_count = 0
@@ -152,7 +154,7 @@ class Resends:
         self._newest.pop(receipt.place, None)
         self._newest[receipt.place] = receipt
         while len(self._newest) > RECEIPTS_MAX:
-            del self._newest[next(iter(self._newest))]
+            self._newest.popitem(last=False)
         key, index = _block_of(receipt.place)
         block = self._marks.get(key)
         if block is None:
