@@ -10,8 +10,9 @@ from reput.console.access import Right
 from reput.console.changes import Cell, Change, Preview, Receipt
 from reput.console.page import RequestFailed, View
 from reput.console.pages.dead_letters import FILTER
+from reput.console.pages.resend_job import job_of
 from reput.console.query import Query
-from reput.console.resending import RATE, RATE_MAX, JobRefused, ResendJob, ResendOrder
+from reput.console.resending import RATE, RATE_MAX, JobRefused, ResendOrder
 from reput.console.resends import TO
 from reput.console.search import Conditions, Cursor, Missing, Span
 from reput.console.sources.live_messages import LiveMessages
@@ -51,7 +52,7 @@ async def preview_resend_all(view: View) -> Preview:
         view.parts.resend_jobs.check_free(view.names["group"])
     except JobRefused as error:
         raise RequestFailed(409, str(error)) from error
-    order, missing = await _order(view)
+    order, missing = await _with_spans(_order(view), view)
     counts = await _counts(view, order)
     shown = [count for count in counts if count.letters or not count.is_exact]
     to_send = sum(count.letters - count.sent_before for count in shown)
@@ -134,12 +135,12 @@ def _warnings(
     return warnings
 
 
-async def _order(view: View) -> tuple[ResendOrder, Sequence[Missing]]:
-    """Return the resend of a form, and the brokers that it leaves out.
+def _order(view: View) -> ResendOrder:
+    """Return the resend of a form, with the offsets that it fixes, if any.
 
     Raises:
-        RequestFailed: A value is not allowed, or there are too many letters.
-        ReputError: No name server answers, or none has the topic.
+        InvalidOption: A condition or cursor is not allowed.
+        RequestFailed: Another value is not allowed.
     """
     group, form = view.names["group"], Query({name: [text] for name, text in view.form.items()})
     values = {name: form.text(name) for name in FILTER}
@@ -148,16 +149,26 @@ async def _order(view: View) -> tuple[ResendOrder, Sequence[Missing]]:
     search.plan(question)  # which checks it
     to = form.choice("to", TO, "group")
     rate = form.number("rate", RATE, 1, RATE_MAX)
-    known = await LiveMessages(view.parts.cluster.live.admin).spans(question)
-    spans, missing = known.spans, known.missing
-    if text := form.text("spans"):
-        spans = _within(search.parse_cursor(text).spans, spans)
+    text = form.text("spans")
+    fixed = search.parse_cursor(text).spans if text else ()
+    return ResendOrder(group, to, view.user, question, tuple(fixed), rate)
+
+
+async def _with_spans(order: ResendOrder, view: View) -> tuple[ResendOrder, Sequence[Missing]]:
+    """Return a resend with the offsets that are there, and the brokers that it leaves out.
+
+    Raises:
+        RequestFailed: There are too many letters.
+        ReputError: No name server answers, or none has the topic.
+    """
+    known = await LiveMessages(view.parts.cluster.live.admin).spans(order.question)
+    spans = _within(order.spans, known.spans) if order.spans else known.spans
     count = sum(span.high - span.low for span in spans)
     if count > LETTERS_MAX:
         raise RequestFailed(
             413, f"{count:,} letters: at most {LETTERS_MAX:,} in a job; narrow it by time"
         )
-    return ResendOrder(group, to, view.user, question, spans, rate), missing
+    return replace(order, spans=spans), known.missing
 
 
 def _within(fixed: Sequence[Span], known: Sequence[Span]) -> tuple[Span, ...]:
@@ -231,9 +242,8 @@ class _Counter:
 
 async def start_resend_all(view: View, preview: Preview) -> Receipt:
     """Start the job of the letters that were shown."""
-    order, _ = await _order(view)
     fixed = search.parse_cursor(preview.fixed["spans"]).spans
-    order = replace(order, spans=fixed)
+    order = replace(_order(view), spans=fixed)
     job = view.parts.resend_jobs.start(order, view.parts.cluster.live.admin)
     text = f"Job {job.id} has started; its page shows the progress, also after this one is closed."
     return Receipt("done", text, link=("dlq", order.group, "jobs", job.id))
@@ -245,16 +255,6 @@ RESEND_ALL = Change(
 
 
 # --- stop ---------------------------------------------------------------------------------------
-
-
-def job_of(view: View) -> ResendJob:
-    """Return the job of the path. Raises ``RequestFailed``."""
-    job = view.parts.resend_jobs.get(view.names["group"], view.names["job"])
-    if job is None:
-        raise RequestFailed(
-            404, "there is no such job: the console remembers the last ones since its start"
-        )
-    return job
 
 
 async def preview_stop(view: View) -> Preview:

@@ -1,7 +1,17 @@
 """A resend of all dead letters: its progress, and its receipt by queue."""
 
-from reput.console.actions.dead_letters import job_of
-from reput.console.page import Page, View
+from reput.console.page import Page, RequestFailed, View
+from reput.console.resending import ResendJob
+
+
+def job_of(view: View) -> ResendJob:
+    """Return the job of the path. Raises ``RequestFailed``."""
+    job = view.parts.resend_jobs.get(view.names["group"], view.names["job"])
+    if job is None:
+        raise RequestFailed(
+            404, "there is no such job: the console remembers the last ones since its start"
+        )
+    return job
 
 
 async def page(view: View) -> Page:
