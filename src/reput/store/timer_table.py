@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from reput.errors import CorruptRecord
 from reput.format import timer_check
+from reput.format.timer_check import TimerCheck
 from reput.store import config_tables, paths
 from reput.store.config_tables import Table
 from reput.store.files import Folder
@@ -42,6 +43,16 @@ class TimerProgress(NamedTuple):
         known = {field: int(values[name]) for field, name in _NAMES.items() if name in values}
         return cls(**known) if known else None
 
+    @classmethod
+    def after(cls, check: TimerCheck, low: int) -> "TimerProgress":
+        """Return the progress of a store on which RocketMQ has run since.
+
+        Args:
+            check: Its ``timercheck``.
+            low: First queue offset of the timer's queue: RocketMQ does not save the oldest one.
+        """
+        return cls(check.read_time_ms, 0, check.queue_offset, low)
+
 
 class JavaTimer(NamedTuple):
     """The contents of ``timercheck`` when it was last read or written here."""
@@ -50,6 +61,10 @@ class JavaTimer(NamedTuple):
     queue_offset: int = 0
     in_wheel: int = 0
     """Queue offset before which messages are in RocketMQ's wheel, if there is one."""
+
+    def is_before(self, check: TimerCheck) -> bool:
+        """Return whether RocketMQ has changed its file since, so that it has gone on."""
+        return (check.read_time_ms, check.queue_offset) != self[:2]
 
 
 class TimerTable(SavedTable):
@@ -116,9 +131,7 @@ def saved_progress(folder: Folder, low: int) -> TimerProgress | None:
         check = timer_check.decode(bytes(folder.read(paths.TIMER_CHECK)))
     except CorruptRecord as error:
         raise CorruptRecord(error.reason, file=paths.TIMER_CHECK) from None
-    if (check.read_time_ms, check.queue_offset) == (java.read_time_ms, java.queue_offset):
-        return progress
-    return TimerProgress(check.read_time_ms, 0, check.queue_offset, low)
+    return TimerProgress.after(check, low) if java.is_before(check) else progress
 
 
 def _decoded(entries: Table) -> tuple[TimerProgress | None, JavaTimer]:

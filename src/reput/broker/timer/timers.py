@@ -259,12 +259,12 @@ class Timers:
         low, high = (queue.min_offset, queue.max_offset) if queue else (0, 0)
         progress = self.table.progress or TimerProgress()
         check = _read_check(self._store.root)
-        if check is not None and (check.read_time_ms, check.queue_offset) != self.table.java[:2]:
+        if check is not None and self.table.java.is_before(check):
             _log.info(
                 "the timer continues after RocketMQ's, at message %d of its queue and time %d ms",
                 check.queue_offset, check.read_time_ms,
             )  # fmt: skip
-            progress = TimerProgress(check.read_time_ms, 0, check.queue_offset, low)
+            progress = TimerProgress.after(check, low)
             in_wheel = check.queue_offset if _has_wheel(self._store.root) else 0
             java_timer = JavaTimer(check.read_time_ms, check.queue_offset, in_wheel)
             self.table.put(progress, java_timer)
