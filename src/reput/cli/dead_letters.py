@@ -268,7 +268,7 @@ def resend(
         return resends
 
     async def send(producer: "Producer", resend: _Resend) -> None:
-        from reput.client.dead_letters import copy
+        from reput.client.dead_letters import copy, problem_of
 
         try:
             result = await producer.send(copy(resend.message, resend.to))
@@ -276,8 +276,7 @@ def resend(
             resend.problem = str(error)
         else:
             resend.message_id = result.offset_message_id
-            if result.status != "SEND_OK":
-                resend.problem = f"stored, but {result.status}"
+            resend.problem = problem_of(result)
 
     resends = session.run(work)
     stored = "stored_as=message_id " if session.is_done else ""

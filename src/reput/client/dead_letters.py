@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from reput.client.message import Message, ReceivedMessage
+from reput.client.message import Message, ReceivedMessage, SendResult
 from reput.format import names, properties as props
 
 
@@ -29,6 +29,11 @@ def copy(message: ReceivedMessage, topic: str, more: Mapping[str, str] | None = 
     return Message(
         topic, stored.plain_body(), tags=tags, keys=keys, properties=properties, flag=stored.flag
     )
+
+
+def problem_of(result: SendResult) -> str | None:
+    """Return why a stored copy is less safe than its broker promises; None if it is not."""
+    return None if result.status == "SEND_OK" else f"stored, but {result.status}"
 
 
 _DELIVERY_PROPERTIES = {

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reput.client.admin import Admin
 from reput.client.core.retry import SendFailed
-from reput.client.dead_letters import copy
+from reput.client.dead_letters import copy, problem_of
 from reput.client.message import ReceivedMessage, SendResult
 from reput.clock import Clock
 from reput.console.access import User
@@ -32,6 +31,7 @@ from reput.console.resends import (
 )
 from reput.console.scan import ScanPart
 from reput.console.search import Conditions, Question, Span
+from reput.console.sources.live import Live
 from reput.console.sources.live_messages import LiveMessages
 from reput.errors import (
     BrokerError,
@@ -43,7 +43,6 @@ from reput.errors import (
     RequestTimedOut,
     Unreachable,
 )
-from reput.format import names
 from reput.format.codes import ResponseCode
 from reput.html.texts import count_text
 
@@ -278,7 +277,7 @@ class ResendJobs:
             groups = ", ".join(job.order.group for job in running)
             raise JobRefused(f"{RUNNING_MAX} jobs are running ({groups}): wait for one to end")
 
-    def start(self, order: ResendOrder, admin: Admin) -> ResendJob:
+    def start(self, order: ResendOrder, live: Live) -> ResendJob:
         """Start a job.
 
         Raises:
@@ -294,7 +293,7 @@ class ResendJobs:
         queues = [QueueReceipt(*span.queue, span.low, span.high, span.low) for span in order.spans]
         job = self._jobs[str(number)] = ResendJob(str(number), order, begun_ms, queues)
         self._forget_old()
-        run = _JobRun(job, admin, self._clock, self._resends, self._sleep)
+        run = _JobRun(job, live, self._clock, self._resends, self._sleep)
         self._tasks[job.id] = asyncio.create_task(self._run(job, run), name=f"resend job {job.id}")
         return job
 
@@ -380,16 +379,16 @@ class _JobRun:
     """One run through the queues of a job."""
 
     def __init__(
-        self, job: ResendJob, admin: Admin, clock: Clock, resends: Resends, sleep: Sleep
+        self, job: ResendJob, live: Live, clock: Clock, resends: Resends, sleep: Sleep
     ) -> None:
         self._job = job
         self._order = job.order
-        self._admin = admin
+        self._live = live
         self._clock = clock
         self._resends = resends
         self._sleep = sleep
         self._conditions = Conditions(job.order.question)
-        self._source = LiveMessages(admin)
+        self._source = LiveMessages(live.admin)
         self._next_ms = 0.0
         self._refused_count = 0
         self._sending = ""
@@ -401,10 +400,7 @@ class _JobRun:
 
     async def run(self) -> None:
         """Run to the end. Raises ``_JobFailed`` and ``_JobStopped``."""
-        from reput.client.producer import Producer  # a page needs none
-
-        client = self._admin.calls.instance.config
-        async with Producer(names.TOOLS_PRODUCER, client=client) as producer:
+        async with self._live.producer() as producer:
             for queue in self._job.queues:
                 while queue.next < queue.high:
                     await self._part(queue, producer)
@@ -429,7 +425,7 @@ class _JobRun:
         span = Span(queue.broker, queue.queue_id, queue.next, high)
         part = await self._source.read(span, self._order.question)
         if part.is_failed:
-            self._source = LiveMessages(self._admin)  # which remembers no silent broker
+            self._source = LiveMessages(self._live.admin)  # which remembers no silent broker
             raise RemotingError(f"{queue.broker} cannot be read: {_reasons(part)}")
         return part
 
@@ -476,8 +472,8 @@ class _JobRun:
     ) -> None:
         self._refused_count = 0
         queue.sent += 1
-        if result.status != "SEND_OK":
-            self._job.add_problem(self._sending, f"stored, but {result.status}")
+        if (problem := problem_of(result)) is not None:
+            self._job.add_problem(self._sending, problem)
         order = self._order
         receipt = ResendReceipt(
             *(order.group, queue.broker, queue.queue_id, message.queue_offset),

@@ -244,7 +244,7 @@ async def start_resend_all(view: View, preview: Preview) -> Receipt:
     """Start the job of the letters that were shown."""
     fixed = search.parse_cursor(preview.fixed["spans"]).spans
     order = replace(_order(view), spans=fixed)
-    job = view.parts.resend_jobs.start(order, view.parts.cluster.live.admin)
+    job = view.parts.resend_jobs.start(order, view.parts.cluster.live)
     text = f"Job {job.id} has started; its page shows the progress, also after this one is closed."
     return Receipt("done", text, link=("dlq", order.group, "jobs", job.id))
 

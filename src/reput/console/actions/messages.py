@@ -5,7 +5,6 @@ from reput.console.access import Right
 from reput.console.changes import Change, Preview, Receipt
 from reput.console.page import RequestFailed, View
 from reput.errors import ReputError
-from reput.format import names
 from reput.format.codes import PERM_WRITE
 from reput.html import environment
 from reput.html.texts import count_text, size_text
@@ -84,11 +83,8 @@ async def preview_send(view: View) -> Preview:
 
 async def run_send(view: View, preview: Preview) -> Receipt:
     """Send the message, and return its place."""
-    from reput.client.producer import Producer  # a page needs none
-
     message = _message(view)
-    client = view.parts.cluster.live.admin.calls.instance.config
-    async with Producer(names.TOOLS_PRODUCER, client=client) as producer:
+    async with view.parts.cluster.live.producer() as producer:
         result = await producer.send(message)
     queue = f"{result.queue.broker_name}:{result.queue.queue_id}"
     row = (result.message_id, result.offset_message_id, queue, result.queue_offset, result.status)

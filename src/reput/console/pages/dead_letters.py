@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reput.client.admin import Admin
-from reput.client.dead_letters import copy
+from reput.client.dead_letters import copy, problem_of
 from reput.client.message import ReceivedMessage
 from reput.console import bodies, search
 from reput.console.changes import Preview, Receipt
@@ -322,15 +322,11 @@ def _sent_before(receipt: ResendReceipt | None, *, is_sent: bool) -> str | None:
 
 async def resend(view: View, preview: Preview) -> Receipt:
     """Send copies of the selected letters, one after another, and keep a receipt of each."""
-    from reput.client.producer import Producer  # a page needs none
-
     group, to = view.names["group"], view.form.get("to", "group")
     letters = await _selected(view)
-    admin = view.parts.cluster.live.admin
     rows: list[tuple[str | int | None, ...]] = []
     failed_count = 0
-    client = admin.calls.instance.config
-    async with Producer(names.TOOLS_PRODUCER, client=client) as producer:
+    async with view.parts.cluster.live.producer() as producer:
         for span, message in letters:
             place = place_text(*span.queue, span.low)
             topic = target(message, group, to, view.user)
@@ -347,8 +343,7 @@ async def resend(view: View, preview: Preview) -> Receipt:
                 rows.append((place, topic, None, None, str(error)))
             else:
                 queue = f"{result.queue.broker_name} {result.queue.queue_id}"
-                problem = None if result.status == "SEND_OK" else f"stored, but {result.status}"
-                rows.append((place, topic, queue, result.queue_offset, problem))
+                rows.append((place, topic, queue, result.queue_offset, problem_of(result)))
     sent_count = len(letters) - failed_count
     outcome: Any = "done" if not failed_count else "partly" if sent_count else "failed"
     return Receipt(

@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from reput.client.admin import Admin
 from reput.client.core import requests
@@ -11,10 +11,13 @@ from reput.client.core.route_cache import TopicRoute
 from reput.console.snapshot import BrokerPlace, Ends, QueueEnds
 from reput.console.unknown import Unknown
 from reput.errors import BrokerError, ReputError, RequestTimedOut
-from reput.format import bodies, headers
+from reput.format import bodies, headers, names
 from reput.format.bodies import ConsumerConnection, SubscriptionGroupConfig, TopicConfigData
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
+
+if TYPE_CHECKING:
+    from reput.client.producer import Producer
 
 DEADLINE_S = 2.0
 """How long all requests of a page take at most, together."""
@@ -36,6 +39,12 @@ class Live:
             lambda: asyncio.Semaphore(IN_FLIGHT_MAX)
         )
 
+    def producer(self) -> "Producer":
+        """Return a producer for copies and single messages, which the caller starts and closes."""
+        from reput.client.producer import Producer  # a page needs none
+
+        return Producer(names.TOOLS_PRODUCER, client=self.admin.calls.instance.config)
+
     async def ask(self, address: str, request: Command) -> Command:
         """Send a request to a broker. Raises ``ReputError``, at the deadline too."""
         try:
@@ -52,7 +61,9 @@ class Live:
         except TimeoutError as error:
             raise ReputError(f"no name server has answered in {DEADLINE_S:g} s") from error
         cluster_of = {
-            name: cluster for cluster, names in info.cluster_addr_table.items() for name in names
+            name: cluster
+            for cluster, members in info.cluster_addr_table.items()
+            for name in members
         }
         return [
             BrokerPlace(data.cluster or cluster_of.get(name, ""), name, broker_id, address)
