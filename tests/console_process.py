@@ -6,7 +6,6 @@ with ConsoleProcess(namesrv, folder, "--allow", "operate") as console:
 
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -20,9 +19,10 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode
 
+from console_forms import hidden_fields
+
 START_S = 60.0
 STOP_S = 20.0
-FORM_TOKEN = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 class ConsoleProcess:
@@ -95,9 +95,8 @@ class ConsoleProcess:
             path: Below the URL of the console.
             fields: Fields of the form.
         """
-        token = FORM_TOKEN.search(self.get("dlq")[1])
-        assert token is not None
-        data = urlencode({**fields, "csrf": token[1]}).encode()
+        token = hidden_fields(self.get("dlq")[1])["csrf"]
+        data = urlencode({**fields, "csrf": token}).encode()
         headers = {"Sec-Fetch-Site": "same-origin"}
         return self._answer(urllib.request.Request(self.url + path, data, headers))
 

@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import re
 import threading
 from collections.abc import Iterator
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="reput.console imports it")
 
+from console_forms import confirmation
 from console_process import ConsoleProcess
 from interop import java_oracle, secured_cluster as secured
 from interop.clusters import until
@@ -154,10 +153,7 @@ def test_all_dead_letters_go_back_to_their_group(official: JavaCluster, tmp_path
         status, preview = console.post(f"{page}/resend-all", {"key": "k"})
         assert status == 200, preview
         assert f"Resend {len(LETTERS)} dead letters of resent-group" in preview
-        form = preview.partition("Nothing has been changed")[2]
-        hidden = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form)
-        fields = {unescape(name): unescape(value) for name, value in hidden}
-        status, started = console.post(f"{page}/resend-all", fields)
+        status, started = console.post(f"{page}/resend-all", confirmation(preview))
         assert (status, "has started" in started) == (200, True), started
 
         def job() -> dict[str, Any]:

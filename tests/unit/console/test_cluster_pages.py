@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from asgi import Answer, call
+from console_forms import confirmation, hidden_fields
 from reput.client import Message, PushConsumer
 from reput.client.admin import Admin
 from reput.client.producer import Producer
@@ -48,22 +49,15 @@ class Site:
         return html.unescape(answer.text)
 
     async def post(self, url: str, fields: dict[str, str]) -> Answer:
-        token = fields_of((await call(self.console, "/audit")).text)["csrf"]
+        token = hidden_fields((await call(self.console, "/audit")).text)["csrf"]
         form = {**fields, "csrf": token}
         return await call(self.console, url, method="POST", headers=FORM, form=form)
-
-
-def fields_of(text: str) -> dict[str, str]:
-    """Return the hidden fields of the last form with a token."""
-    fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', text)
-    return {name: html.unescape(value) for name, value in fields}
 
 
 def confirmation_of(answer: Answer) -> dict[str, str]:
     """Return the fields of the form that confirms a preview."""
     assert "Nothing has been changed yet" in answer.text
-    _, _, form = answer.text.partition("Nothing has been changed yet")
-    return fields_of(form)
+    return confirmation(answer.text)
 
 
 @pytest.fixture
@@ -346,7 +340,7 @@ async def test_roles_allow_their_paths_and_no_others(site: Site) -> None:
     console = Console(site.parts)
     names = {"topic": "Orders", "group": "billing", "broker": "broker-a"}
     for role in ROLES:
-        token = fields_of((await call(console, "/login")).text)["csrf"]
+        token = hidden_fields((await call(console, "/login")).text)["csrf"]
         form = {"name": role, "password": "correct horse", "csrf": token, "to": "/"}
         entered = await call(console, "/login", method="POST", headers=FORM, form=form)
         cookie = {"cookie": entered.header("set-cookie").partition(";")[0]}
@@ -355,7 +349,7 @@ async def test_roles_allow_their_paths_and_no_others(site: Site) -> None:
                 continue
             answer = await call(console, path.format_map(names), headers=cookie)
             assert answer.status == (200 if ROLES[role] >= route.right else 403), (role, path)
-        csrf = fields_of((await call(console, "/topics", headers=cookie)).text)["csrf"]
+        csrf = hidden_fields((await call(console, "/topics", headers=cookie)).text)["csrf"]
         for path, change in CHANGES.items():
             if ROLES[role] >= change.right:
                 continue
@@ -373,7 +367,7 @@ async def test_names_outside_of_a_users_patterns_do_not_exist(site: Site) -> Non
     limited = make("rob", "operator", "correct horse", topics=("Other",), groups=("x*",))
     site.parts.accounts = {"rob": limited}
     console = Console(site.parts)
-    token = fields_of((await call(console, "/login")).text)["csrf"]
+    token = hidden_fields((await call(console, "/login")).text)["csrf"]
     form = {"name": "rob", "password": "correct horse", "csrf": token, "to": "/"}
     entered = await call(console, "/login", method="POST", headers=FORM, form=form)
     cookie = {"cookie": entered.header("set-cookie").partition(";")[0], **JSON}

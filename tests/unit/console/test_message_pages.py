@@ -14,6 +14,7 @@ import pytest
 
 import golden
 from asgi import Answer, call
+from console_forms import confirmation, hidden_fields
 from reput.client import Message, Producer
 from reput.client.admin import Admin
 from reput.client.config import ClientConfig
@@ -357,22 +358,14 @@ async def test_a_body_is_a_download(console: Console) -> None:
 async def post(console: Console, url: str, form: dict[str, str]) -> Answer:
     """Send a form as a page of the console does."""
     page = await call(console, "/messages")
-    token = re.search(r'name="csrf" value="([^"]+)"', page.text)
-    assert token is not None
-    fields = {**form, "csrf": token[1]}
+    fields = {**form, "csrf": hidden_fields(page.text)["csrf"]}
     return await call(console, url, method="POST", form=fields, headers=SAME_ORIGIN)
 
 
 async def confirmed(console: Console, url: str, form: dict[str, str]) -> tuple[Answer, Answer]:
     """Return the preview of a change and the answer to its confirmation."""
     preview = await post(console, url, form)
-    fields = {
-        unescape(name): unescape(value)
-        for name, value in re.findall(
-            r'<input type="hidden" name="([^"]*)" value="([^"]*)"',
-            preview.text.partition("Nothing has been changed")[2],
-        )
-    }
+    fields = confirmation(preview.text)
     typed = {"typed": GROUP} if f"Type {GROUP}" in preview.text else {}
     answer = await post(console, url, fields | typed)
     return preview, answer

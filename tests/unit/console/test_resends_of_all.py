@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from html import unescape
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from starlette.responses import StreamingResponse
 
 from asgi import Answer, call
+from console_forms import confirmation, hidden_fields
 from reput.client import Message, Producer, producer
 from reput.client.admin import Admin
 from reput.client.core import requests
@@ -112,18 +112,15 @@ class Site:
         self.clock.advance(round(duration_s * 1000))
 
     async def post(self, path: str, form: dict[str, str]) -> Answer:
-        token = re.search(r'name="csrf" value="([^"]+)"', (await call(self.console, "/dlq")).text)
-        assert token is not None
-        fields = {**form, "csrf": token[1]}
+        token = hidden_fields((await call(self.console, "/dlq")).text)["csrf"]
+        fields = {**form, "csrf": token}
         url = f"/dlq/{self.group}/{path}"
         return await call(self.console, url, method="POST", form=fields, headers=SAME_ORIGIN)
 
     async def preview(self, **form: str) -> tuple[Answer, dict[str, str]]:
         """Return a preview and the fields of its confirmation."""
         answer = await self.post("resend-all", form)
-        form_text = answer.text.partition("Nothing has been changed")[2]
-        hidden = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)"', form_text)
-        fields = {unescape(name): unescape(value) for name, value in hidden}
+        fields = confirmation(answer.text)
         if f"Type {self.group}" in answer.text:
             fields["typed"] = self.group
         return answer, fields
