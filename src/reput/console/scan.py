@@ -334,8 +334,13 @@ class _ScanRun:
             if not windows.answer(is_full=lookup.is_full):
                 continue
             self._note_missing(lookup.missing)
+            rows: list[Row] | None
             if lookup.is_full:
                 rows = await self._rows_of_queues(window)
+                if rows is None:
+                    windows.put_back(window)
+                    pause = self._reached()
+                    break
             else:
                 rows = [
                     row
@@ -353,8 +358,12 @@ class _ScanRun:
         after = None if rest is None else Cursor(window=(rest.begin_ms, rest.end_ms))
         yield self._answer(after, pause)
 
-    async def _rows_of_queues(self, window: Window) -> list[Row]:
-        """Read the queues for a window of a second with more messages than an index returns."""
+    async def _rows_of_queues(self, window: Window) -> list[Row] | None:
+        """Read the queues for a window of a second with more messages than an index returns.
+
+        Returns None if a limit is reached amid the second, and other windows were looked at before:
+        the next run, which begins with it, may have room for it.
+        """
         question = replace(self._question, begin_ms=window.begin_ms, end_ms=window.end_ms)
         known = await self._source.spans(question)
         self._note_missing(known.missing)
@@ -362,6 +371,8 @@ class _ScanRun:
         rows: list[Row] = []
         while (part := merge.next_part()) is not None:
             if self._reached() is not None:
+                if self._answered_ms is not None:
+                    return None
                 where = f"from {time_text(window.begin_ms)}"
                 why = "more messages in this second than the limits of this search allow"
                 self._note_missing([Missing(where, why)])

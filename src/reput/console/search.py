@@ -385,6 +385,10 @@ class KeyWindows:
         self._windows += halves if self._is_newest_first else reversed(halves)
         return False
 
+    def put_back(self, window: Window) -> None:
+        """Let a window that is done be the next again, as its messages do not count."""
+        self._windows.append(window)
+
     def remaining(self) -> Window | None:
         """Return the interval that is not covered; None if all is."""
         if not self._windows:
