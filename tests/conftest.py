@@ -1,5 +1,6 @@
 """Shared fixtures: golden stores, stores of a test, and the profile of Hypothesis."""
 
+import gc
 import os
 import shutil
 import sys
@@ -17,6 +18,8 @@ import store_fixture
 
 WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
 """Environment variables of runs with all cases of sampled tests."""
+
+GC_THRESHOLD = gc.get_threshold()
 
 # Examples depend only on the test, so that a run that passed passes again. On a busy machine they
 # are drawn slowly, which is no error of the test.
@@ -74,6 +77,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for item in session.items:
             if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
                 raise pytest.UsageError("this pytest-xdist does not group tests with this pytest")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    # A server in the process of a test freezes what survives a collection. Hypothesis then finds no
+    # object that refers to its own generator of random numbers, and warns: an error here.
+    module = "reput.cli.garbage"
+    own = [callback for callback in gc.callbacks if getattr(callback, "__module__", "") == module]
+    for callback in own:
+        gc.callbacks.remove(callback)
+    if own:
+        gc.set_threshold(*GC_THRESHOLD)
+        gc.unfreeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
