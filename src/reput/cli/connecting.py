@@ -75,6 +75,8 @@ def explained(error: RemotingError, namesrv: str) -> str:
 
     text = str(error)
     reason = error.reason if isinstance(error, SendFailed) else error
+    if isinstance(reason, NoRoute) and isinstance(reason.__cause__, RemotingError):
+        reason = reason.__cause__  # no name server answers
     address = getattr(reason, "address", "")
     is_name_server = address in name_servers(namesrv)
     if isinstance(reason, Unreachable) and is_name_server:

@@ -10,8 +10,8 @@ All errors are subclasses of ``ReputError``. ``RemotingError.retriable`` is True
 may succeed later: ``SendFailed`` for one message, ``NotAllSent`` of ``send_many``, ``NoReply`` to a
 request, ``BrokerError`` with a broker's code, ``AccessRefused`` if credentials do not suffice,
 ``Unreachable``, ``ConnectionLost``, ``RequestTimedOut``, ``Overloaded``. ``NoRoute``: no name
-server has the topic. ``InvalidOption``: an argument is not allowed. ``StartedElsewhere``: the
-client was started in another process or event loop.
+server has the topic, or none answers a first send. ``InvalidOption``: an argument is not allowed.
+``StartedElsewhere``: the client was started in another process or event loop.
 
     core/            pure decisions; times are arguments
     instance.py      the part that the clients of a process share

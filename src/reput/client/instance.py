@@ -498,7 +498,8 @@ class ClientInstance:
     async def _fetch_alone(self, topic: str) -> TopicRoute:
         reply = await self.ask_name_server(requests.route(topic))
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise NoRoute(topic)
+            servers = ", ".join(self.name_servers)
+            raise NoRoute(topic, f"no name server knows it ({servers})")
         if reply.code != ResponseCode.SUCCESS:
             raise self.name_server_error(reply)
         route = topic_route(topic, bodies.decode(bodies.TopicRouteData, reply.body))

@@ -28,7 +28,7 @@ from reput.client.core import requests, retry
 from reput.client.core.queue_choice import FAILURE_COUNTS_AS_MS, QueueChoice, SlowBrokers
 from reput.client.core.requests import COMPRESSED_ZLIB, SendRequests
 from reput.client.core.retry import SendFailed
-from reput.client.core.route_cache import TopicRoute
+from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.core.send_counts import SendCounts, TopicSends
 from reput.client.core.subscription import TAG_SEPARATOR
 from reput.client.core.unique_key import UniqueKeys
@@ -337,7 +337,8 @@ class Producer:
 
         Raises:
             InvalidOption: The message or queue is not allowed.
-            NoRoute: No name server has the topic or the template topic.
+            NoRoute: Until the timeout no name server has the topic or the template topic, or none
+                answers.
             SendFailed: The last attempt failed; it has the reason and ``retriable``.
         """
         if sharding_key is not None:
@@ -491,7 +492,7 @@ class Producer:
         """Send a message without a reply; return the address of the broker."""
         instance = self._joined()
         outgoing = await self._outgoing(message)
-        route = await self._route(outgoing.topic)
+        route = await self._route_in_time(outgoing.topic, self.config.send_timeout_ms)
         chosen = self._fixed_queue(route, queue, message)
         if chosen is None:
             now_ms = self._clock.monotonic_ms()
@@ -522,7 +523,7 @@ class Producer:
         """
         timeout_ms = timeout_ms or self.config.send_timeout_ms
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        await self._greet(self._full_topic(message.topic))
+        await self._greet(self._full_topic(message.topic), timeout_ms)
         client_id = self._joined().client_id
         request, reply = self._awaited.begin(message, client_id, timeout_ms)
         try:
@@ -536,9 +537,9 @@ class Producer:
         finally:
             reply.cancel()
 
-    async def _greet(self, topic: str) -> None:
+    async def _greet(self, topic: str, timeout_ms: int) -> None:
         """Register this client at the brokers of a topic, so that they can push replies to it."""
-        route = await self._route(topic)
+        route = await self._route_in_time(topic, timeout_ms)
         addresses = {route.master(queue.broker_name) for queue in route.publish_queues}
         if not addresses <= self._greeted:
             instance = self._joined()
@@ -599,12 +600,12 @@ class Producer:
             raise InvalidOption("recall_handle", recall_handle, "what a send returned") from error
         if handle.topic != full:
             raise InvalidOption("recall_handle", recall_handle, f"one of topic {topic!r}")
-        address = (await self._route(full)).master(handle.broker_name)
+        timeout_ms = timeout_ms or self.config.send_timeout_ms
+        address = (await self._route_in_time(full, timeout_ms)).master(handle.broker_name)
         header = RecallMessageHeader(
             producer_group=self.group, topic=full, recall_handle=recall_handle
         )
         request = requests.make(RequestCode.RECALL_MESSAGE, header)
-        timeout_ms = timeout_ms or self.config.send_timeout_ms
         reply = await self._joined().remoting.invoke(address, request, timeout_ms)
         fields = reply.ext_fields or {}
         is_success = reply.code == ResponseCode.SUCCESS
@@ -621,7 +622,8 @@ class Producer:
         Raises:
             InvalidOption, NoRoute: As in ``send``.
         """
-        return self._own_names(await self._route(self._full_topic(topic)))
+        full, timeout_ms = self._full_topic(topic), self.config.send_timeout_ms
+        return self._own_names(await self._route_in_time(full, timeout_ms))
 
     # --- what an instance asks its members --------------------------------------
 
@@ -813,15 +815,17 @@ class Producer:
     ) -> SendResult:
         """Send until a broker has stored the message, or attempts or time are exhausted."""
         topic = outgoing.topic
+        timeout_ms = timeout_ms or self.config.send_timeout_ms
+        begun_ms = now_ms = self._clock.monotonic_ms()
         route = self._joined().known_route(topic)
         if route is None or not route.publish_queues:
-            route = await self._route(topic)
+            route = await self._route_in_time(topic, timeout_ms)
+            now_ms = min(self._clock.monotonic_ms(), begun_ms + timeout_ms - 1)
         fixed = self._fixed_queue(route, queue, outgoing.first) if queue is not None else None
         retry_count = self.config.retry_times_when_send_failed
-        now_ms = self._clock.monotonic_ms()
         attempts = retry.Attempts(
             1 + retry_count if fixed is None else 1,
-            now_ms + (timeout_ms or self.config.send_timeout_ms),
+            begun_ms + timeout_ms,
             waits_for_busy=retry_count > 0,
             backoff_ms=self.config.retry_backoff_ms,
         )
@@ -917,6 +921,37 @@ class Producer:
             self.config.default_topic_queue_nums,
             refresh=refresh,
         )
+
+    async def _route_in_time(self, topic: str, timeout_ms: int) -> TopicRoute:
+        """Return a route for sends; while there is none, ask again until the timeout.
+
+        Name servers may be starting, or its brokers may not have registered yet. As brokers that
+        are not reached, they are asked only once without ``retry_backoff_ms`` or retries.
+
+        Raises:
+            NoRoute: No name server has the topic, or none answers.
+            BrokerError: The name server refuses.
+        """
+        pause_ms = self.config.retry_backoff_ms
+        is_patient = pause_ms > 0 and self.config.retry_times_when_send_failed > 0
+        failure: RemotingError | None = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                while failure is None or is_patient:
+                    try:
+                        return await self._route(topic)
+                    except RemotingError as error:
+                        if not error.retriable:
+                            raise
+                        failure = error
+                    if is_patient:
+                        await asyncio.sleep(pause_ms / 1000)
+                        pause_ms = min(2 * pause_ms, max(pause_ms, retry.BACKOFF_MAX_MS))
+        if isinstance(failure, NoRoute):
+            raise failure
+        servers = ", ".join(self._joined().name_servers)
+        reason = failure or f"no reply in {timeout_ms} ms"
+        raise NoRoute(topic, f"no name server answers ({servers}): {reason}") from failure
 
     async def _fresh_route(self, route: TopicRoute, budget_ms: int) -> TopicRoute:
         """Return a fresh route, or the known one if that takes too long."""

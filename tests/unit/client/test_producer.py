@@ -1,6 +1,6 @@
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from random import Random
 
 import pytest
@@ -11,11 +11,13 @@ from reput.client.core.route_cache import NoRoute
 from reput.client.instance import NotStarted
 from reput.client.message import Message, SendResult, SendStatus
 from reput.client.producer import NotAllSent, NotTried, Producer
+from reput.client.transaction_producer import TransactionProducer, TransactionState
 from reput.errors import BrokerError, InvalidHeader, InvalidOption, RequestTimedOut, Unreachable
 from reput.format import batch, command, headers, properties as props
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.format.recall_handle import RecallHandle, encode
 from reput.format.signing import Credentials, Signer, content
 from reput.secret import Secret
 from scripted_cluster import ScriptedCluster
@@ -169,23 +171,109 @@ async def test_a_new_topic_uses_the_default_route(
     assert await producer.send(Message("New", b"x"))
 
 
-async def test_a_topic_without_route_or_auto_creation_is_an_error(
-    cluster: ScriptedCluster, producer: Producer
+# --- the route of a first send ----------------------------------------------------------
+
+Call = Callable[[Producer], Awaitable[object]]
+FIRST_CALLS: dict[str, Call] = {
+    "send": lambda producer: producer.send(Message("Late", b"x"), timeout_ms=5_000),
+    "batch": lambda producer: producer.send_batch([Message("Late", b"x")], timeout_ms=5_000),
+    "oneway": lambda producer: producer.send_oneway(Message("Late", b"x")),
+    "queues": lambda producer: producer.queues("Late"),
+}
+ONCE = ProducerConfig(retry_backoff_ms=0)
+
+
+@pytest.mark.parametrize("call", FIRST_CALLS.values(), ids=FIRST_CALLS)
+async def test_a_first_call_waits_for_a_topic_to_be_registered(
+    cluster: ScriptedCluster, producer: Producer, call: Call
 ) -> None:
     del cluster.topics["TBW102"]
-    with pytest.raises(NoRoute, match="'New'"):
-        await producer.send(Message("New", b"x"))
+    running = asyncio.ensure_future(call(producer))
+    await cluster.name_server.until_asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, 4)
+    cluster.topics["Late"] = {"broker-a": 1}
+    await running
 
 
-async def test_a_topic_without_writable_queues_is_an_error(
-    cluster: ScriptedCluster, producer: Producer
+@pytest.mark.parametrize("call", FIRST_CALLS.values(), ids=FIRST_CALLS)
+async def test_a_first_call_waits_for_the_name_server(
+    cluster: ScriptedCluster, producer: Producer, call: Call
 ) -> None:
+    cluster.topics["Late"] = {"broker-a": 1}
+    answer = cluster.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+
+    def hang_up(_: Command) -> None:
+        for channel in list(cluster.name_server.channels):
+            channel.close()
+
+    cluster.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = hang_up
+    running = asyncio.ensure_future(call(producer))
+    await cluster.name_server.until_asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, 2)
+    cluster.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = answer
+    await running
+
+
+@pytest.mark.parametrize("call", ["send", "oneway", "queues", "request", "half", "recall"])
+async def test_without_a_name_server_the_error_names_those_that_were_asked(call: str) -> None:
+    async with ScriptedCluster({}) as cluster:
+        address = cluster.namesrv
+    producer = TransactionProducer(
+        "P", check=lambda _: TransactionState.UNKNOWN, namesrv=address, config=ONCE
+    )
+    calls: dict[str, Call] = {
+        "send": lambda _: producer.send(Message("T", b"x")),
+        "oneway": lambda _: producer.send_oneway(Message("T", b"x")),
+        "queues": lambda _: producer.queues("T"),
+        "request": lambda _: producer.request(Message("T", b"x")),
+        "half": lambda _: producer.send_half(Message("T", b"x")),
+        "recall": lambda _: producer.recall("T", encode(RecallHandle("T", "b", "1", "k"))),
+    }
+    text = f"no route to topic 'T': no name server answers \\({address}\\): cannot connect to"
+    async with producer:
+        with pytest.raises(NoRoute, match=text) as raised:
+            await calls[call](producer)
+    assert raised.value.retriable
+
+
+async def test_a_name_server_that_stays_silent_is_named_too(cluster: ScriptedCluster) -> None:
+    cluster.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _: None
+    brief = ProducerConfig(send_timeout_ms=150)
+    async with Producer("P", namesrv=cluster.namesrv, config=brief) as producer:
+        with pytest.raises(NoRoute, match=rf"\({cluster.namesrv}\): no reply in 150 ms"):
+            await producer.send(Message("T", b"x"))
+
+
+async def test_a_name_server_that_refuses_is_asked_once(cluster: ScriptedCluster) -> None:
+    cluster.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda request: command.reply(
+        request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no"
+    )
+    async with Producer("P", namesrv=cluster.namesrv) as producer:
+        with pytest.raises(BrokerError, match="may be a broker"):
+            await producer.send(Message("T", b"x"))
+    assert len(cluster.name_server.requests) == 1
+
+
+@pytest.mark.parametrize("config", [ONCE, ProducerConfig(retry_times_when_send_failed=0)])
+async def test_without_retries_a_missing_route_is_an_error_at_once(
+    cluster: ScriptedCluster, config: ProducerConfig
+) -> None:
+    del cluster.topics["TBW102"]
+    async with Producer("P", namesrv=cluster.namesrv, config=config) as producer:
+        with pytest.raises(NoRoute, match=rf"'New': no name server knows it \({cluster.namesrv}\)"):
+            await producer.send(Message("New", b"x"))
+    assert len(cluster.name_server.requests) == 2  # the topic, and the one that new ones are like
+
+
+async def test_a_topic_without_writable_queues_is_an_error(cluster: ScriptedCluster) -> None:
     cluster.topics["Full"] = {"broker-a": 0}
-    for _ in range(2):
-        with pytest.raises(NoRoute, match="none of its queues"):
-            await producer.send(Message("Full", b"x"))
-        with pytest.raises(NoRoute, match="none of its queues"):
-            await producer.send_oneway(Message("Full", b"x"))
+    async with Producer("P", namesrv=cluster.namesrv, config=ONCE) as producer:
+        for _ in range(2):
+            with pytest.raises(NoRoute, match="none of its queues"):
+                await producer.send(Message("Full", b"x"))
+            with pytest.raises(NoRoute, match="none of its queues"):
+                await producer.send_oneway(Message("Full", b"x"))
+
+
+# --- refused messages -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
