@@ -9,7 +9,9 @@ def unavailable(reason: Exception) -> type:
         from pyspark.sql.datasource import DataSource as parent
     except Exception:  # noqa: BLE001 - no PySpark, or one before 4.0: Spark looks for no sources
         parent = object  # type: ignore[misc, assignment]
-    text = f"format('rocketmq') needs PySpark 4.0 or later and pip install 'reput[spark]': {reason}"
+    # The text of reput.extras, which may be what cannot be imported.
+    install = "pip install '.[spark]' in a clone of reput"
+    text = f"format('rocketmq') needs PySpark 4.0 or later and {install}: {reason}"
 
     class Unavailable(parent):
         """Named like the data source."""

@@ -1,7 +1,7 @@
 """Packages that not every user needs, and the error for a missing package.
 
-``pip install reput`` installs the clients alone, with ``msgspec``. The extras of ``pyproject.toml``
-install the rest: ``reput[server]``, ``reput[cli]``, ``reput[spark]``, and others.
+``pip install .`` installs the clients alone, with ``msgspec``. The extras of ``pyproject.toml``
+install the rest: ``.[server]``, ``.[cli]``, ``.[spark]``, and others.
 """
 
 from reput.errors import ReputError
@@ -43,7 +43,12 @@ class ExtraMissing(ReputError):
     """
 
     def __init__(self, what: str, extra: str, need: str) -> None:
-        super().__init__(f"{what} needs {need}: pip install 'reput[{extra}]'")
+        super().__init__(f"{what} needs {need}: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return how to install an extra, for errors: no registry has a package of reput."""
+    return f"pip install '.[{extra}]' in a clone of reput"
 
 
 def extra_missing(

@@ -56,7 +56,7 @@ def engine_text(engine: str) -> str:
         return engine
     return (
         "reference (plain Python: a broker is several times slower; install a wheel with kernels"
-        " for this system, or reput[kernels])"
+        " for this system, or the extra kernels)"
     )
 
 

@@ -6,10 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import hatch_build
 from reput.testing import LocalBroker
@@ -108,18 +112,20 @@ def test_clients_need_nothing_of_the_extras() -> None:
 @pytest.mark.parametrize(
     ("arguments", "missing", "line"),
     [
-        (["up"], OF_EXTRAS, "reput up needs the server: pip install 'reput[server]'"),
-        (["broker"], OF_EXTRAS, "reput broker needs the server: pip install 'reput[server]'"),
+        (["up"], OF_EXTRAS, "reput up needs the server: "
+         "pip install '.[server]' in a clone of reput"),
+        (["broker"], OF_EXTRAS, "reput broker needs the server: "
+         "pip install '.[server]' in a clone of reput"),
         (["topic", "list"], OF_EXTRAS, "reput topic needs the command line: "
-         "pip install 'reput[cli]'"),
+         "pip install '.[cli]' in a clone of reput"),
         (["store", "info", "."], ["numpy"], "reput store needs the server: "
-         "pip install 'reput[server]'"),
+         "pip install '.[server]' in a clone of reput"),
         (["export", ".", "--to", "a.csv"], ["numpy", "pyarrow"],
-         "reput export needs numpy and pyarrow: pip install 'reput[arrow]'"),
+         "reput export needs numpy and pyarrow: pip install '.[arrow]' in a clone of reput"),
         (["pipeline", "audit", "--store", "."], ["numpy", "pyspark"],
-         "reput pipeline needs Spark: pip install 'reput[spark]'"),
+         "reput pipeline needs Spark: pip install '.[spark]' in a clone of reput"),
         (["pipeline", "audit", "--store", "."], ["pyspark"],
-         "reput pipeline needs Spark: pip install 'reput[spark]'"),
+         "reput pipeline needs Spark: pip install '.[spark]' in a clone of reput"),
     ],
 )  # fmt: skip
 @pytest.mark.sampled(4)
@@ -150,11 +156,219 @@ def test_the_version_and_other_parts_without_extras() -> None:
     )
     version, *problems = printed.splitlines()
     assert version.startswith("reput 0.")
-    packages = "the packages of LZ4 and Zstandard: pip install 'reput[compression]'"
+    packages = "the packages of LZ4 and Zstandard: pip install '.[compression]' in a clone of reput"
     assert problems == [
-        "LocalBroker needs the server: pip install 'reput[server]'",
+        "LocalBroker needs the server: pip install '.[server]' in a clone of reput",
         f"a body compressed with Zstandard needs {packages}",
         f"a body compressed with LZ4 needs {packages}",
+    ]
+
+
+# --- each extra alone -----------------------------------------------------------------
+
+_HELLO = """
+import json, socket, ssl
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # as the SDK for Java
+context.set_alpn_protocols(["h2"])
+with open("ready.json") as file:
+    host, _, port = json.load(file)["grpc"].rpartition(":")
+with socket.create_connection((host, int(port)), 30) as plain:
+    with context.wrap_socket(plain) as secured:
+        print("TLS with", secured.selected_alpn_protocol())
+"""
+_CONSOLE = """
+import contextlib, io, os, re, signal, sys, threading, urllib.request
+from reput.cli.main import run
+
+real = sys.stdout
+
+class Printed(io.StringIO):
+    def write(self, text):
+        url = re.search(r"http://[0-9.:]+/", text)
+        if url:
+            threading.Thread(target=get, args=(url[0],)).start()
+        return len(text)
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url + "topics") as page:
+            print("page:", page.status, file=real)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+with contextlib.redirect_stdout(Printed()):
+    run(["console", "-n", NAMESRV, "--listen", "127.0.0.1:0"])
+"""
+_ARROW = (
+    "import reput.arrow\n"
+    "from reput.format import properties\n"
+    "from reput.store.incoming import IncomingMessage\n"
+    "from reput.store.message_store import MessageStore\n"
+    "with MessageStore.open('store') as store:\n"
+    "    store.put(IncomingMessage('T', b'x', 0, properties.encode({})))\n"
+)
+
+_WITHOUT_ABSENT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Present(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.split(".")[0] in ABSENT else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Present
+"""
+
+QUICKSTARTS = {
+    "": (
+        "from reput.client import Message\n"
+        "from reput.client.blocking import Producer\n"
+        "with Producer('P', namesrv=NAMESRV) as producer:\n"
+        "    print(producer.send(Message('T', b'two coffees')).status.name)",
+        "SEND_OK",
+    ),
+    "cli": ("from reput.cli.main import run\nrun(['topic', 'show', 'T', '-n', NAMESRV])", "T"),
+    "compression": (
+        "from reput.format import body, sys_flag\n"
+        "import lz4.frame, zstandard\n"
+        "for kind, data in ((sys_flag.COMPRESSION_LZ4, lz4.frame.compress(b'LZ4')),\n"
+        "                   (sys_flag.COMPRESSION_ZSTD, zstandard.compress(b'Zstandard'))):\n"
+        "    print(body.decompress(data, sys_flag.COMPRESSED | kind).decode())",
+        "LZ4\nZstandard",
+    ),
+    "metrics": (
+        "from reput.client import Producer\n"
+        "from reput.client.metrics import ClientCollector\n"
+        "print(len(list(ClientCollector().collect())) > 0)",
+        "True",
+    ),
+    "server": (
+        "import sys\nfrom reput.cli.main import run\n"
+        "run(['up', '--port', '0', '--broker-port', '0', '--store', 'store', '--ready-file',\n"
+        f"     'ready.json', '--', sys.executable, '-c', {_HELLO!r}])",
+        "TLS with h2",
+    ),
+    "console": (_CONSOLE, "page: 200"),
+    "arrow": (_ARROW + "print(reput.arrow.scan('store', topic='T').read_all().num_rows)", "1"),
+    "pandas": (_ARROW + "print(len(reput.arrow.to_pandas('store', topic='T')))", "1"),
+    "polars": (_ARROW + "print(reput.arrow.scan_polars('store', topic='T').collect().height)", "1"),
+    "duckdb": (
+        _ARROW + "import duckdb\n"
+        "messages = reput.arrow.dataset('store', topic='T')\n"
+        "print(duckdb.sql('select count(*) from messages').fetchall()[0][0])",
+        "1",
+    ),
+    # A session takes long: tests/spark has many.
+    "spark": (
+        "import pyspark_rocketmq, reput.spark\n"
+        "from reput.cli.main import run\n"
+        "run(['pipeline', 'audit', '--help'])\n"
+        "print(pyspark_rocketmq.DefaultSource.name())",
+        "rocketmq",
+    ),
+    "otel": ("from reput.client import otel\notel.instrument()\nprint('measured')", "measured"),
+    "tls": (
+        "import ssl\nfrom reput.remoting import throwaway_certificate\n"
+        "throwaway_certificate.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), 0)\n"
+        "print('made')",
+        "made",
+    ),
+    "acl": (
+        "from pathlib import Path\nfrom reput.broker.access import plain_accounts\n"
+        "print(plain_accounts._yaml_loader()[1].__name__[-6:])",
+        "Loader",
+    ),
+    "kernels": ("import numba\nprint(numba.njit(lambda: 7)())", "7"),
+}
+"""Extra to a program of its quickstart, and the last lines that it prints."""
+
+
+def test_each_extra_has_a_quickstart() -> None:
+    assert {*QUICKSTARTS} == {*_extras()} - {"all", "dev", "docs"}
+
+
+@pytest.mark.parametrize("extra", QUICKSTARTS)
+def test_the_quickstart_of_an_extra_needs_no_other_package(extra: str, tmp_path: Path) -> None:
+    """All packages are installed here; an import fails if the extra does not bring it."""
+    absent = sorted(_installed_packages() - _packages_of(extra))
+    assert "pytest" in absent
+    _walk(extra, f"ABSENT = frozenset({absent}){_WITHOUT_ABSENT}", tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("extra", QUICKSTARTS)
+def test_the_quickstart_of_an_installed_extra(extra: str, wheel: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    name = f"{wheel}[{extra}]" if extra else str(wheel)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", name], check=True)
+    _walk(extra, "", tmp_path, str(python))
+
+
+def _walk(extra: str, before: str, folder: Path, python: str = sys.executable) -> None:
+    """Run the program of a quickstart, and compare the end of its output."""
+    program, printed = QUICKSTARTS[extra]
+    with LocalBroker(topics=["T"]) as mq:
+        done = subprocess.run(
+            [python, "-c", f"{before}NAMESRV = {mq.namesrv_addr!r}\n{program}"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    count = len(printed.splitlines())
+    end = "\n".join(done.stdout.splitlines()[-count:])
+    assert end == printed if extra != "cli" else printed in done.stdout, done.stdout + done.stderr
+
+
+def _extras() -> dict[str, list[str]]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    return extras | {"": project["dependencies"]}
+
+
+def _installed_packages() -> set[str]:
+    """Return the names under which the packages of other projects are imported."""
+    return {*metadata.packages_distributions()} - {"reput", "pyspark_rocketmq", "tests"}
+
+
+def _packages_of(extra: str) -> set[str]:
+    """Return the names under which the packages of an extra, and those they need, are imported."""
+    distributions = {"reput"}
+    pending = [Requirement(text) for text in (*_extras()[""], *_extras()[extra])]
+    seen: set[tuple[str, str]] = set()
+    while pending:
+        needed = pending.pop()
+        name = canonicalize_name(needed.name)
+        for part in {"", *needed.extras}:
+            if (name, part) in seen:
+                continue
+            seen.add((name, part))
+            distributions.add(name)
+            pending += _requirements(name, part)
+    owners = metadata.packages_distributions()
+    return {
+        package
+        for package, names in owners.items()
+        if distributions & {canonicalize_name(name) for name in names}
+    }
+
+
+def _requirements(name: str, extra: str) -> list[Requirement]:
+    """Return what a distribution needs on this machine; of reput, what its sources name."""
+    try:
+        texts = _extras()[extra] if name == "reput" else metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []  # uvloop on Windows
+    needed = [Requirement(text) for text in texts]
+    return [
+        requirement
+        for requirement in needed
+        if not requirement.marker or requirement.marker.evaluate({"extra": extra})
     ]
 
 

@@ -1,8 +1,8 @@
 """Messages of RocketMQ as Arrow data, without Spark: for pandas, Polars, DuckDB and files.
 
 Rows, columns, options and plans are those of ``spark.read.format("rocketmq")``
-(docs/reference/spark-options.md, docs/reference/spark-schema.md). Needs pyarrow:
-``pip install 'reput[arrow]'``.
+(docs/reference/spark-options.md, docs/reference/spark-schema.md). Needs pyarrow, of
+the extra ``arrow``.
 """
 
 import os
@@ -79,7 +79,7 @@ def to_pandas(
 ) -> "pd.DataFrame":
     """Read messages into a frame of pandas, which must fit into memory.
 
-    Arguments and errors are those of ``scan``. Needs ``pip install 'reput[pandas]'``.
+    Arguments and errors are those of ``scan``. Needs the extra ``pandas``.
     """
     _require("pandas", "reput.arrow.to_pandas")
     reader = scan(source, columns=columns, filter=filter, threads=threads, **options)
@@ -98,7 +98,7 @@ def scan_polars(
     A query reads only the columns that it needs; predicates skip files, queues and ranges as
     ``filter`` of ``scan`` does; ``head`` ends the read early. Each ``collect`` plans again.
 
-    Arguments and errors are those of ``scan``. Needs ``pip install 'reput[polars]'``.
+    Arguments and errors are those of ``scan``. Needs the extra ``polars``.
     """
     _require("polars", "reput.arrow.scan_polars")
     read = _read(source, columns, options)

@@ -68,8 +68,7 @@ _GROUPS = {
     "store": _Group("store", "Inspect a store folder. Read-only."),
     "pipeline": _Group(
         "pipeline",
-        "Rebuild, audit, salvage, compare and archive stores with Spark"
-        " (pip install 'reput[spark]').",
+        "Rebuild, audit, salvage, compare and archive stores with Spark (extra `spark`).",
     ),
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reput.errors import InvalidOption
+from reput.extras import install_command
 from reput.secret import NO_SECRET, Secret
 
 ACCESS_KEY_VARIABLE = "REPUT_ACCESS_KEY"
@@ -94,7 +95,7 @@ def _read_tools(path: Path) -> Given:
     except ImportError:
         allowed = (
             "given together with --secret-key-file, or PyYAML installed for "
-            f"{path}: pip install 'reput[acl]'"
+            f"{path}: {install_command('acl')}"
         )
         raise InvalidOption("--access-key", None, allowed) from None
     try:

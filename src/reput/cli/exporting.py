@@ -65,7 +65,7 @@ def export(
 ) -> View:
     """Write messages to a file: Parquet, Arrow, JSON lines or CSV.
 
-    Needs neither Spark nor Java (pip install 'reput[arrow]'). Brokers are read up to the messages
+    Needs the extra `arrow`, neither Spark nor Java. Brokers are read up to the messages
     that exist at the start. Messages are written as they are read: a topic may be larger than
     memory. The file appears when it is complete.
     """

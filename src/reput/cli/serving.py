@@ -25,6 +25,7 @@ from reput.cli.processes import owner_of_port, owner_of_store
 from reput.cli.server_texts import CannotServe, join_address, own_address
 from reput.cli.systemd import Systemd
 from reput.errors import InvalidOption, StoreUnavailable
+from reput.extras import install_command
 from reput.limits import Refusals
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from reput.grpc.server import FrontServer
     from reput.namesrv.config import NamesrvConfig
     from reput.remoting.metrics_server import Detail, Family, HistogramFamily, Meter
+    from reput.remoting.tls_acceptor import TlsAcceptor
 
 DEFAULT_FOLDER = "reput-data"
 LOG_FILE_BYTES = 256 * 1024 * 1024
@@ -841,7 +843,7 @@ def _banner(
         lines.append(f"  console      {console}")
     if front is not None:
         endpoint = join_address(config.broker_ip1, front.port)
-        lines.insert(4, f"  5.x clients  {endpoint} (gRPC, plain and TLS)")
+        lines.insert(4, f"  5.x clients  {endpoint} (gRPC, {_kinds(server.serving.tls)})")
     resolver = f'primitive.NewPassthroughResolver([]string{{"{address}"}})'
     lines += [
         "",
@@ -853,6 +855,18 @@ def _banner(
         "Ctrl-C stops it.",
     ]
     return "\n".join(lines)
+
+
+def _kinds(tls: "TlsAcceptor | None") -> str:
+    """Return which connections a server accepts, for the greeting."""
+    from reput.remoting.tls_settings import TlsMode
+
+    if tls is None or tls.mode is TlsMode.DISABLED:
+        return "plain"
+    kinds = "TLS" if tls.mode is TlsMode.ENFORCING else "plain and TLS"
+    if tls.has_certificate:
+        return kinds
+    return f"{kinds}; TLS needs a certificate, or {install_command('tls')}"
 
 
 def _contents(server: "Broker") -> tuple[int, int]:

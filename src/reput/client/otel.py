@@ -1,6 +1,6 @@
 """Spans and metrics of OpenTelemetry for producers and consumers.
 
-    pip install 'reput[otel]'
+    pip install '.[otel]'       # in a clone of reput
 
     from reput.client import otel
     otel.instrument()           # once, before or after clients are made

@@ -1,18 +1,25 @@
 """Makes the certificate of a server in test mode: by no authority, and forgotten at its end."""
 
 import datetime
+import importlib.util
 import ipaddress
 import ssl
 import tempfile
 from pathlib import Path
 
 from reput.errors import TlsFailed
+from reput.extras import install_command
 
 _NAME = "reput test certificate"
 _HOSTS = ("localhost",)
 _ADDRESSES = ("127.0.0.1", "::1")
 """Clients that check the name, and nothing else, accept it on this machine."""
 _VALID = datetime.timedelta(days=3650)
+
+
+def is_possible() -> bool:
+    """Return whether a certificate can be made: the package ``cryptography`` is installed."""
+    return importlib.util.find_spec("cryptography") is not None
 
 
 def load_into(context: ssl.SSLContext, now_ms: int) -> None:
@@ -32,7 +39,7 @@ def load_into(context: ssl.SSLContext, now_ms: int) -> None:
     except ImportError:
         raise TlsFailed(
             "there is no certificate: set tls.server.keyPath and tls.server.certPath, or install "
-            "reput[tls] (the package cryptography), which makes one for tests"
+            f"the package cryptography, which makes one for tests: {install_command('tls')}"
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _NAME)])

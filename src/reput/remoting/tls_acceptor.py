@@ -132,6 +132,11 @@ class TlsAcceptor:
         for waiting in begun:
             self.queue(waiting)
 
+    @property
+    def has_certificate(self) -> bool:
+        """Whether there is a certificate, or one can be made when it is needed."""
+        return self.context is not None or throwaway_certificate.is_possible()
+
     # --- connections --------------------------------------------------------------------------
 
     def protocol(self, inner: Inner) -> asyncio.BaseProtocol:
@@ -162,7 +167,7 @@ class TlsAcceptor:
         """Close a connection without TLS, where that is required."""
         self.counts[Handshake.PLAIN_REFUSED] += 1
         text = "%s: it does not use TLS, and tls.server.mode is enforcing; closing the connection"
-        self._faults.info("tls_plain", text, inner.peer)
+        self._faults.warn("tls_plain", text, inner.peer)
         inner.close()
 
     def _queue_input(self, connection: TlsConnection) -> None:
@@ -194,7 +199,7 @@ class TlsAcceptor:
 
     def _failed(self, inner: Inner, failure: TlsFailed, *, is_closing: bool = False) -> None:
         self.counts[Handshake.FAILED] += 1
-        self._faults.info("tls_handshake", "%s: no TLS handshake: %s", inner.peer, failure)
+        self._faults.warn("tls_handshake", "%s: no TLS handshake: %s", inner.peer, failure)
         if not is_closing:
             inner.close(failure)
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from reput.descriptors import first_byte_lock, lock_owner, seek_data, seek_hole
 from reput.errors import NotInStore, ReputError, StoreUnavailable
+from reput.extras import install_command
 from reput.store import paths
 
 _MAP_FROM_BYTES = 64 * 1024
@@ -324,7 +325,7 @@ class RemoteFolder:
             from pyarrow import fs
         except ImportError as error:
             raise StoreUnavailable(
-                f"{location} is a URI, which needs pyarrow: pip install 'reput[spark]'"
+                f"{location} is a URI, which needs pyarrow: {install_command('spark')}"
             ) from error
         self._selector = fs.FileSelector
         self._types = fs.FileType

@@ -218,9 +218,9 @@ def test_it_needs_no_pyspark() -> None:
 @pytest.mark.parametrize(
     ("package", "use", "text"),
     [
-        ("pandas", "to_pandas", "to_pandas needs pandas: pip install 'reput[pandas]'"),
-        ("polars", "scan_polars", "scan_polars needs Polars: pip install 'reput[polars]'"),
-        ("pyarrow", "scan", r"reput.arrow needs numpy and pyarrow: pip install 'reput\[arrow\]'"),
+        ("pandas", "to_pandas", "to_pandas needs pandas: pip install '.[pandas]'"),
+        ("polars", "scan_polars", "scan_polars needs Polars: pip install '.[polars]'"),
+        ("pyarrow", "scan", r"reput.arrow needs numpy and pyarrow: pip install '\.\[arrow\]'"),
     ],
 )
 def test_a_missing_package_names_the_extra(

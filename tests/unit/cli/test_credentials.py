@@ -75,7 +75,7 @@ def test_the_file_of_mqadmin(home: Path, text: str, secret: str) -> None:
 
 def test_the_file_of_mqadmin_needs_a_package(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(InvalidOption, match=r"pip install 'reput\[acl\]'"):
+    with pytest.raises(InvalidOption, match=r"pip install '\.\[acl\]'"):
         tools(home, "accessKey: AK\nsecretKey: hunter2\n")
     assert find_credentials("AK", None, {"REPUT_SECRET_KEY": "a"}) == Given("AK", Secret("a"))
     assert find_credentials(None, None, {"ROCKETMQ_HOME": "/nonexistent"}) == Given()

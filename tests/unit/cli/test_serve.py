@@ -507,6 +507,41 @@ sys.exit(cli.run(["up", "--port", "0", "--broker-port", "0", "--store", "s"]))
     assert done.stdout.startswith("\nready\n")
 
 
+@pytest.mark.parametrize(
+    ("mode", "has_package", "kinds"),
+    [
+        ("permissive", True, "plain and TLS"),
+        ("enforcing", True, "TLS"),
+        ("disabled", False, "plain"),
+        (
+            "permissive",
+            False,
+            "plain and TLS; TLS needs a certificate, or pip install '.[tls]' in a clone of reput",
+        ),
+    ],
+)
+def test_the_greeting_promises_tls_where_there_is_a_certificate(
+    mode: str, has_package: bool, kinds: str, tmp_path: Path
+) -> None:
+    """An installation without ``cryptography`` cannot make one."""
+    absent = "" if has_package else "import sys; sys.modules['cryptography'] = None\n"
+    (tmp_path / "broker.conf").write_text(f"tls.server.mode={mode}\n")
+    arguments = ["up", *ANY_PORT, "-c", "broker.conf", "--store", "s"]
+    code = (
+        f"{absent}from reput.cli import serving\n"
+        "async def until_ended(server, stopped): pass\n"
+        "serving._until_ended = until_ended\n"
+        "from reput.cli import main\n"
+        f"main.run({arguments!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S
+    )
+    match = re.search(r"^  5.x clients +\S+ \(gRPC, (.*)\)$", done.stdout, re.MULTILINE)
+    assert match, done.stdout + done.stderr
+    assert match[1] == kinds
+
+
 def test_the_first_send_after_the_greeting_is_acknowledged(start: Start) -> None:
     """One frame, one reply: the server does no warm-up after its greeting."""
     with start("up", *ANY_PORT) as server:

@@ -480,7 +480,7 @@ def test_the_entry_point_instruments(telemetry: Telemetry) -> None:
 def test_without_the_package_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['opentelemetry'] = None; import reput.client.otel"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'reput[otel]'" in done.stderr
+    assert "pip install '.[otel]'" in done.stderr
     code = "import sys; from reput.client import Producer; print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -183,5 +183,5 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.delattr(reput.spark, "stream_metrics", raising=False)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ExtraMissing, match=r"pip install 'reput\[server\]'"):
+    with pytest.raises(ExtraMissing, match=r"pip install '\.\[server\]'"):
         reput.spark._listeners()

@@ -319,7 +319,7 @@ def test_a_remote_folder_without_pyarrow_names_the_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(StoreUnavailable, match=r"pip install 'reput\[spark\]'"):
+    with pytest.raises(StoreUnavailable, match=r"pip install '\.\[spark\]'"):
         open_folder("s3://bucket/store")
 
 

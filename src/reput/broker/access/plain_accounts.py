@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from reput.broker.access.plain_addresses import NO_ADDRESS, AddressSet, parse_pattern, union
 from reput.errors import InvalidOption
+from reput.extras import install_command
 from reput.format import names
 from reput.format.bodies import DataVersion
 from reput.secret import NO_SECRET, Secret
@@ -220,7 +221,7 @@ def _yaml_loader() -> tuple[Any, Any]:
     try:
         import yaml
     except ImportError:
-        allowed = "false, or true with PyYAML installed: pip install 'reput[acl]'"
+        allowed = f"false, or true with PyYAML installed: {install_command('acl')}"
         raise InvalidOption("aclEnable", True, allowed) from None
     return yaml, getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
