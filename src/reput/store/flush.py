@@ -5,9 +5,12 @@ the log is flushed by time and amount. Pool buffers are committed, queues and in
 synced, and the checkpoint is updated, each field only after its sync
 (known-bugs.md#checkpoint-ahead).
 
-A failed sync is final: the system may have dropped the pages, and a second call that succeeds
-proves nothing about them. The store then accepts no more puts. A file that could not be opened for
-a sync, since no descriptor was free, has lost nothing: its sync is tried again.
+A failed sync of log, queues or index is final: the system may have dropped the pages, and a second
+call that succeeds proves nothing about them. There is no other copy: a map shows the
+same pages. The store then accepts no more puts until it is opened again: recovery reads the bytes of the
+disk. Other errors lose nothing, and are tried again in each step: a file that could not be
+opened for a sync, since no descriptor was free; bytes of a pool buffer; files that are written as a
+whole, as the list of queues.
 """
 
 import logging
@@ -49,6 +52,13 @@ class _WrittenOut:
     """Physical offset of the last record that was dispatched before the write."""
     timestamp: int
     """Store time of that record, in ms."""
+
+    def is_covered_by(self, other: "_WrittenOut") -> bool:
+        """Return True if a sync of the other queues makes these durable, too."""
+        is_later = other.physical_offset >= self.physical_offset
+        return other.least_bytes < self.least_bytes or (
+            other.least_bytes == self.least_bytes and is_later
+        )
 
 
 @dataclass(slots=True)
@@ -247,7 +257,7 @@ class Flusher:
         self._checkpoint = checkpoint
         self.is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.failure: WriteFailed | None = None
-        """Error of a failed sync or commit, after which nothing is known to be durable."""
+        """Error of a failed sync, after which nothing is known to be durable."""
         self._handing_over = threading.Lock()  # guards `_written_out`
         self._written_out: _WrittenOut | None = None
         self._round: _Round | None = None
@@ -257,6 +267,13 @@ class Flusher:
         self._committed_ms = self._flushed_ms = _NEVER_MS
         self._checked_ms = self._queues_ms = self._queues_full_ms = _NEVER_MS
         self._checkpoint_ms = _NEVER_MS
+
+    @property
+    def problem(self) -> str:
+        """Failed sync after which puts are refused, with the remedy; empty if there is none."""
+        if self.failure is None:
+            return ""
+        return f"the disk failed: {self.failure}; restart the broker when the disk works"
 
     # The log ----------------------------------------------------------------------------------
 
@@ -285,7 +302,7 @@ class Flusher:
             raise
         except WriteFailed as error:
             self.failure = error
-            _log.critical("the store accepts no more puts: %s", error)
+            _log.critical("the store accepts no more puts: %s", self.problem)
             raise
 
     def commit(self) -> int:
@@ -369,13 +386,22 @@ class Flusher:
         """Make written queues durable; return whether there were any.
 
         Raises:
-            WriteFailed: The disk failed, now or before. Lost units follow from the log, but only
-                recovery can find out which ones.
+            WriteFailed: The disk failed, now or before. After a failed sync units may be lost: they
+                follow from the log, but only recovery can find out which ones. The next call tries
+                again what can be tried again.
         """
         with self._handing_over:
             written, self._written_out = self._written_out, None
         if written is None:
             return False
+        try:
+            self._sync_written(written)
+        except WriteFailed:
+            self._sync_later(written)
+            raise
+        return True
+
+    def _sync_written(self, written: _WrittenOut) -> None:
         if not written.least_bytes:
             # Recovery assumes that the log is durable up to the queues' offset, too.
             self.flush_log()
@@ -383,7 +409,7 @@ class Flusher:
         index_timestamp = 0
         if not written.least_bytes:
             self._guard(self._batch_queues.sync)
-            self._guard(self._known_queues.save)
+            self._known_queues.save()  # not guarded: it writes the whole list again
             index_timestamp = self._guard(self._index.sync)
         if not written.least_bytes and written.timestamp:
             self._checkpoint.advance(
@@ -391,12 +417,11 @@ class Flusher:
             )
         if index_timestamp:
             self._checkpoint.advance(index_timestamp=index_timestamp)
-        return True
 
     def _sync_later(self, written: _WrittenOut) -> None:
         with self._handing_over:
             waiting = self._written_out
-            if waiting is None or waiting.least_bytes >= written.least_bytes:
+            if waiting is None or waiting.is_covered_by(written):
                 self._written_out = written
 
     # Steps ------------------------------------------------------------------------------------

@@ -203,7 +203,11 @@ class FlushPart(Protocol):
 
     @property
     def failure(self) -> WriteFailed | None:
-        """Error of a failed sync or commit, after which puts are refused."""
+        """Error of a failed sync, after which puts are refused."""
+
+    @property
+    def problem(self) -> str:
+        """Error of a failed sync, with the remedy; empty if there is none."""
 
     def commit(self) -> int:
         """Write pool buffers to the files."""

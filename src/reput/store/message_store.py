@@ -17,7 +17,7 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Self
 
 from reput.clock import Clock, SystemClock
@@ -283,8 +283,8 @@ class MessageStore:
     def _refusal(self) -> str:
         if not self._is_open:
             return "the store is closed"
-        if self.flusher.failure is not None:
-            return f"the disk failed: {self.flusher.failure}"
+        if self.flusher.problem:
+            return self.flusher.problem
         if self.watch.refusal:
             return self.watch.refusal
         if self.config.broker_role is BrokerRole.SLAVE:
@@ -635,27 +635,28 @@ class MessageStore:
                 return False
             monotonic_ms = self._clock.monotonic_ms()
             did = self._disk.release_discarded()  # first: it frees space for the next steps
+            spares.fill()
             try:
                 self.watch.step(monotonic_ms)
-                did = self.retention.step_disk(monotonic_ms) or did
-                did = self.flusher.step_disk(monotonic_ms) or did
-                did = self._step_files() or did
+                did = self._step_disk_parts(monotonic_ms) or did
             finally:
                 # Last, since the steps before may free the space it needs; and always, since queues
                 # wait for the files.
                 did = self.queues.make_files() or did
             return did
 
-    def _step_files(self) -> bool:
-        """Delete and create files; a step that fails does not prevent the next one."""
-        spares.fill()
+    def _step_disk_parts(self, monotonic_ms: int) -> bool:
+        """Do the steps of the disk; a step that fails does not prevent the next one."""
         did, failure = False, None
-        for step in (
+        steps: tuple[Callable[[], object], ...] = (
+            lambda: self.retention.step_disk(monotonic_ms),
+            lambda: self.flusher.step_disk(monotonic_ms),
             self.removals.finish,
             self.removals.clear,
             self._tombstones.save_expired,
             self.log.step_ahead,
-        ):
+        )
+        for step in steps:
             try:
                 did = bool(step()) or did
             except WriteFailed as error:

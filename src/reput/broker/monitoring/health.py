@@ -56,11 +56,10 @@ def check(parts: Parts, loops: Loops, started_ms: int) -> Health:
     monotonic_ms = parts.clock.monotonic_ms()
     store = parts.store
     problems = judge_loops(loops.turns, loops.failures, started_ms, monotonic_ms)
-    failure = store.flusher.failure
     reported = ""
-    if failure is not None:
-        reported = str(failure)
-        problems.append(f"the disk failed: {reported}")
+    if store.flusher.failure is not None:
+        reported = str(store.flusher.failure)
+        problems.append(store.flusher.problem)
     elif store.refusal and parts.identity.is_master:
         reported = store.refusal
         problems.append(f"no messages are accepted: {reported}")

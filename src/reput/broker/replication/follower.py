@@ -228,9 +228,8 @@ class Follower:
             True if the log must be cut, so that this follower ends.
         """
         assert self._client is not None
-        failure = self._store.flusher.failure
-        if failure is not None:
-            self._set_state(SlaveState.FAILED, f"the disk failed: {failure}")
+        if self._store.flusher.problem:
+            self._set_state(SlaveState.FAILED, self._store.flusher.problem)
             return False
         if self._store.replica_log.problem:
             self._set_state(SlaveState.DIVERGED, self._store.replica_log.problem)
@@ -457,7 +456,8 @@ class Follower:
     def _synced(self, problem: Exception | None) -> None:
         """Report after a sync, and dispatch what had to wait for it."""
         if problem is not None:
-            self._end(Disconnected(f"the disk failed: {problem}", SlaveState.FAILED))
+            text = self._store.flusher.problem or f"the disk failed: {problem}"
+            self._end(Disconnected(text, SlaveState.FAILED))
             return
         if self._receiver is not None:
             self._receiver.synced()
@@ -481,9 +481,8 @@ class Follower:
         """Poll the end of the master's log, for the lag, and watch the slave's disk."""
         while True:
             await asyncio.sleep(_RANGE_INTERVAL_MS / 1000)
-            failure = self._store.flusher.failure
-            if failure is not None:
-                self._end(Disconnected(f"the disk failed: {failure}", SlaveState.FAILED))
+            if self._store.flusher.problem:
+                self._end(Disconnected(self._store.flusher.problem, SlaveState.FAILED))
             try:
                 self.status.master_max_offset = (await master.log_range()).max_offset
             except Unanswered as error:
