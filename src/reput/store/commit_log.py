@@ -6,8 +6,9 @@ blank, and keeps the offsets up to which the log is written, committed and durab
 ``putting`` checks messages, ``flush`` decides when to flush, ``recovery`` handles damage.
 """
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -101,6 +102,8 @@ class CommitLog:
         self._held: dict[int, MappedFile] = {}  # by start: files that kernels read
         self.flushed_offset = 0
         """Physical offset up to which everything is durable."""
+        self.problem = ""
+        """Error of the last attempt to make space for a record; empty if it succeeded."""
 
     # Opening ----------------------------------------------------------------------------------
 
@@ -165,6 +168,10 @@ class CommitLog:
         Raises:
             DiskFull: There is no space.
         """
+        with self._recording_problem():
+            self._reserve(size)
+
+    def _reserve(self, size: int) -> None:
         last = self.files.last
         assert last is not None
         block = self._block
@@ -183,14 +190,28 @@ class CommitLog:
             DiskFull: There is no space for a new file; the log is unchanged.
             WriteFailed: No folder accepts a new file.
         """
+        with self._recording_problem():
+            self._roll()
+
+    @contextlib.contextmanager
+    def _recording_problem(self) -> Iterator[None]:
+        try:
+            yield
+        except WriteFailed as error:
+            self.problem = str(error)
+            raise
+        self.problem = ""
+
+    def _roll(self) -> None:
         last = self._update_written()
         room = last.size - last.written if last is not None else 0
         if last is not None and room:
             last.reserve(last.size)
-        self.files.prepare_next()
-        if last is not None and not self.files.has_prepared:
-            room = self._free_a_buffer(last, room)
+        if last is not None:
             self.files.prepare_next()
+            if not self.files.has_prepared:
+                room = self._free_a_buffer(last, room)
+                self.files.prepare_next()
         with self._rolling:
             if last is not None and room:
                 self._end(last, room)
@@ -310,7 +331,7 @@ class CommitLog:
         """
         last = self.files.last
         if last is None or not self._block[state.LOG_ADDRESS]:
-            return False
+            return self._step_first()
         position = self._block[state.LOG_POSITION]
         end = min(position + _RESERVE_AHEAD_BYTES, last.size)
         did = False
@@ -325,7 +346,17 @@ class CommitLog:
         if last.size - position < _RESERVE_AHEAD_BYTES and not self.files.has_prepared:
             self.files.prepare_next()
             did = did or self.files.has_prepared
+        if self.problem and (self.files.has_prepared or last.size - end > 0):
+            self.problem = ""
         return did
+
+    def _step_first(self) -> bool:
+        """Prepare the file of the next record, if the writer could not create it."""
+        if self.problem and not self.files.has_prepared:
+            self.files.prepare_next()
+        if self.files.has_prepared:
+            self.problem = ""
+        return False
 
     # Durability -------------------------------------------------------------------------------
 

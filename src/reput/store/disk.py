@@ -108,6 +108,22 @@ class Disk:
         while self._kept:
             os.close(self._kept.popitem()[1])
 
+    def check_writable(self, path: str) -> None:
+        """Check the permission to create files in an existing folder; nothing is created.
+
+        Raises:
+            WriteFailed: This user has no permission, or the file system is read-only.
+        """
+        is_effective = os.access in os.supports_effective_ids
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=is_effective):
+            is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+            reason = errno.EROFS if is_read_only else errno.EACCES
+            raise WriteFailed(
+                path,
+                f"cannot create files: {os.strerror(reason)} (the process has user id "
+                f"{os.geteuid()}, the folder belongs to {os.stat(path).st_uid})",  # noqa: PTH116
+            )
+
     def sync_file(self, descriptor: int, path: str) -> None:
         """Make a file's bytes durable.
 

@@ -6,11 +6,11 @@ synced, and the checkpoint is updated, each field only after its sync
 (known-bugs.md#checkpoint-ahead).
 
 A failed sync of log, queues or index is final: the system may have dropped the pages, and a second
-call that succeeds proves nothing about them. There is no other copy: a map shows the
-same pages. The store then accepts no more puts until it is opened again: recovery reads the bytes of the
-disk. Other errors lose nothing, and are tried again in each step: a file that could not be
-opened for a sync, since no descriptor was free; bytes of a pool buffer; files that are written as a
-whole, as the list of queues.
+call that succeeds proves nothing about them. There is no other copy: a map shows the same pages.
+The store then accepts no more puts until it is opened again, and recovery has read the files. Other
+errors lose nothing, and are tried again in each step: a file that could not be opened for a sync,
+since no descriptor was free; bytes of a pool buffer; files that are written as a whole, as the list
+of queues.
 """
 
 import logging

@@ -36,7 +36,11 @@ class Store(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Reason why puts are refused now; empty if they are accepted."""
+        """Reason why puts are refused now; empty if they are tried."""
+
+    @property
+    def why_no_puts(self) -> str:
+        """Reason why no message can be stored now; empty if puts have not failed."""
 
     def put(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
         """Store a message."""

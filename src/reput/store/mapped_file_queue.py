@@ -171,16 +171,17 @@ class MappedFileQueue:
     def prepare_next(self) -> None:
         """Create the file after the last one, with space and pages for the first step.
 
-        For a worker thread; ``roll`` waits for it. Does nothing if the file exists, if there is no
-        last file, or if the pool has no buffer for it.
+        For a worker thread; ``roll`` waits for it. Does nothing if the file exists, or if the pool
+        has no buffer for it.
 
         Raises:
             WriteFailed: No folder accepts a new file; also ``DiskFull``.
         """
         with self._making:
             has_buffer = self._pool is None or self._pool.available
-            if self._prepared is None and self.files and has_buffer:
-                self._prepared = self._make(self.files[-1].end, is_touched=True)
+            if self._prepared is None and has_buffer:
+                start = self.files[-1].end if self.files else 0
+                self._prepared = self._make(start, is_touched=True)
 
     def drop_prepared(self) -> None:
         """Delete the prepared file, as before a clean stop.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from reput.clock import Clock, SystemClock
 from reput.descriptors import spares
-from reput.errors import DiskFull, WriteFailed
+from reput.errors import WriteFailed
 from reput.format import java, names
 from reput.format.message import Host
 from reput.store import config_tables, log_cut, paths
@@ -60,6 +60,8 @@ from reput.store.tombstones import Tombstones
 if TYPE_CHECKING:
     from reput.store.filter_bits import Filters
 
+QUEUE_FAILURE_MS_MAX = 30_000
+"""Time for which queues may fail to be written before puts are refused; Java retries as long."""
 _STEPS_AFTER_RECEIVING = 8
 """Steps of dispatch after bytes from the master were added: 4 MiB, some ms."""
 
@@ -76,6 +78,35 @@ def _collecting_no_garbage() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+class _QueueWrites:
+    """Attempts to write queues: the dispatch to them, and their units to files."""
+
+    def __init__(self) -> None:
+        self._failing_since: dict[str, int] = {}  # attempt -> time of its first error
+        self.refusal = ""
+        """Reason why puts are refused: an attempt has failed for too long; empty if none has."""
+
+    def attempt(self, name: str, monotonic_ms: int, action: Callable[[], bool]) -> bool:
+        """Return the result of an attempt. Raises its ``WriteFailed``."""
+        try:
+            did = action()
+        except WriteFailed as error:
+            since_ms = self._failing_since.setdefault(name, monotonic_ms)
+            if not self.refusal and monotonic_ms - since_ms >= QUEUE_FAILURE_MS_MAX:
+                seconds = QUEUE_FAILURE_MS_MAX // 1000
+                self.refusal = f"queues could not be written for {seconds} s: {error}"
+                _log.error("puts are refused: %s", self.refusal)
+            raise
+        if self._failing_since.pop(name, None) is not None:
+            self._end()
+        return did
+
+    def _end(self) -> None:
+        if self.refusal and not self._failing_since:
+            self.refusal = ""
+            _log.warning("puts are accepted again: queues can be written")
 
 
 class MessageStore:
@@ -173,6 +204,7 @@ class MessageStore:
         self.recovery: RecoveryReport
         """Report of the recovery that ran when the store was opened."""
         self._is_open = False
+        self._queue_writes = _QueueWrites()
         self._disk_half = threading.RLock()  # held by work on the disk, and by ``close``
 
     # Opening and closing ----------------------------------------------------------------------
@@ -212,7 +244,9 @@ class MessageStore:
             read_only = config.read_only_commit_log_folders
             for folder in config.commit_log_folders:
                 disk.make_folder(folder)
-            lock.add_folders([name for name in config.commit_log_folders if name not in read_only])
+            writable = [name for name in config.commit_log_folders if name not in read_only]
+            lock.add_folders(writable)
+            _check_writable(disk, config.store_path_root_dir, writable)
             clock = clock or SystemClock()
             log_cut.finish_cut(config, disk, clock.now_ms())
             store = cls(config, clock, disk, lock)
@@ -289,12 +323,17 @@ class MessageStore:
             return self.watch.refusal
         if self.config.broker_role is BrokerRole.SLAVE:
             return "brokerRole is SLAVE: only its master writes here"
-        return self.retention.refusal
+        return self.retention.refusal or self._queue_writes.refusal
 
     @property
     def refusal(self) -> str:
-        """Reason why puts are refused now; empty if they are accepted."""
+        """Reason why puts are refused now; empty if they are tried."""
         return self._putter.refusal
+
+    @property
+    def why_no_puts(self) -> str:
+        """Reason why no message can be stored now; empty if puts have not failed."""
+        return self.refusal or self.log.problem
 
     def close(self) -> None:
         """Stop cleanly: make everything durable and dispatched, so that the next start is quick.
@@ -507,7 +546,7 @@ class MessageStore:
                 self._putter.refusal = self._refusal()
         self._settle()
         # These puts do not need space for queues and index: ``step`` tries again and reports it.
-        with contextlib.suppress(DiskFull):
+        with contextlib.suppress(WriteFailed):
             self._dispatch()
         flushed_offset, monotonic_ms = self.log.flushed_offset, self._clock.monotonic_ms()
         return [
@@ -638,32 +677,22 @@ class MessageStore:
             spares.fill()
             try:
                 self.watch.step(monotonic_ms)
-                did = self._step_disk_parts(monotonic_ms) or did
+                did = (
+                    _do_each(
+                        lambda: self.retention.step_disk(monotonic_ms),
+                        lambda: self.flusher.step_disk(monotonic_ms),
+                        self.removals.finish,
+                        self.removals.clear,
+                        self._tombstones.save_expired,
+                        self.log.step_ahead,
+                    )
+                    or did
+                )
             finally:
                 # Last, since the steps before may free the space it needs; and always, since queues
                 # wait for the files.
                 did = self.queues.make_files() or did
             return did
-
-    def _step_disk_parts(self, monotonic_ms: int) -> bool:
-        """Do the steps of the disk; a step that fails does not prevent the next one."""
-        did, failure = False, None
-        steps: tuple[Callable[[], object], ...] = (
-            lambda: self.retention.step_disk(monotonic_ms),
-            lambda: self.flusher.step_disk(monotonic_ms),
-            self.removals.finish,
-            self.removals.clear,
-            self._tombstones.save_expired,
-            self.log.step_ahead,
-        )
-        for step in steps:
-            try:
-                did = bool(step()) or did
-            except WriteFailed as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return did
 
     def step_memory(self, now_ms: int | None = None) -> bool:
         """Do the half of ``step`` that must run in the thread that puts.
@@ -679,14 +708,18 @@ class MessageStore:
         """
         now_ms = self._clock.now_ms() if now_ms is None else now_ms
         monotonic_ms = self._clock.monotonic_ms()
+        attempt = self._queue_writes.attempt
         try:
-            did = bool(self._settle())
-            did = self._dispatch() or did
-            did = self.flusher.step_memory(monotonic_ms) or did
-            did = self.retention.step(now_ms, monotonic_ms) or did
+            return _do_each(
+                self._settle,
+                lambda: attempt("dispatch", monotonic_ms, self._dispatch),
+                lambda: attempt(
+                    "files", monotonic_ms, lambda: self.flusher.step_memory(monotonic_ms)
+                ),
+                lambda: self.retention.step(now_ms, monotonic_ms),
+            )
         finally:
             self._putter.refusal = self._refusal()
-        return did
 
     def _settle(self) -> list[PendingPut]:
         return self._waiting.settle(
@@ -716,10 +749,12 @@ class MessageStore:
         self._block[state.IS_LIVE] = is_allowed and not lags
 
     def _dispatch(self) -> bool:
-        did = self.dispatcher.step(self._dispatch_limit, self._clock.now_ms())
+        try:
+            did = self.dispatcher.step(self._dispatch_limit, self._clock.now_ms())
+        finally:
+            self.dispatcher.notify()  # also of records before one that has no space
         if did:
             self._go_live()
-        self.dispatcher.notify()
         return did
 
     def notify(self) -> None:
@@ -995,3 +1030,23 @@ class MessageStore:
         self._settle()
         while self._dispatch():
             pass
+
+
+def _check_writable(disk: Disk, root: str, log_folders: Sequence[str]) -> None:
+    """Check the folders of a store. Raises ``WriteFailed`` if files cannot be created in one."""
+    derived = [f"{root}/{name}" for name in (paths.CONSUME_QUEUE, paths.INDEX, paths.CONFIG)]
+    for folder in [root, *log_folders, *filter(os.path.isdir, derived)]:
+        disk.check_writable(folder)
+
+
+def _do_each(*steps: Callable[[], object]) -> bool:
+    """Do all steps; return whether any had something to do, or raise the first ``WriteFailed``."""
+    did, failure = False, None
+    for step in steps:
+        try:
+            did = bool(step()) or did
+        except WriteFailed as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return did

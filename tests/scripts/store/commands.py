@@ -377,6 +377,10 @@ class Commands:
     def settle(self) -> None:
         """Make put messages readable; stores of files need no work by default."""
 
+    def why_no_puts(self) -> str:
+        """Print why no message can be stored, as /health reports it."""
+        return self.store.why_no_puts or "none"
+
     def refusal(self) -> str:
         """Print why puts are refused."""
         return self.store.refusal or "none"

@@ -47,6 +47,10 @@ class ScriptDisk(LossyDisk):
         name = path.rpartition("/")[2]
         return self.used_percent_of.get(name, self.used_percent) / 100
 
+    def check_writable(self, path: str) -> None:
+        with self._doing("check_writable", path):
+            super().check_writable(path)
+
     def sync_file(self, descriptor: int, path: str) -> None:
         with self._doing("sync_file", path):
             super().sync_file(descriptor, path)

@@ -10,6 +10,7 @@ from broker_subject import Subject
 from reput.broker.monitoring.current_meter import CurrentMeter
 from reput.broker.monitoring.health import SILENT_MS_MAX, judge_loops
 from reput.broker.replication.state import SlaveState
+from reput.broker.server import Broker
 from reput.errors import WriteFailed
 from reput.format import bodies
 from reput.format.codes import RequestCode
@@ -86,6 +87,44 @@ async def test_a_disk_that_failed_turns_it_red(subject: Subject) -> None:
         assert "Input/output error" in problem
     finally:
         broker.store.flusher.failure = None
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["first file", "later file"])
+async def test_a_log_file_that_cannot_be_created_turns_it_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    sizes = {"mapped_file_size_commit_log": 1 << 20, "max_message_size": 600_000}
+    async with broker_subject.running(tmp_path, store=sizes) as subject:
+        broker = subject.broker
+        for _ in range(number):
+            assert (await subject.send("T", bytes(500_000))).code == 0
+        files = broker.store.log.files
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_make_in", refuse)
+            files.drop_prepared()
+            assert await is_writable(broker)
+            reply = await subject.send("T", bytes(500_000 + number))
+            reply = await subject.send("T", bytes(600_000)) if reply.code == 0 else reply
+            assert (reply.code, reply.remark) == (1, "commitlog: cannot create: a test")
+            problem = broker_subject.health_of(broker).problems[0]
+            assert problem == f"no messages are accepted: {reply.remark}"
+            assert not await is_writable(broker)
+        while not broker_subject.health_of(broker).is_well:  # the disk loop creates it
+            await asyncio.sleep(0.01)
+        assert await is_writable(broker)
+        assert (await subject.send("T", b"x")).code == 0
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise WriteFailed("commitlog", "cannot create: a test")
+
+
+async def is_writable(broker: Broker) -> bool:
+    for family in await broker_subject.meter(broker).measure():
+        if family.name == "reput_store_writable":
+            assert isinstance(family, Family)
+            return bool(family.values[()])
+    raise AssertionError("no such metric")
 
 
 async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -> None:

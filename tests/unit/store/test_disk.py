@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -281,6 +282,34 @@ def test_usage_is_equal_to_that_of_java(
 
 def test_usage_of_this_disk_is_a_share(tmp_path: Path) -> None:
     assert 0 <= Disk().usage(str(tmp_path)) <= 1
+
+
+@pytest.fixture
+def folder_of_another_user() -> Iterator[Path]:
+    """Return a folder that this user may read only; root becomes another user for the test."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(user)
+
+
+def test_a_folder_without_permission_to_create_files_is_named(
+    folder_of_another_user: Path,
+) -> None:
+    path = str(folder_of_another_user)
+    with pytest.raises(WriteFailed, match=f"^{path}: cannot create files: Permission denied") as it:
+        Disk().check_writable(path)
+    assert f"the folder belongs to {folder_of_another_user.stat().st_uid}" in str(it.value)
+
+
+def test_an_own_folder_is_writable(tmp_path: Path) -> None:
+    Disk().check_writable(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_usage_of_a_missing_folder_names_it(path: str) -> None:

@@ -230,7 +230,7 @@ def test_flush_does_not_pass_a_file_that_is_not_full(tmp_path: Path, disk: Disk)
 def test_the_prepared_file_is_taken(tmp_path: Path, disk: Folders) -> None:
     queue = queue_in(tmp_path, disk)
     queue.prepare_next()
-    assert disk.done == [], "there is nothing to be next to"
+    assert queue.has_prepared, "the first file"
     grow(queue, 1)
     assert not queue.has_prepared
     queue.prepare_next()

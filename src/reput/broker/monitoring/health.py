@@ -60,8 +60,8 @@ def check(parts: Parts, loops: Loops, started_ms: int) -> Health:
     if store.flusher.failure is not None:
         reported = str(store.flusher.failure)
         problems.append(store.flusher.problem)
-    elif store.refusal and parts.identity.is_master:
-        reported = store.refusal
+    elif store.why_no_puts and parts.identity.is_master:
+        reported = store.why_no_puts
         problems.append(f"no messages are accepted: {reported}")
     # As a list: the disk thread adds entries.
     problems += [text for text in list(store.watch.problems.values()) if text != reported]

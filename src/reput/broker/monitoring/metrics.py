@@ -151,7 +151,7 @@ class BrokerMeter:
         }
         yield offsets
         yield self._disk_use()
-        is_taking = not store.refusal
+        is_taking = not store.why_no_puts
         yield single("reput_store_writable", "1 if messages are accepted.", is_taking)
         yield single("reput_topics", "Topics.", len(parts.topics.all()))
         yield single("reput_queues", "Queues that have had messages.", len(store.queues))

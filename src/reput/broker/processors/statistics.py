@@ -171,7 +171,7 @@ def _stored(parts: Parts) -> dict[str, str]:
         f"scheduleMessageOffset_{level}": f"{reached},{end}"
         for level, (reached, end) in (levels | parts.delayed.progress()).items()
     }
-    if refusal := store.refusal:
+    if refusal := store.why_no_puts:
         state["putRefusal"] = refusal  # not in Java: why puts are refused
     return state
 
