@@ -63,11 +63,37 @@ def test_consume_messages(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))  # has the consumer offsets of broadcasting members
     with LocalBroker(topics={"Orders": 4}) as mq:
-        send_orders(mq)
-        run("consume-messages.md", 10, mq)
+        run("consume-messages.md", 11, mq)
     shown = capsys.readouterr().out
     assert "paid ['order-" in shown
     assert "messages to read" in shown
+
+
+def test_deliver_later() -> None:
+    with LocalBroker(settings={"recallMessageEnable": True}) as mq:
+        run("deliver-later.md", 3, mq)
+        mq.advance(61_000)
+        assert [message.body for message in mq.messages("Orders")] == [b"remind me", b"in a minute"]
+        mq.advance(86_400_000)
+        assert [message.body for message in mq.messages("Orders")][2:] == [b"tomorrow"]
+
+
+def test_send_in_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with LocalBroker() as mq:
+        run("send-in-transactions.md", 2, mq)
+        assert [message.body for message in mq.messages("Orders")] == [b"two coffees"]
+
+
+def test_pop_messages() -> None:
+    with LocalBroker(topics=["Orders"]) as mq:
+        run("pop-messages.md", 1, mq)
+        assert [message.body for message in mq.messages("Orders")] == [b"tea", b"coffee"]
+
+
+def test_ask_and_trace() -> None:
+    with LocalBroker() as mq:
+        run("ask-and-trace.md", 3, mq)
 
 
 def test_administer_with_python(capsys: pytest.CaptureFixture[str]) -> None:

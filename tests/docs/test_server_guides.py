@@ -19,16 +19,12 @@ from reput.namesrv.server import NameServer
 from reput.remoting.metrics_server import LEFT_OUT, Family, HistogramFamily
 from reput.secret import Secret
 from reput.store.config import BrokerRole
-from reput.testing.local_broker import LocalBroker
 
 FIRST_USER = Secret('{"username":"root","password":"word-of-root"}')
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 TESTING = HOW_TO / "test-with-a-local-broker.md"
 RUNNING = HOW_TO / "run-a-broker.md"
-ASKING = HOW_TO / "ask-and-trace.md"
-POPPING = HOW_TO / "pop-messages.md"
 MOVING = HOW_TO / "move-from-a-java-broker.md"
-TRANSACTIONS = HOW_TO / "send-in-transactions.md"
 
 
 def blocks() -> list[str]:
@@ -41,35 +37,6 @@ def test_the_blocks_of_test_with_a_local_broker_run() -> None:
     assert len(plain) == 6
     for block in plain:
         exec(compile(block, TESTING.name, "exec"), names)
-
-
-def test_the_blocks_of_ask_and_trace_run() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", ASKING.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
-    with LocalBroker() as mq:
-        names: dict[str, object] = {"mq": mq}
-        for block in blocks:
-            exec(compile(block, ASKING.name, "exec"), names)
-
-
-def test_the_block_of_pop_messages_runs() -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```", POPPING.read_text(), re.MULTILINE | re.DOTALL)
-    with LocalBroker(topics=["Orders"]) as mq:
-        exec(compile(block, POPPING.name, "exec"), {"mq": mq})
-
-
-def test_the_blocks_of_send_in_transactions_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", TRANSACTIONS.read_text(), re.MULTILINE | re.DOTALL
-    )
-    assert len(blocks) == 2
-    with LocalBroker() as mq:
-        names: dict[str, object] = {"mq": mq}
-        for block in blocks:
-            exec(compile(block, TRANSACTIONS.name, "exec"), names)
 
 
 def test_the_checks_of_move_from_a_java_broker(
