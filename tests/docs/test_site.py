@@ -90,6 +90,13 @@ def test_the_api_reference_has_every_public_name() -> None:
     assert sorted(directives("blocking.md")) == sorted(clients)
 
 
+def test_the_first_page_links_to_every_other_page_once() -> None:
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    links = [Path(link) for link in re.findall(r"\]\(([\w/.-]+\.md)\)", text)]
+    own = sorted(link for link in links if link.parts[0] != "..")
+    assert own == [page for page in PAGES if page != Path("index.md")]
+
+
 def test_every_page_is_reachable_by_links() -> None:
     """Readers without the site reach every page from the README."""
     reached: set[Path] = set()
