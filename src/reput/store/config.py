@@ -383,7 +383,8 @@ class StoreConfig:
     disk_space_clean_forcibly_ratio: Percent = 85
     """Percentage above which files are deleted before they expire. Clamped to 30..85."""
     disk_space_warning_level_ratio: Percent = 90
-    """Percentage above which puts are refused. Clamped to 35..90."""
+    """Percentage above which puts are refused, until it is no longer above
+    `diskSpaceCleanForciblyRatio`. Clamped to 35..90."""
     reput_expire_only_archived: str | None = None
     """Folder of an archive: a log file is deleted only if it is there, whatever its age and however
     full the disk; unset: no such condition. An option of reput only."""

@@ -4,7 +4,8 @@
     any
                                                 hour above ``diskMaxUsedSpaceRatio`` or on command
     above ``diskSpaceCleanForciblyRatio``       the oldest file is deleted, whatever its age
-    above ``diskSpaceWarningLevelRatio``        puts are refused
+    above ``diskSpaceWarningLevelRatio``        puts are refused, until the usage is no longer above
+                                                ``diskSpaceCleanForciblyRatio``
 
 With ``reputExpireOnlyArchived`` a file that is not in that archive is kept in all of these cases: a
 full disk then stops puts, and loses no message.
@@ -391,9 +392,18 @@ class _DiskSpace:
         is_emergency = percent > limit
         text = f"the disk of {folder} is {percent} % full, diskSpaceCleanForciblyRatio is {limit}"
         self.emergency = text if is_emergency else ""
-        was_refused, limit = self.refusal, config.disk_space_warning_level_ratio
-        text = f"the disk of {folder} is {percent} % full, diskSpaceWarningLevelRatio is {limit}"
-        self.refusal = text if percent > limit else ""
+        was_refused, warning = self.refusal, config.disk_space_warning_level_ratio
+        if percent > warning:
+            self.refusal = (
+                f"the disk of {folder} is {percent} % full, diskSpaceWarningLevelRatio is {warning}"
+            )
+        elif not is_emergency:
+            self.refusal = ""
+        elif was_refused:  # as in Java: puts must not alternate around one limit
+            self.refusal = (
+                f"the disk of {folder} is still {percent} % full, puts wait until it is {limit} % "
+                "(diskSpaceCleanForciblyRatio)"
+            )
         if self.refusal and not was_refused:
             _log.error("puts are refused: %s", self.refusal)
         elif was_refused and not self.refusal:
