@@ -104,6 +104,8 @@ class CommitLog:
         """Physical offset up to which everything is durable."""
         self.problem = ""
         """Error of the last attempt to make space for a record; empty if it succeeded."""
+        self.warms_first = False
+        """True to create and warm the file of the next record before that record comes."""
 
     # Opening ----------------------------------------------------------------------------------
 
@@ -339,24 +341,24 @@ class CommitLog:
             start = last.reserved
             last.reserve(end)
             last.touch(start, last.reserved)
-            with self._rolling:
-                if last.start == self._block[state.LOG_START]:
-                    self._block[state.LOG_LIMIT] = last.reserved
             did = True
+        with self._rolling:
+            if last.start == self._block[state.LOG_START]:
+                self._block[state.LOG_LIMIT] = last.reserved
         if last.size - position < _RESERVE_AHEAD_BYTES and not self.files.has_prepared:
             self.files.prepare_next()
             did = did or self.files.has_prepared
         if self.problem and (self.files.has_prepared or last.size - end > 0):
             self.problem = ""
-        return did
+        return self.files.step_warming(_RESERVE_AHEAD_BYTES) or did
 
     def _step_first(self) -> bool:
-        """Prepare the file of the next record, if the writer could not create it."""
-        if self.problem and not self.files.has_prepared:
+        """Prepare the file of the next record, if the writer could not create it, or to warm it."""
+        if (self.problem or self.warms_first) and not self.files.has_prepared:
             self.files.prepare_next()
         if self.files.has_prepared:
             self.problem = ""
-        return False
+        return self.files.step_warming(_RESERVE_AHEAD_BYTES)
 
     # Durability -------------------------------------------------------------------------------
 

@@ -332,7 +332,7 @@ class StoreConfig:
     commit_commit_log_thorough_interval: Milliseconds = 200
     """After this, all written bytes are committed."""
     warm_maped_file_enable: bool = False
-    """Touch all pages of a new log file and lock them: takes seconds per file, prevents stalls."""
+    """Touch all pages of new log files in a thread, and lock the last two: prevents stalls."""
 
     # --- queues ----------------------------------------------------------
 

@@ -80,6 +80,7 @@ class MappedFile:
         self._deleted_ms: int | None = None
         self._is_unlinked = False  # by us, or about to be
         self._room = threading.Lock()  # guards `reserved`
+        self._warm_end = 0  # position up to which `warm` has touched the file
         self._syncs = threading.Lock()  # guards `flushed` and `_failure`
         self._commits = threading.Lock()  # guards `_buffer` and `_committed`
         self._buffer: WriteBuffer | None = None
@@ -188,14 +189,35 @@ class MappedFile:
         finally:
             self.release()
 
-    def warm(self) -> None:
-        """Reserve and touch the whole file (warmMapedFileEnable).
+    def warm(self, length: int) -> bool:
+        """Reserve and touch the next ``length`` bytes of the file (warmMapedFileEnable).
+
+        For one worker thread, while the writer may append.
+
+        Returns:
+            False if the whole file is warm.
 
         Raises:
             WriteFailed: As ``reserve`` and ``touch``; also ``DiskFull``.
         """
-        self.reserve(self.size)
-        self.touch(0, self.size)
+        start = self._warm_end
+        if start == self.size:
+            return False
+        stop = min(start + length, self.size)
+        self.reserve(stop)
+        self.touch(start, stop)
+        self._warm_end = stop
+        return True
+
+    def unlock_memory(self) -> None:
+        """Undo ``lock_memory``."""
+        if self.hold():
+            try:
+                memory.unlock(self.address, self.size)
+            except OSError as error:
+                _log.warning("%s stays locked in memory: %s", self.path, error.strerror)
+            finally:
+                self.release()
 
     def lock_memory(self) -> None:
         """Lock the map in memory. If that is not permitted, log a warning with the remedy."""

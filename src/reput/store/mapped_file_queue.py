@@ -54,7 +54,7 @@ class MappedFileQueue:
             read_only_folders: Folders that may contain files, and get no new ones.
             size_key: Configuration key of ``file_size``, for errors.
             pool: Source of write buffers for new files; None without buffers.
-            is_warmed: Reserve, touch and lock the whole of a new file (warmMapedFileEnable).
+            is_warmed: Let ``step_warming`` reserve, touch and lock new files (warmMapedFileEnable).
         """
         self.folders = sorted(set(folders))
         self.read_only_folders = sorted(set(read_only_folders))
@@ -65,7 +65,10 @@ class MappedFileQueue:
         self._disk = disk
         self._size_key = size_key
         self._pool = pool
-        self._is_warmed = is_warmed
+        self.is_warmed = is_warmed
+        """True if new files are warmed."""
+        self._cold: list[MappedFile] = []  # new files that are to be warmed
+        self._locked: list[MappedFile] = []  # in memory
         self._making = threading.Lock()  # guards the next file; held while the disk works
         self._prepared: MappedFile | None = None
         self._hanging: list[MappedFile] = []  # deleted files that are still held
@@ -182,6 +185,36 @@ class MappedFileQueue:
             if self._prepared is None and has_buffer:
                 start = self.files[-1].end if self.files else 0
                 self._prepared = self._make(start, is_touched=True)
+
+    def step_warming(self, length: int) -> bool:
+        """Warm some bytes of new files, lock warm files in memory, and unlock full ones.
+
+        For one worker thread: the writer never waits for it, and may use a file before it is warm.
+
+        Args:
+            length: Number of bytes to warm.
+
+        Returns:
+            True if there was anything to do.
+
+        Raises:
+            WriteFailed: A file has no space; also ``DiskFull``. It is tried again.
+        """
+        if not self.is_warmed:
+            return False
+        with self._making:  # so that the next file is not missed while it becomes the last
+            writable = self.writable
+            self._cold = [file for file in self._cold if file in writable]
+        for file in [file for file in self._locked if file not in writable]:
+            file.unlock_memory()
+            self._locked.remove(file)
+        for file in self._cold[:1]:
+            if not file.warm(length):
+                file.lock_memory()
+                self._locked.append(file)
+                self._cold.remove(file)
+            return True
+        return False
 
     def drop_prepared(self) -> None:
         """Delete the prepared file, as before a clean stop.
@@ -332,12 +365,11 @@ class MappedFileQueue:
             file.reserve(1)
             if is_touched:
                 file.touch(0, file.reserved)
-            if self._is_warmed:
-                file.warm()
-                file.lock_memory()
         except BaseException:
             file.destroy(now_ms=0)
             raise
+        if self.is_warmed:
+            self._cold.append(file)
         return file
 
     def _folders_for(self, start: int) -> list[str]:

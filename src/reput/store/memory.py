@@ -27,6 +27,7 @@ _libc.mmap.argtypes = (
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.mlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.munlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class AnonymousMemory:
@@ -106,6 +107,11 @@ def populate(address: int, length: int) -> bool:
 def lock(address: int, length: int) -> None:
     """Prevent memory from being swapped out. Raises ``OSError`` if that is not permitted."""
     _check(_libc.mlock(address, length))
+
+
+def unlock(address: int, length: int) -> None:
+    """Let memory be swapped out again. Raises ``OSError`` if it is not mapped."""
+    _check(_libc.munlock(address, length))
 
 
 def _check(result: int) -> None:

@@ -291,6 +291,7 @@ class MessageStore:
             self.recovery = recovery.run(self._clock.now_ms(), progress)
             self.dispatcher.is_replica = self._is_replica
             self._go_live()
+            self.log.warms_first = self.config.warm_maped_file_enable and not self._is_replica
             self._set_limits()
             self._disk.defer_discards()
             self.watch.start(self.log.files.folders)

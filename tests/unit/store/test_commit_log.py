@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from reput.format import message as record
+from reput.store import memory
 from reput.store.incoming import IncomingMessage
 from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
@@ -108,6 +109,27 @@ def test_the_next_file_is_preallocated(store: MessageStore) -> None:
     assert store.log.step_ahead()
     assert store.log.files.has_prepared
     assert not store.log.step_ahead()
+
+
+def test_a_warmed_log_is_warm_before_each_put(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(memory, "populate", lambda address, length: calls.append("touch") or True)
+    monkeypatch.setattr(memory, "lock", lambda address, length: calls.append("lock"))
+    store = stores.open(warm_maped_file_enable=True)
+    for _ in range(20):  # five files
+        while store.log.step_ahead():
+            pass
+        calls.clear()
+        put(store, 15_000)
+        assert calls == [], "neither for the first file nor for the next one"
+    assert len(store.log.files.files) == 5
+
+
+def test_a_log_that_is_not_warmed_begins_with_the_first_put(store: MessageStore) -> None:
+    assert not store.log.step_ahead()
+    assert not store.log.files.has_prepared
 
 
 def test_no_file_is_preallocated_without_a_buffer_of_the_pool(stores: Stores) -> None:

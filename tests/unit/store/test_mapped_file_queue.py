@@ -1,13 +1,16 @@
 """The run of files: loading, growth, truncation, and several folders."""
 
+import gc
 import logging
 import os
+import re
 import threading
 from pathlib import Path
 
 import pytest
 
 from reput.errors import DiskFull, StoreUnavailable, WriteFailed
+from reput.store import mapped_file
 from reput.store.disk import Disk
 from reput.store.mapped_file_queue import MappedFileQueue
 from reput.store.transient_pool import TransientPool
@@ -276,13 +279,42 @@ def test_preparing_in_a_thread_while_files_roll(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_a_warmed_run_has_warm_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_writer_of_a_warmed_run_never_waits_for_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     locked = []
     monkeypatch.setattr("reput.store.memory.lock", lambda address, size: locked.append(size))
+    monkeypatch.setattr(mapped_file, "RESERVE_BYTES", SIZE // 4)
     queue = queue_in(tmp_path, Disk(), is_warmed=True)
-    assert queue.roll().reserved == SIZE
-    assert locked == [SIZE]
+    file = queue.roll()
+    assert (file.reserved, locked) == (SIZE // 4, []), "another thread warms it"
+    while queue.step_warming(SIZE // 4):
+        pass
+    assert (file.reserved, locked) == (SIZE, [SIZE])
     queue.close()
+
+
+def test_only_files_that_are_written_to_stay_locked_in_memory(tmp_path: Path) -> None:
+    gc.collect()  # files of other tests
+    before = locked_bytes()
+    queue = queue_in(tmp_path, Disk(), is_warmed=True)
+    grow(queue, 1)
+    for _ in range(6):
+        queue.prepare_next()
+        while queue.step_warming(SIZE):
+            pass
+        assert locked_bytes() - before == 2 * SIZE, "the last file and the prepared one"
+        grow(queue, 1)
+    while queue.step_warming(SIZE):
+        pass
+    assert locked_bytes() - before == SIZE
+    queue.close()
+    assert locked_bytes() == before
+
+
+def locked_bytes() -> int:
+    (line,) = re.findall(r"VmLck:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return 1024 * int(line)
 
 
 def test_new_files_take_buffers_until_there_is_none(tmp_path: Path, disk: Disk) -> None:
@@ -494,7 +526,7 @@ def test_the_oldest_file_goes_first_and_the_last_one_never(tmp_path: Path, disk:
 
 
 def test_a_deletion_does_not_wait_for_the_file_that_is_being_made(tmp_path: Path) -> None:
-    """Another thread creates the next file, which takes seconds if it warms the file."""
+    """Another thread creates the next file, which takes long on a slow disk."""
     begun, may_end = threading.Event(), threading.Event()
 
     class SlowDisk(Disk):
