@@ -193,13 +193,13 @@ class Broker:
         self.failure = None
         self.identity.port = 0
         config = self.settings.broker
-        self._load_accounts()
+        self.load_accounts()
         if self.identity.is_master:
             await self.check_alone(f"{config.broker_ip1}:{config.listen_port}")
         await self._open()
         await self._begin()
 
-    def _load_accounts(self) -> None:
+    def load_accounts(self) -> None:
         """Read the accounts of access control 1.0, if that is on. Raises ``InvalidOption``."""
         config = self.settings.broker
         if config.acl_enable:

@@ -14,7 +14,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +39,7 @@ from reput.limits import Refusals
 if TYPE_CHECKING:
     from reput.broker.server import Broker
     from reput.broker.settings.config import BrokerConfig, BrokerSettings
+    from reput.cli.obstacles import Obstacle
     from reput.grpc.proxy.config import ProxyConfig
     from reput.grpc.server import FrontServer
     from reput.namesrv.config import NamesrvConfig
@@ -162,6 +171,7 @@ def broker(
     """
     from reput.broker.server import Broker
     from reput.broker.settings import config
+    from reput.cli import obstacles
 
     explicit = {
         "namesrv_addr": namesrv_addr,
@@ -208,9 +218,7 @@ def broker(
         where = loaded.store.store_path_root_dir
         port_option = "--port, or listenPort in broker.conf"
         with readable_errors(loaded.broker.listen_port, port_option, store=where):
-            _refuse_store(where)
-            _refuse_several_stores(where)
-            _refuse_port(loaded.broker.bind_address, loaded.broker.listen_port)
+            _refuse(obstacles.of_broker(loaded))
             await server.start()
         if stop_with_stdin:
             stop.listen_to(sys.stdin.fileno())
@@ -318,14 +326,16 @@ def up(
     """Run a name server and a broker; return the exit code, of the command if there is one."""
     from reput.broker.server import Broker
     from reput.broker.settings.config import load
-    from reput.cli import up_for_tests
+    from reput.cli import obstacles, up_for_tests
     from reput.namesrv.config import CurrentConfig, NamesrvConfig
     from reput.namesrv.server import NameServer
     from reput.remoting import tls_settings
+    from reput.store.config import StoreConfig
 
     given = keys_of(path)
     root = str(Path(store or given.get("storePathRootDir") or DEFAULT_FOLDER).absolute())
-    _refuse_store(root)
+    # Before the name server reports anything about its files there.
+    _refuse(obstacles.of_folders(StoreConfig(store_path_root_dir=root)))
     defaults: dict[str, object] = {
         "broker_name": "broker-a",
         "enable_property_filter": True,
@@ -377,6 +387,7 @@ def up(
                 **({} if controls is None else controls.broker_arguments),
             )
             with readable_errors(broker_port, "--broker-port", store=root):
+                _refuse(obstacles.of_folders(loaded.store))
                 _refuse_port(host, broker_port)
                 await server.start()
             front = await _start_front_of_up(server, grpc_port, broker_port)
@@ -427,25 +438,10 @@ def up(
     return run(body)
 
 
-def _refuse_store(root: str) -> None:
-    """Refuse a store that is no folder, before anything else is reported about files in it.
-
-    Raises:
-        CannotServe: There is another file, or a folder that does not exist cannot be made.
-    """
-    first = next(path for path in (Path(root), *Path(root).parents) if path.exists())
-    if not first.is_dir():
-        raise CannotServe(f"{first} is no folder; choose another for the store: --store")
-
-
-def _refuse_several_stores(root: str) -> None:
-    """Refuse a folder with the stores of several brokers. Raises ``CannotServe``."""
-    folder = Path(root)
-    if (folder / "0/commitlog").exists() and not (folder / "commitlog").exists():
-        raise CannotServe(
-            f"{root} has the stores of several brokers: start them with --count, or one of them "
-            f"with its own file: -c {root}/0/broker.conf"
-        )
+def _refuse(problems: "Iterable[Obstacle]") -> None:
+    """Refuse to start if there is an obstacle. Raises ``CannotServe``."""
+    for problem in problems:
+        raise CannotServe(f"{problem.fact}; {problem.action}")
 
 
 def _refuse_port(host: str, port: int) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 import golden
 import store_builder
-from reput.cli import main as cli
+from ports import free_port, free_port_of_broker
+from reput.cli import main as cli, serving
 from reput.cli.exit_codes import EXIT_DAMAGE, EXIT_ERROR
 from reput.cli.moving import machine, way_back
 from reput.errors import InvalidOption
@@ -379,7 +380,7 @@ def test_a_folder_without_a_store_is_a_warning(
     (tmp_path / "file").touch()
     code, document = check(tmp_path / "file")
     assert code == EXIT_ERROR
-    assert "is a file" in found(document, "stop")["folder"]
+    assert "is no folder" in found(document, "stop")["folder"]
 
 
 def test_a_port_of_another_process_stops(
@@ -445,6 +446,104 @@ def test_options_of_the_check_need_it(
 ) -> None:
     assert cli.run(["broker", *option]) == EXIT_ERROR
     assert f"{option[0]} is allowed with --check" in capsys.readouterr().err
+
+
+# --- what a start refuses -----------------------------------------------------------------------
+
+NO_PEM = {"tls.server.certPath": "{0}/file", "tls.server.keyPath": "{0}/file"}
+TABLES = [name for name in vars(paths).values() if str(name).startswith(f"{paths.CONFIG}/")]
+WRONG: dict[str, tuple[str, dict[str, str]]] = {
+    # The name of the wrong file in the folder, and settings.
+    "no certificate": ("", {"tls.server.certPath": "{0}/none", "tls.server.keyPath": "{0}/none"}),
+    "no PEM": ("", NO_PEM),
+    "replication without a certificate": ("", {"haTlsEnable": "true"}),
+    "no accounts": ("", {"aclEnable": "true", "rocketmqHome": "{0}/none"}),
+    "store is a file": ("", {"storePathRootDir": "{0}/file"}),
+    "store in a file": ("", {"storePathRootDir": "{0}/file/store"}),
+    "log in a file": ("", {"storePathCommitLog": "{0}/file/log"}),
+    "log is a file": ("commitlog", {}),
+    "queues are a file": ("consumequeue", {}),
+    "index is a file": ("index", {}),
+    "tables are a file": ("config", {}),
+    "address of another machine": ("", {"bindAddress": "203.0.113.9"}),
+    "name of no machine": ("", {"brokerIP1": "nowhere.invalid"}),
+    "metricsPort is taken": ("", {"metricsPort": "{taken}"}),
+    "grpcServerPort is taken": ("", {"grpcServerPort": "{taken}"}),
+    "haListenPort is taken": ("", {"haListenPort": "{taken}", "listenPort": "{free}"}),
+    "listenPort is taken": ("", {"listenPort": "{taken}"}),
+    "fast port is taken": ("", {"listenPort": "{taken+2}"}),
+    "exporter is taken": (
+        "",
+        {"metricsExporterType": "PROM", "metricsPromExporterPort": "{taken}"},
+    ),
+    "metricsPort is listenPort": ("", {"listenPort": "{free}", "metricsPort": "{free}"}),
+    "grpcServerPort is listenPort": ("", {"listenPort": "{free}", "grpcServerPort": "{free}"}),
+    "grpcServerPort is metricsPort": ("", {"metricsPort": "{free}", "grpcServerPort": "{free}"}),
+    "metricsPort is the fast port": ("", {"listenPort": "{free+2}", "metricsPort": "{free}"}),
+    **{f"{table} is damaged": (table, {}) for table in TABLES},
+}
+"""Each kind of mistake that a start may meet. Without some tables it starts, but loses delays."""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_check_knows_what_a_start_refuses(
+    check: Callable[..., tuple[int, Document]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    damaged, settings = WRONG[name]
+    (tmp_path / "file").write_text("no PEM")
+    root = tmp_path / "store"
+    store_builder.build(root, store_builder.messages(3)) if damaged in TABLES else root.mkdir()
+    if damaged:
+        path = root / damaged
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("damaged")
+    with socket.create_server(("0.0.0.0", free_port())) as taken:
+        port, free = taken.getsockname()[1], free_port_of_broker()
+        values = {
+            key: text.format(tmp_path)
+            for key, text in (BUILT | _numbered(settings, port, free)).items()
+        }
+        code, document = check(root, **{"bindAddress": "127.0.0.1", **values})
+        refused = _start(monkeypatch, tmp_path / "broker.conf")
+    assert code == EXIT_ERROR or not refused, document
+    assert refused or damaged in TABLES, "it is no mistake"
+
+
+@pytest.mark.parametrize("denied", ["", "/commitlog", "/config"])
+def test_a_folder_of_another_user_is_refused(
+    check: Callable[..., tuple[int, Document]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    denied: str,
+) -> None:
+    root = tmp_path / "store"
+    folder = Path(f"{root}{denied}")
+    folder.mkdir(parents=True)
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != folder and access(path, mode)
+    )
+    code, document = check(root)
+    assert code == _start(monkeypatch, tmp_path / "broker.conf") == EXIT_ERROR
+    assert found(document, "stop")["folder"] == f"{folder} cannot be written by this user"
+    assert {*root.rglob("*")} <= {folder}, "a start that is refused leaves files"
+
+
+def _numbered(settings: dict[str, str], taken: int, free: int) -> dict[str, str]:
+    numbers = {"{taken}": taken, "{taken+2}": taken + 2, "{free}": free, "{free+2}": free + 2}
+    return {key: str(numbers.get(text, text)) for key, text in settings.items()}
+
+
+def _start(monkeypatch: pytest.MonkeyPatch, conf: Path) -> int:
+    """Start and stop a broker; return its exit code."""
+
+    async def until_ended(*_: object) -> None: ...
+
+    monkeypatch.setattr(serving, "_until_ended", until_ended)
+    return cli.run(["broker", "-c", str(conf)])
 
 
 # --- the way back -------------------------------------------------------------------------------

@@ -382,7 +382,7 @@ def test_a_port_or_store_in_use_names_the_process(start: Start, tmp_path: Path) 
         text = refused(tmp_path, "up", *ANY_PORT)
         assert text.startswith(f"reput: {tmp_path}/reput-data is in use by pid {server.pid} (")
         text = refused(tmp_path, "broker", "--store", "other", "--port", port)
-        assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
+        assert text.startswith(f"reput: listenPort {port} is in use by pid {server.pid} (")
         assert server.stop() == 0
     assert not (tmp_path / "other").exists(), "a start that is refused leaves a store"
 

@@ -4,6 +4,7 @@ import os
 import pwd
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from pathlib import Path
 
 from reput.cli.moving.findings import Findings
@@ -37,10 +38,20 @@ _SINCE_5 = (
 )
 """Files that brokers of 5.x create, and those of 4.x do not."""
 _SINCE_5_4 = "rocksdbstore"
-_NECESSARY: Mapping[str, Callable[[Folder], Sized]] = {
+_NECESSARY: Mapping[str, Callable[[Folder], Sized | None]] = {
     paths.TOPICS: config_tables.topics,
     paths.SUBSCRIPTION_GROUPS: config_tables.subscription_groups,
     paths.CONSUMER_OFFSETS: config_tables.consumer_offsets,
+    **{
+        path: partial(config_tables.load, path=path)
+        for path in (
+            paths.CONSUMER_FILTERS,
+            paths.REQUEST_MODES,
+            paths.CONSUMER_ORDER,
+            paths.USERS,
+            paths.ACLS,
+        )
+    },
 }
 """Tables without which a broker does not start if they are damaged, and their readers."""
 
@@ -276,7 +287,8 @@ def _check_tables(reader: StoreReader, findings: Findings) -> None:
         except CorruptRecord as error:
             findings.stop("tables", str(error), f"repair {path}, or restore it from a backup")
             continue
-        counts.append(f"{len(entries)} entries in {name}")
+        if entries is not None:
+            counts.append(f"{len(entries)} entries in {name}")
     if counts:
         findings.ok("tables", ", ".join(counts))
     has_messages = reader.end_offset > reader.log.min_offset
@@ -288,7 +300,7 @@ def _check_tables(reader: StoreReader, findings: Findings) -> None:
                 f"{path} does not exist, although there are messages",
                 "restore it: without it, topics or consumer offsets are those of a new broker",
             )
-    for path in (paths.DELAY_OFFSETS, paths.TIMER_PROGRESS, paths.CONSUMER_FILTERS):
+    for path in (paths.DELAY_OFFSETS, paths.TIMER_PROGRESS):
         try:
             config_tables.load(reader.folder, path)
         except CorruptRecord as error:

@@ -1,17 +1,17 @@
 """Checks of the machine: disk, file system, descriptors, ports, addresses."""
 
-import errno
 import resource
 import shutil
 import socket
 from pathlib import Path
 
 from reput import descriptors
-from reput.broker.settings.config import FAST_PORT_DISTANCE, HA_PORT_DISTANCE, BrokerSettings
+from reput.broker.settings.config import BrokerSettings
+from reput.cli import obstacles
 from reput.cli.moving.findings import Findings
 from reput.cli.printing import size_text
-from reput.cli.processes import owner_of_port, pid_of_store
-from reput.store.config import BrokerRole, StoreConfig
+from reput.cli.processes import pid_of_store
+from reput.store.config import StoreConfig
 from reput.store.reader import StoreReader
 
 _DOUBTFUL_FILE_SYSTEMS = {
@@ -113,56 +113,22 @@ def _check_limits(reader: StoreReader | None, settings: BrokerSettings, findings
 
 
 def _check_ports(reader: StoreReader | None, settings: BrokerSettings, findings: Findings) -> None:
-    broker, store = settings.broker, settings.store
-    ports = {"listenPort": broker.listen_port}
-    if broker.fast_port_enable and broker.listen_port:
-        ports["listenPort - 2"] = broker.listen_port - FAST_PORT_DISTANCE
-    if store.broker_role is not BrokerRole.SLAVE and broker.listen_port:
-        ha_port = store.ha_listen_port
-        ports["haListenPort"] = broker.listen_port + HA_PORT_DISTANCE if ha_port < 0 else ha_port
-    if broker.grpc_server_port:
-        ports["grpcServerPort"] = broker.grpc_server_port
-    if broker.metrics_port:
-        ports["metricsPort"] = broker.metrics_port
+    """Check the ports; those of the broker that has the store are free when it has stopped."""
     holder = reader.state.lock_holder if reader is not None else None
     if holder is not None and holder <= 0:
         # The lock of an open file, as reput has it, names no process.
-        holder = pid_of_store(store.store_path_root_dir) or holder
-    free = []
-    for key, port in ports.items():
-        if not port:
-            continue  # any free port
-        host = broker.reput_metrics_address if key == "metricsPort" else broker.bind_address
-        reason = _refusal(host, port)
-        if not reason:
-            free.append(str(port))
-            continue
-        owner = owner_of_port(port)
-        by = f" by {owner}" if owner else ""
-        is_holders = holder is not None and (not owner or owner.startswith(f"pid {holder} "))
-        if is_holders and reason == "is in use":
+        holder = pid_of_store(settings.store.store_path_root_dir) or holder
+    refused = list(obstacles.of_ports(settings))
+    for obstacle in refused:
+        is_holders = holder is not None and obstacle.owner is not None
+        if is_holders and (not obstacle.owner or obstacle.owner.startswith(f"pid {holder} ")):
             action = "it is free once the running broker has stopped; check again then"
-            findings.warn("ports", f"{key} {port} is in use{by}", action)
+            findings.warn("ports", obstacle.fact, action)
         else:
-            findings.stop("ports", f"{key} {port} {reason}{by}", f"stop that process, or set {key}")
-    if free:
-        findings.ok("ports", f"{', '.join(free)} can be listened on")
-
-
-def _refusal(host: str, port: int) -> str:
-    """Return why a port cannot be listened on; empty if it can."""
-    try:
-        kind, _, _, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(kind, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return "is in use"
-        return f"cannot be listened on: {error.strerror}"
-    return ""
+            findings.stop("ports", obstacle.fact, obstacle.action)
+    if not refused and (ports := obstacles.ports_of(settings)):
+        numbers = ", ".join(str(port.number) for port in ports)
+        findings.ok("ports", f"{numbers} can be listened on")
 
 
 def _check_address(settings: BrokerSettings, findings: Findings) -> None:

@@ -6,6 +6,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from reput.broker.settings.config import BrokerSettings
+from reput.cli import obstacles
 from reput.cli.exit_codes import EXIT_DAMAGE, EXIT_ERROR
 from reput.cli.moving import features, folder, machine, way_back
 from reput.cli.moving.findings import Findings, MoveFinding, Verdict
@@ -54,6 +55,8 @@ def check(
         store = settings.store.store_path_root_dir
         for text in settings.warnings:
             findings.warn(_SETTINGS, text, "remove it, or correct it")
+        for obstacle in obstacles.of_files(settings):
+            findings.stop(_SETTINGS, obstacle.fact, obstacle.action)
         results = [*findings.all, *_check_all(settings, given, version)]
     code = _exit_code(results, is_strict=is_strict)
     if as_json:
@@ -68,10 +71,13 @@ def _check_all(
 ) -> list[MoveFinding]:
     now_ms = SystemClock().now_ms()
     checked = Findings("store")
+    for obstacle in obstacles.of_folders(settings.store):
+        checked.stop(obstacle.subject, obstacle.fact, obstacle.action)
     try:
         reader = folder.open_reader(settings.store)
     except ReputError as error:
-        checked.stop("folder", str(error), "set storePathRootDir, or --store")
+        if not checked.all:
+            checked.stop("folder", str(error), "set storePathRootDir, or --store")
         reader = None
     else:
         if reader is None:
