@@ -7,13 +7,14 @@ Source: rocketmq 5.5.0 ``MQConsumerInner``, ``ClientRemotingProcessor``.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from reput.client.config import ClientConfig, ConsumerConfig, MessageModel
 from reput.client.connection_events import ConnectionCallback, ConnectionCalls, ConnectionEvent
 from reput.client.core import subscription as subscriptions
+from reput.client.core.answered_queue import AnsweredQueue, problem_of_all, silent_topics
 from reput.client.core.assign import Strategy
 from reput.client.core.consume_rates import RatesByTopic
 from reput.client.core.offset_table import OffsetTable
@@ -183,14 +184,20 @@ class GroupMember:
         )
 
     def is_ready(self) -> bool:
-        """Return whether the consumer is started and has its queues of all subscribed topics."""
-        return self._instance is not None and bool(self._loops) and self._rebalance.is_divided
+        """Return whether messages can arrive, as far as this member knows.
+
+        It has its queues of all subscribed topics, a connection to a broker, and a queue of each
+        topic was answered when it was last read. So it is not ready, for example, if the group does
+        not exist, if it may not read a topic, or while the brokers are down.
+        """
+        return self._instance is not None and bool(self._loops) and self._obstacle() is None
 
     async def ready(self, timeout_ms: int = 10_000) -> None:
         """Wait until ``is_ready``: messages sent from then on are received.
 
         This matters to groups that begin at the end of their queues (``consume_from_where``). A
-        member may be ready without queues, if others of the group have them all.
+        member may be ready without queues, if others of the group have them all. Queues that are
+        paused need no answer.
 
         Args:
             timeout_ms: Time to wait, in ms.
@@ -202,13 +209,40 @@ class GroupMember:
         self._started()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._rebalance.wait_until_divided()
+                while not self.is_ready():
+                    await self._rebalance.wait_for_change()
         except TimeoutError:
-            is_subscribed = not all(map(names.is_retry_topic, self._membership.wanted))
-            reason = "no topic is subscribed"
-            if is_subscribed:
-                reason = str(self._rebalance.problem or "not all of its queues can be taken yet")
+            reason = self._obstacle() or "it is being closed"
             raise NotReady("consumer", self.group, timeout_ms, reason) from None
+
+    def _obstacle(self) -> str | None:
+        """Return the reason why no messages can arrive; None if they can."""
+        if not self._has_queues():
+            if all(map(names.is_retry_topic, self._membership.wanted)):
+                return "no topic is subscribed"
+            return str(self._rebalance.problem or "not all of its queues can be taken yet")
+        for topic, problem in silent_topics(self._decisive_reads()).items():
+            return str(problem or f"the brokers of topic {topic!r} have not answered yet")
+        return None if self.is_connected else "no connection to a broker is open"
+
+    def _has_queues(self) -> bool:
+        return self._rebalance.is_divided
+
+    def _reads(self) -> Sequence[AnsweredQueue]:
+        """Return the queues, or brokers, that this member reads now."""
+        raise NotImplementedError
+
+    def _decisive_reads(self) -> list[AnsweredQueue]:
+        """Return those of ``_reads`` without retry topics, which may not exist yet."""
+        return [source for source in self._reads() if not names.is_retry_topic(source.queue.topic)]
+
+    def _problem(self) -> Exception | None:
+        """Return the reason why no message can come from anywhere, if there is one."""
+        sources = self._decisive_reads()
+        return problem_of_all(sources) if sources else self._rebalance.problem
+
+    def _note_change(self) -> None:
+        self._rebalance.note_change()
 
     # --- subscriptions ----------------------------------------------------------
 
@@ -300,6 +334,8 @@ class GroupMember:
 
     def _on_connection(self, event: ConnectionEvent) -> None:
         """Report an event to the program."""
+        if self._loops:
+            self._note_change()
         self._connection_calls.report(event)
 
     def _owned_queues(self) -> list[MessageQueue]:

@@ -121,8 +121,8 @@ class Rebalance:
         self._knows_modes = True
         self._divided: set[str] = set()
         """Topics whose queues are allocated, and taken by this member."""
-        self._has_divided = asyncio.Event()
-        """Set after each turn."""
+        self._has_changed = asyncio.Event()
+        """Set after each turn, and by ``note_change``."""
         self.problem: Exception | None = None
         """Error of the last turn, if it failed."""
 
@@ -132,11 +132,14 @@ class Rebalance:
         topics = [topic for topic in self._membership.wanted if not names.is_retry_topic(topic)]
         return bool(topics) and self._divided.issuperset(topics)
 
-    async def wait_until_divided(self) -> None:
-        """Wait until ``is_divided``."""
-        while not self.is_divided:
-            self._has_divided.clear()
-            await self._has_divided.wait()
+    async def wait_for_change(self) -> None:
+        """Wait for the end of a turn, or for ``note_change``."""
+        self._has_changed.clear()
+        await self._has_changed.wait()
+
+    def note_change(self) -> None:
+        """Wake ``wait_for_change``: what the member's readiness depends on has changed."""
+        self._has_changed.set()
 
     def wake(self) -> None:
         """Run ``turn`` soon."""
@@ -169,21 +172,37 @@ class Rebalance:
             problem: Exception | None = None
             for topic in list(self._membership.wanted):
                 try:
-                    queues = await self.share(topic)
-                    is_applied = await self._apply(topic, queues)
-                    is_balanced &= is_applied
-                    (self._divided.add if is_applied else self._divided.discard)(topic)
+                    is_balanced &= await self._divide(topic)
                     await self._look_at_mode(topic)
                 except Problem as error:
                     # A retry topic exists once a broker has received the group's heartbeat.
-                    if not names.is_retry_topic(topic):
-                        group = self._membership.group
-                        log.warning("group %s waits for topic %s: %s", group, topic, error)
-                        problem = error
+                    is_retry = names.is_retry_topic(topic)
+                    level = logging.INFO if is_retry else logging.WARNING
+                    group = self._membership.group
+                    log.log(level, "group %s waits for topic %s: %s", group, topic, error)
+                    problem = problem if is_retry else error
                     is_balanced = False
             self.problem = problem
-            self._has_divided.set()
+            self.note_change()
             return is_balanced
+
+    async def _divide(self, topic: str) -> bool:
+        """Divide a topic; return whether the allocation was applied.
+
+        Raises:
+            NoRoute, RemotingError, InvalidBody: Members, queues or start offsets cannot be
+                determined, or no queue of the topic can be read.
+        """
+        queues = await self.share(topic)
+        is_applied = False
+        try:
+            is_applied = await self._apply(topic, queues)
+        finally:
+            (self._divided.add if is_applied else self._divided.discard)(topic)
+        if not queues and not (await self._instance.route(topic)).subscribe_queues:
+            self._divided.discard(topic)
+            raise NoRoute(topic, "none of its queues can be read")
+        return is_applied
 
     async def give_up(self, topic: str) -> None:
         """Release all queues of a topic."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from reput.client.consumer_offsets import ConsumerOffsets
 from reput.client.core.process_queue import Batch, ProcessQueue
 from reput.client.instance import ClientInstance
-from reput.client.membership import Membership, Problem, start_offset
+from reput.client.membership import Membership, start_offset
 from reput.client.message import ReceivedMessage
 from reput.client.queue_locks import QueueLocks
 from reput.client.queue_pulls import PulledQueue, QueuePulls
@@ -104,7 +104,11 @@ class OwnedQueues:
     # --- taking and giving up ---------------------------------------------------
 
     async def apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
-        """Release lost queues and take new ones; return whether all could be taken."""
+        """Release lost queues and take new ones; return whether all could be taken.
+
+        Raises:
+            NoRoute, RemotingError: A start offset cannot be determined; the others were taken.
+        """
         lost = [owned for owned in self.owned.values() if owned.queue.topic == topic]
         lost = [owned for owned in lost if owned.queue not in wanted]
         for owned in lost:
@@ -118,7 +122,8 @@ class OwnedQueues:
         asked_at_ms = self._clock.monotonic_ms()
         if self._locks is not None and new:
             new &= await self._locks.lock(new)
-        await asyncio.gather(*(self._take(queue, asked_at_ms) for queue in sorted(new)))
+        takings = (self._take(queue, asked_at_ms) for queue in sorted(new))
+        results = await asyncio.gather(*takings, return_exceptions=True)
         taken = [self.owned[queue] for queue in sorted(new) if queue in self.owned]
         await self._calls.assigned(owned.queue for owned in taken)
         for owned in taken:
@@ -133,17 +138,14 @@ class OwnedQueues:
                 len(new),
                 len(wanted & self.owned.keys()),
             )
+        for failure in results:
+            if failure is not None:
+                raise failure
         return wanted <= self.owned.keys()
 
     async def _take(self, queue: MessageQueue, locked_at_ms: int) -> None:
         self._offsets.table.remove(queue)
-        try:
-            begin = await start_offset(
-                self._instance, self._membership.config, self._offsets, queue
-            )
-        except Problem as error:
-            log.warning("group %s cannot begin with %s yet: %s", self._group, queue, error)
-            return
+        begin = await start_offset(self._instance, self._membership.config, self._offsets, queue)
         owned = self.owned[queue] = OwnedQueue(queue, begin)
         owned.locked_at_ms = None if self._locks is None else locked_at_ms
 

@@ -161,6 +161,7 @@ class PopConsumer(GroupMember):
             may_pop=self._may_pop,
             on_messages=self._on_messages,
             on_unwanted=self._acks.add,
+            on_change=self._note_change,
         )
         self._rebalance = PopShares(
             instance, self._membership, self._apply, asks_brokers=self._asks_brokers
@@ -240,6 +241,9 @@ class PopConsumer(GroupMember):
             await self._leave(instance)
 
     # --- sources -----------------------------------------------------------------
+
+    def _reads(self) -> list[PopSource]:
+        return list(self._sources.values())
 
     def queues(self) -> list[MessageQueue]:
         """Sources of this member; queue id -1 is any queue of the broker."""
@@ -321,12 +325,12 @@ class PopConsumer(GroupMember):
     async def _wait_for_some(self, count_max: int, timeout_ms: int) -> list[PoppedMessage]:
         messages: list[PoppedMessage] = []
         if timeout_ms <= 0:
+            if (problem := self._problem()) is not None:
+                raise problem
             return messages
         me = object()
         self._asking[me] = count_max, self._clock.monotonic_ms() + timeout_ms
         self._is_asked.set()
-        for source in self._sources.values():
-            source.problem = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while not messages:
@@ -335,9 +339,8 @@ class PopConsumer(GroupMember):
                     self._started()
                     messages = self._take(count_max)
         except TimeoutError:
-            problems = [source.problem for source in self._sources.values()]
-            if problems and problems[0] is not None and all(problems):
-                raise problems[0] from None
+            if (problem := self._problem()) is not None:
+                raise problem from None
         finally:
             del self._asking[me]
         return messages

@@ -21,6 +21,7 @@ from reput.format.headers import (
     AckMessageHeader,
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeReplyHeader,
+    NotificationHeader,
     PopMessageHeader,
     PopMessageReplyHeader,
 )
@@ -166,6 +167,25 @@ class Popper:
             else []
         )
         return Popped(matching, unwanted)
+
+    async def check(self, queue: MessageQueue) -> None:
+        """Check that the broker would answer a pop: that the group and topic exist and are allowed.
+
+        Args:
+            queue: The queue; its id may be ``ANY_QUEUE``.
+
+        Raises:
+            NoRoute, BrokerError, RemotingError: As ``pop``.
+        """
+        address = await self._address(queue.topic, queue.broker_name)
+        header = NotificationHeader(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            poll_time=0,
+            born_time=self._clock.now_ms(),
+        )
+        await self._instance.ask(address, requests.make(RequestCode.NOTIFICATION, header))
 
     async def ack(self, messages: Sequence[PoppedMessage]) -> None:
         """Acknowledge messages; messages that are no longer invisible are ignored.

@@ -18,6 +18,7 @@ Source: rocketmq 4.9.8 ``DefaultLitePullConsumerImpl``.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +38,7 @@ from reput.client.core.subscription import Subscription
 from reput.client.core.trace_codec import Outcome
 from reput.client.group_member import GroupMember
 from reput.client.instance import ClientInstance
-from reput.client.membership import Problem, Rebalance, start_offset, with_start_time
+from reput.client.membership import Rebalance, start_offset, with_start_time
 from reput.client.message import ReceivedMessage
 from reput.client.pulling import Puller
 from reput.client.queue_pulls import PulledQueue, QueuePulls, known_lags
@@ -160,6 +161,7 @@ class PullConsumer(GroupMember):
             Puller(instance, self.group, is_subscribed=False),
             may_pull=self._may_pull_from,
             on_messages=self._on_messages,
+            on_change=self._note_change,
             is_ordered=True,
         )
         self._rebalance = Rebalance(instance, self._membership, self._apply)
@@ -206,14 +208,11 @@ class PullConsumer(GroupMember):
     ) -> None:
         await self._close(are_consumed=kind is None)
 
-    def is_ready(self) -> bool:
-        """Return whether the consumer is started and has its queues."""
-        return super().is_ready() or (self._instance is not None and self._is_assigned)
+    def _has_queues(self) -> bool:
+        return self._is_assigned or super()._has_queues()
 
-    async def ready(self, timeout_ms: int = 10_000) -> None:
-        """Wait until ``is_ready``; queues of ``assign`` are ready at once. Raises ``NotReady``."""
-        if not self._is_assigned:
-            await super().ready(timeout_ms)
+    def _reads(self) -> list[AssignedQueue]:
+        return [owned for owned in self._queues.values() if owned.may_pull.is_set()]
 
     # --- assignment -------------------------------------------------------------
 
@@ -292,6 +291,8 @@ class PullConsumer(GroupMember):
         Raises:
             InvalidOption: ``count_max`` is not allowed.
             NotStarted: The consumer is not started, or is closed.
+            NoRoute, BrokerError, RemotingError: No message came, and none can: the last pull from
+                each queue has failed, or there are no queues for this reason.
         """
         self._started()
         if count_max < 1:
@@ -300,11 +301,11 @@ class PullConsumer(GroupMember):
         self._settle()
         messages = self._next(count_max)
         if messages is None and timeout_ms > 0:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_ms / 1000):
                     messages = await self._wait_for_next(count_max)
-            except TimeoutError:
-                return []
+        if messages is None and (problem := self._problem()) is not None:
+            raise problem
         self._report(messages, begun_ms)
         return messages or []
 
@@ -480,7 +481,11 @@ class PullConsumer(GroupMember):
         await super()._subscribe(wanted)
 
     async def _apply(self, topic: str, wanted: set[MessageQueue]) -> bool:
-        """Release lost queues and take new ones; return whether all could be taken."""
+        """Release lost queues and take new ones; return whether all could be taken.
+
+        Raises:
+            NoRoute, RemotingError: A start offset cannot be determined; the others were taken.
+        """
         if self._is_assigned:
             return True
         lost = [owned for owned in self._queues.values() if owned.queue.topic == topic]
@@ -488,24 +493,24 @@ class PullConsumer(GroupMember):
         await self._rebalance_calls.revoked(owned.queue for owned in lost)
         await self._drop(lost)
         new = sorted_queues(wanted - self._queues.keys())
-        begins = await asyncio.gather(*map(self._start_offset, new))
+        instance = self._started()
+        begins = await asyncio.gather(
+            *(start_offset(instance, self.config, self._offsets, queue) for queue in new),
+            return_exceptions=True,
+        )
         taken = [
             self._take(queue, begin)
             for queue, begin in zip(new, begins, strict=True)
-            if begin is not None
+            if isinstance(begin, int)
         ]
         await self._rebalance_calls.assigned(assigned.queue for assigned in taken)
         for assigned in taken:
             if assigned.task is None:  # not begun by ``seek``
                 self._pulls.begin(assigned)
+        for begin in begins:
+            if isinstance(begin, BaseException):
+                raise begin
         return wanted <= self._queues.keys()
-
-    async def _start_offset(self, queue: MessageQueue) -> int | None:
-        try:
-            return await start_offset(self._started(), self.config, self._offsets, queue)
-        except Problem as error:
-            log.warning("group %s cannot begin with %s yet: %s", self.group, queue, error)
-            return None
 
     def _take(self, queue: MessageQueue, next_offset: int) -> AssignedQueue:
         self._offsets.table.remove(queue)

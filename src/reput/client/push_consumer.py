@@ -144,6 +144,7 @@ class PushConsumer(GroupMember):
             Puller(instance, self.group, is_subscribed=True),
             may_pull=self._may_pull_from,
             on_messages=self._on_messages,
+            on_change=self._note_change,
             is_ordered=self._orderly,
         )
         self._workers = ListenerWorkers[OwnedQueue](
@@ -238,6 +239,9 @@ class PushConsumer(GroupMember):
     def queues(self) -> list[MessageQueue]:
         """Return the queues of this member."""
         return list(self._queues.owned) if self._loops else []
+
+    def _reads(self) -> list[OwnedQueue]:
+        return list(self._queues.owned.values()) if self._may_pull.is_set() else []
 
     def _tasks_of(self, loops: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
         return [asyncio.create_task(loop, name=f"reput consumer {self.group}") for loop in loops]

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable
 
 from reput.client.config import ConsumerConfig
+from reput.client.core.answered_queue import AnsweredQueue
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.membership import Problem
@@ -30,12 +31,15 @@ would take them, on a connection that is about to close.
 """
 
 
-class PopSource:
-    """A broker, or a queue of it, with its unacknowledged messages."""
+class PopSource(AnsweredQueue):
+    """A broker, or a queue of it, with its unacknowledged messages.
+
+    Args:
+        queue: The queue; its id may be ``ANY_QUEUE``.
+    """
 
     def __init__(self, queue: MessageQueue) -> None:
-        self.queue = queue
-        """The queue; its id may be ``ANY_QUEUE``."""
+        super().__init__(queue)
         self.is_ours = True
         self.held_count = 0
         """Number of messages here that are neither acknowledged nor released."""
@@ -43,8 +47,6 @@ class PopSource:
         """Cleared while the task waits for messages to be finished."""
         self.has_room.set()
         self.popped_at_ms = 0
-        self.problem: Exception | None = None
-        """Error of the last pop; None if it was answered."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -60,6 +62,7 @@ class QueuePops:
             which the broker may hold the pop, in ms.
         on_messages: Called with a source, its new messages and the duration of the pop, in ms.
         on_unwanted: Called with messages that match no subscription.
+        on_change: Called when a source begins or ceases to answer.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class QueuePops:
         may_pop: Callable[[], Awaitable[tuple[int, int]]],
         on_messages: Callable[[PopSource, list[PoppedMessage], int], None],
         on_unwanted: Callable[[list[PoppedMessage]], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._instance = instance
         self._clock = instance.clock
@@ -81,6 +85,7 @@ class QueuePops:
         self._may_pop = may_pop
         self._on_messages = on_messages
         self._on_unwanted = on_unwanted
+        self._on_change = on_change
         self._late = SideTasks()
 
     def begin(self, source: PopSource) -> None:
@@ -108,19 +113,28 @@ class QueuePops:
                 if source.held_count > self._config.pop_threshold_for_queue:
                     source.has_room.clear()
                     await source.has_room.wait()
+                if not source.is_answered:
+                    # A pop is held, or is not sent before a caller asks for messages.
+                    await self._popper.check(source.queue)
+                    self._note(source, None)
                 await self._pop(source, attempt_id)
-                source.problem = None
                 attempt_id = _new_id()
             except Problem as error:
                 # With the same id the broker repeats a reply that may be lost.
-                source.problem = error
+                self._note(source, error)
                 await self._after_problem(source, error)
             except CorruptRecord as error:
+                self._note(source, error)
                 log.error("reply to a pop from %s is damaged: %s", source.queue, error)
                 await asyncio.sleep(POP_AGAIN_MS / 1000)
-            except Exception:  # a time slice
+            except Exception as error:  # a time slice
+                self._note(source, error)
                 log.exception("pop from %s", source.queue)
                 await asyncio.sleep(POP_AGAIN_MS / 1000)
+
+    def _note(self, source: PopSource, problem: Exception | None) -> None:
+        if source.note(problem):
+            self._on_change()
 
     async def _pop(self, source: PopSource, attempt_id: str) -> None:
         count_max, hold_ms = await self._may_pop()

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from reput.client.config import ConsumerConfig
 from reput.client.consumer_offsets import ConsumerOffsets
+from reput.client.core.answered_queue import AnsweredQueue
 from reput.client.core.process_queue import ProcessQueue
 from reput.client.instance import ClientInstance
 from reput.client.membership import Membership, Problem
@@ -39,11 +40,11 @@ _NOT_HEARD = (
 )
 
 
-class PulledQueue:
+class PulledQueue(AnsweredQueue):
     """A queue of this member, with its cached messages."""
 
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self.messages: ProcessQueue[ReceivedMessage] = ProcessQueue(next_offset)
         self.is_ours = True
         """True while consumption of the queue counts."""
@@ -91,6 +92,7 @@ class QueuePulls(Generic[Q]):
         may_pull: Awaited before each pull; returns False to wait a moment longer.
         on_messages: Called with a queue, the number of its new messages and the duration of the
             pull, in ms.
+        on_change: Called when the broker of a queue begins or ceases to answer.
         is_ordered: Ignore the span of offsets as a threshold.
     """
 
@@ -103,6 +105,7 @@ class QueuePulls(Generic[Q]):
         *,
         may_pull: Callable[[Q], Awaitable[bool]],
         on_messages: Callable[[Q, int, int], None],
+        on_change: Callable[[], None],
         is_ordered: bool,
     ) -> None:
         self._instance = instance
@@ -113,6 +116,7 @@ class QueuePulls(Generic[Q]):
         self._puller = puller
         self._may_pull = may_pull
         self._on_messages = on_messages
+        self._on_change = on_change
         self._is_ordered = is_ordered
         self._telling: asyncio.Task[None] | None = None
 
@@ -159,13 +163,20 @@ class QueuePulls(Generic[Q]):
                 else:
                     await asyncio.sleep(PULL_AGAIN_MS / 1000)
             except Problem as error:
+                self._note(pulled, error)
                 await self._after_problem(pulled, error)
             except CorruptRecord as error:
+                self._note(pulled, error)
                 log.error("reply to a pull from %s is damaged: %s", _place(pulled), error)
                 await asyncio.sleep(PULL_AGAIN_MS / 1000)
-            except Exception:  # a time slice
+            except Exception as error:  # a time slice
+                self._note(pulled, error)
                 log.exception("pull from %s", _place(pulled))
                 await asyncio.sleep(PULL_AGAIN_MS / 1000)
+
+    def _note(self, pulled: Q, problem: Exception | None) -> None:
+        if pulled.note(problem):
+            self._on_change()
 
     async def _pull(self, pulled: Q) -> None:
         queue, messages = pulled.queue, pulled.messages
@@ -187,9 +198,11 @@ class QueuePulls(Generic[Q]):
             wanted,
             count_max=self._config.pull_batch_size,
             commit_offset=commit_offset,
-            hold_ms=self._config.broker_suspend_ms,
+            # A held pull would not show for a while whether the broker answers.
+            hold_ms=self._config.broker_suspend_ms if pulled.is_answered else 0,
             timeout_ms=self._config.pull_timeout_ms,
         )
+        self._note(pulled, None)
         if messages.is_dropped:
             return
         pulled.end_offset = brought.max_offset

@@ -120,8 +120,8 @@ async def test_a_pull_consumer_may_seek_and_commit_in_callbacks(rocketmq: LocalB
     assert set(committed) == set(second)
     async with make() as other:
         await other.assign(second)
+        await other.ready()
         assert other.is_ready()
-        await other.ready(timeout_ms=0)
         assert {await other.committed(queue) for queue in second} == {2}
 
 
