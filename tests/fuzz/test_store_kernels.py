@@ -179,6 +179,33 @@ def check_dispatch(seed: int) -> None:
     assert after.block[state.STOP] != state.STOP_DONE or after.block[state.INPUT_POSITION] >= stop
 
 
+@given(SEEDS)
+@settings(max_examples=400 if IS_SOAK else 60)
+def test_find_unqueued(seed: int) -> None:
+    check_find_unqueued(seed)
+
+
+def check_find_unqueued(seed: int) -> None:
+    """Look for a queue without a row, in a log as that of ``check_dispatch``."""
+    random = Random(seed)
+    base = random.choice([0, 4096, 1 << 40])
+    data = some_log(random, base)
+    end = len(data)
+    file_end = end + random.choice([0, 0, 100])
+
+    def make() -> World:
+        world = World(Random(seed), IS_LIVE=0)
+        world.log = Fence(end)
+        world.log.write(0, data)
+        return world
+
+    def call(kernel: Any) -> Callable[[World], Any]:
+        return lambda world: kernel(world.hot.address, world.log.address, 0, end, file_end, base)
+
+    after = assert_alike(make, call(hot_native("find_unqueued")), call(reference.find_unqueued))
+    assert after.log.data == data
+
+
 def some_log(random: Random, base: int) -> bytes:
     """Return consecutive records, each with its offset; then perhaps damage."""
     log = bytearray()

@@ -45,7 +45,7 @@ from reput.broker.lite.subscriptions import LiteSubscriptions
 from reput.broker.loops import Loops
 from reput.broker.master_guard import AnotherMaster
 from reput.broker.offset.commits import OffsetCommits
-from reput.broker.offset.ends import lower_offsets, mark_slave
+from reput.broker.offset.ends import lower_offsets
 from reput.broker.offset.resets import ResetOffsets
 from reput.broker.parts import Parts
 from reput.broker.pending_replies import PendingReplies
@@ -63,6 +63,7 @@ from reput.broker.replication.metadata import MetadataSync
 from reput.broker.replication.named_tables import Deletions, NamedTables
 from reput.broker.replication.replication import Replication
 from reput.broker.replication.reverse_fetch import ReverseFetch
+from reput.broker.replication.slave_mark import SlaveMark
 from reput.broker.replication.slave_port import SlavePort
 from reput.broker.replication.users_copy import UsersCopy
 from reput.broker.retries import Retries
@@ -563,6 +564,10 @@ class Broker:
 
         topic_table = TopicTable.load(self._root, disk)
         warnings = lost_tables.recover_topics(topic_table, store, now_ms)
+        mark = SlaveMark(self._root, disk)
+        is_promoted = self.identity.is_master and mark.is_there
+        if is_promoted:
+            warnings += lost_tables.add_topics(topic_table, store, mark.topics_end(), now_ms)
         topics = Topics(topic_table, config, has_light=has_light)
         group_table = SubscriptionGroupTable.load(self._root, disk)
         subscription_groups = SubscriptionGroups(group_table, config, has_light=has_light)
@@ -621,7 +626,7 @@ class Broker:
         request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
         topics.on_make = topic_writes.write_soon
         registration = Registration(self.settings, self.identity, topics, clock)
-        follower = Follower(self.settings, self.identity, store, registration, clock)
+        follower = Follower(self.settings, self.identity, store, topics, registration, clock)
         follower.on_cut = self._begin_reopening
         named_tables = NamedTables(
             store,
@@ -724,10 +729,14 @@ class Broker:
             assignment_tasks=set(),
             start_warnings=tuple(warnings),
         )
-        if self.identity.is_master:
-            lower_offsets(self._root, disk, offset_table, store, now_ms)
-        else:
-            mark_slave(self._root, disk)
+        metadata = replication.metadata
+        metadata.on_topics = lambda end: self._keep_copied_topics(mark, end)
+        follower.copy_topics = metadata.copy_topics
+        if is_promoted:
+            lower_offsets(offset_table, store, now_ms)
+            mark.delete()
+        elif not self.identity.is_master:
+            mark.create()
         versions = topics.table.version, subscription_groups.table.version
         topics.add_built_in(now_ms, len(self.settings.store.delay_levels_ms))
         subscription_groups.add_built_in(now_ms)
@@ -738,6 +747,17 @@ class Broker:
             self.parts, topic, queue_ids
         )
         self._subscribe()
+
+    async def _keep_copied_topics(self, mark: SlaveMark, log_end: int) -> None:
+        """Make the topics durable that a slave has copied; then record up to where it has all.
+
+        Raises:
+            WriteFailed: The disk failed.
+        """
+        table, parts = self.parts.topics.table, self.parts
+        if not await parts.saved_tables.save(table):
+            raise WriteFailed(table.path, "cannot be saved now; the topics are copied again soon")
+        await parts.disk_thread.run(lambda: mark.record_topics(log_end))
 
     def _make_access(self, disk: Disk, transactions: Transactions) -> Access | None:
         settings = self.settings.access

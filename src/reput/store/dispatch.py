@@ -329,6 +329,47 @@ class Dispatcher:
         """Dispatch records from INPUT_POSITION on; the arguments are those of ``hot.dispatch``."""
         hot.dispatch(self._hot.address, file.address, stop, end, file_end, file.start)
 
+    def find_unqueued(self, begin: int) -> tuple[int, StoredMessage | None]:
+        """Find the first record of the log whose queue does not exist yet, from a record on.
+
+        Args:
+            begin: Physical offset of a record.
+
+        Returns:
+            Its physical offset and the record; where the whole records end, and None, if there is
+            no such record.
+        """
+        log = self._commit_log
+        while begin < log.written_offset:
+            file = log.files.file_at(begin)
+            if file is None or not file.hold():
+                break
+            try:
+                end = min(log.written_offset, file.end) - file.start
+                # As in ``_dispatch_file``: of a blank, the head can be there and the rest not.
+                file_end = file.size + (end < file.size)
+                position = hot.find_unqueued(
+                    self._hot.address, file.address, begin - file.start, end, file_end, file.start
+                )
+                begin = file.start + position
+                if position == end:
+                    continue
+                verdict, size = record.classify(
+                    file.view(position, end),
+                    0,
+                    begin,
+                    file_end=file_end - position,
+                    check_crc=False,
+                )
+                if verdict is Verdict.MESSAGE:
+                    return begin, self._record_at(file.address + position)
+                if verdict is not Verdict.BLANK:
+                    break
+                begin += size
+            finally:
+                file.release()
+        return begin, None
+
     def _skip_damage(self, file: MappedFile, position: int, end: int) -> int:
         view = hot.view_at(file.address, end)
         next_position = find_record(

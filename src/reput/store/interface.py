@@ -447,8 +447,8 @@ class BrokerStore(Store, Protocol):
     def last_record(self) -> bytes | None:
         """Return the last record of the log; None if that record is in no queue."""
 
-    def queue_counts(self) -> dict[str, int]:
-        """Return the number of queues that each topic needs."""
+    def queue_counts(self, since: int = -1) -> dict[str, int]:
+        """Return the number of queues that each topic needs, for messages from an offset on."""
 
     def has_batch_queues(self, topic: str) -> bool:
         """Return True if the queues of a topic are batch queues."""

@@ -888,10 +888,16 @@ class MessageStore:
         """Physical offset after the last record that can be read."""
         return self.log.readable_offset
 
-    def queue_counts(self) -> dict[str, int]:
-        """Return the number of queues that each topic needs: one more than its highest queue id."""
+    def queue_counts(self, since: int = -1) -> dict[str, int]:
+        """Return the number of queues that each topic needs: one more than its highest queue id.
+
+        Args:
+            since: Physical offset: queues without a message from there on do not count; -1: all do.
+        """
         counts: dict[str, int] = {}
         for queue in (*self.queues, *self._batch_queues):
+            if queue.end_physical_offset <= since:
+                continue
             counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
         return counts
 

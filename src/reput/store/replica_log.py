@@ -10,6 +10,7 @@ from its master.
 from collections.abc import Callable, Iterator
 
 from reput.errors import StoreUnavailable
+from reput.format.message import StoredMessage
 from reput.store.commit_log import CommitLog
 from reput.store.dispatch import Dispatcher
 from reput.store.newest_records import records_before
@@ -161,6 +162,10 @@ class ReplicaLog:
             WriteFailed: The disk failed; likewise.
         """
         self._dispatch()
+
+    def find_unqueued(self, begin: int) -> tuple[int, StoredMessage | None]:
+        """Find the first record whose queue does not exist yet; see ``Dispatcher``."""
+        return self._dispatcher.find_unqueued(begin)
 
     def publish(self, size: int) -> None:
         """Add the first ``size`` bytes of the last ``buffer``, and dispatch; raises likewise."""

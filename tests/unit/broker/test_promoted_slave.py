@@ -5,9 +5,11 @@ Messages that were delivered are not delivered again, if the slave has copied th
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 import broker_subject
@@ -15,15 +17,21 @@ from broker_subject import Subject, messages_in
 from pop_client import INVISIBLE_MS, ack, pop
 from reput.broker.pop.revive import LATE_MS
 from reput.broker.replication.master_requests import MasterRequests
+from reput.broker.replication.state import SlaveState
 from reput.clock import ManualClock
 from reput.format import headers, message as record
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import CheckTransactionStateHeader, EndTransactionHeader
+from reput.format.headers import (
+    CheckTransactionStateHeader,
+    EndTransactionHeader,
+    SendBackHeader,
+)
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.store.config import BrokerRole
+from reput.store.config_tables import TopicConfig
 
 START_MS = 1_700_000_000_000
 GUARD_S = 30.0
@@ -76,6 +84,19 @@ class Pair:
 
 @pytest_asyncio.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with running_pair(tmp_path, BrokerRole.ASYNC_MASTER) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def sync_pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    """Return a pair whose master acknowledges what the slave has."""
+    async with running_pair(tmp_path, BrokerRole.SYNC_MASTER) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def running_pair(tmp_path: Path, master_role: BrokerRole) -> AsyncIterator[Pair]:
     clock = ManualClock(START_MS)
     async with contextlib.AsyncExitStack() as stack:
         config = NamesrvConfig(
@@ -93,7 +114,9 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
             "enable_property_filter": True,
         }
         master = await stack.enter_async_context(
-            broker_subject.running(tmp_path / "master", store=STORE, **known)
+            broker_subject.running(
+                tmp_path / "master", store=STORE | {"broker_role": master_role}, **known
+            )
         )
         await master.parts.registration.register()
         role = {"broker_role": BrokerRole.SLAVE}
@@ -103,6 +126,12 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         await slave.parts.registration.register()
         await slave.parts.replication.metadata.stop()  # the tests decide when it copies
         yield Pair(master, slave, clock)
+
+
+async def until_following(pair: Pair) -> None:
+    await pair.until(lambda: pair.master.broker.store.replicas.replicas)
+    status = pair.slave.parts.replication.follower.status
+    await pair.until(lambda: status.state is SlaveState.FOLLOWING)
 
 
 async def sent(subject: Subject, topic: str, body: bytes, **properties: str) -> None:
@@ -339,3 +368,103 @@ async def test_a_filtered_subscription_reads_the_rest_from_the_slave(pair: Pair)
     promoted = await pair.promote()
     await promoted.tell(RequestCode.HEART_BEAT, beat)
     assert await read(promoted) == [b"3", b"5", b"4", b"6"]
+
+
+async def test_offsets_since_the_last_copy_are_repeated(pair: Pair) -> None:
+    for number in range(3):
+        await sent(pair.master, "T", b"%d" % number)
+    table = pair.master.parts.deliveries.consumer_offsets
+    table.put("T", "readers", 0, 1)
+    await pair.copy()
+    table.put("T", "readers", 0, 3)  # its reply was sent, and the master dies before the next copy
+    promoted = await pair.promote()
+    assert promoted.parts.deliveries.consumer_offsets.get("T", "readers", 0) == 1
+
+
+async def test_a_group_that_was_not_copied_consumes(sync_pair: Pair) -> None:
+    """A group that its members created, with a message that a member has sent back."""
+    pair = sync_pair
+    await until_following(pair)
+    await sent(pair.master, "T", b"failed")
+    assert (await pair.master.pull("T", 0, consumer_group="new")).code == ResponseCode.SUCCESS
+    back = SendBackHeader(offset=0, group="new", delay_level=-1)
+    reply = await pair.master.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    assert pair.slave.parts.subscription_groups.get("new") is None
+    promoted = await pair.promote()
+    assert await bodies_of(promoted, "T") == [b"failed"]
+    assert (await promoted.pull("T", 0, consumer_group="new")).code == ResponseCode.SUCCESS
+    assert promoted.parts.subscription_groups.get("new") is not None
+    assert promoted.parts.topics.get("%DLQ%new") is not None
+    assert promoted.broker.store.max_offset("%DLQ%new", 0) == 1
+
+
+# --- topics that the master got shortly before it died ----------------------------------------
+
+
+async def test_messages_of_a_topic_that_a_send_created_can_be_read(sync_pair: Pair) -> None:
+    """Its master acknowledges them once the slave has the topic."""
+    pair = sync_pair
+    await until_following(pair)
+    for number in range(3):
+        await sent(pair.master, f"New{number}", b"only")
+    topics = pair.master.parts.topics
+    promoted = await pair.promote()
+    for number in range(3):
+        assert await bodies_of(promoted, f"New{number}") == [b"only"]
+        assert promoted.parts.topics.get(f"New{number}") == topics.get(f"New{number}")
+    assert not promoted.broker.parts.start_warnings
+
+
+async def test_a_queue_that_a_topic_got_can_be_read(sync_pair: Pair) -> None:
+    pair = sync_pair
+    await until_following(pair)
+    await sent(pair.master, "T", b"first")
+    topic = pair.master.parts.topics.get("T")
+    assert topic is not None
+    wider = dataclasses.replace(topic, read_queue_count=9, write_queue_count=9)
+    pair.master.parts.topics.put(wider, pair.clock.now_ms())
+    await sent_to(pair.master, "T", 8, b"wider")
+    promoted = await pair.promote()
+    assert await bodies_of(promoted, "T", 8) == [b"wider"]
+    assert promoted.parts.topics.get("T") == wider
+
+
+async def sent_to(subject: Subject, topic: str, queue_id: int, body: bytes) -> None:
+    reply = await subject.send(topic, body, queue_id=queue_id)
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_topics_that_were_not_copied_are_made_from_the_log(
+    pair: Pair, is_restarted: bool
+) -> None:
+    """As when the master is one of RocketMQ that dies before the next copy, or answers nothing."""
+    await until_following(pair)
+    await sent(pair.master, "Narrow", b"first")
+    await sent(pair.master, "Deleted", b"first")
+    await pair.copy()
+    pair.slave.parts.topics.delete("Deleted", pair.clock.now_ms())  # as its master did
+    pair.slave.parts.replication.follower.copy_topics = None
+    topics, now_ms = pair.master.parts.topics, pair.clock.now_ms()
+    for name in ("Narrow", "New"):
+        topics.put(TopicConfig(name, 8, 8, 6), now_ms)
+        await sent_to(pair.master, name, 5, b"last")
+    end = pair.master.broker.store.max_physical_offset
+    await pair.until(lambda: pair.slave.broker.store.dispatcher.dispatched_offset >= end)
+    await broker_subject.kill(pair.master.broker)
+    promoted = pair.slave
+    if is_restarted:
+        await promoted.broker.reopen()
+    await promoted.broker.change_role(BrokerRole.ASYNC_MASTER, 0)
+    for name in ("Narrow", "New"):
+        assert await bodies_of(promoted, name, 5) == [b"last"]
+        topic = promoted.parts.topics.get(name)
+        assert topic is not None
+        assert (topic.read_queue_count, topic.write_queue_count) == (6, 6)
+    assert promoted.parts.topics.get("Deleted") is None
+    (warning,) = promoted.parts.start_warnings
+    assert "2 topics have the queues of their messages (Narrow, New)" in warning
+    await promoted.broker.reopen()
+    assert promoted.parts.topics.get("New") is not None
+    assert not promoted.parts.start_warnings

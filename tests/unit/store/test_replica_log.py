@@ -104,6 +104,43 @@ def test_a_record_waits_until_it_is_whole(stores: Stores) -> None:
     assert not slave.replica_log.problem
 
 
+def test_the_first_record_of_each_queue_is_found_before_it_is_dispatched(stores: Stores) -> None:
+    master, slave = pair(stores)
+    put_some(master, 200)  # more than a file
+    first = master.put(message("TopicB", b"x" * 500, queue_id=2))
+    put_some(master, 3)
+    second = master.put(message("TopicB", b"x", queue_id=1))
+    assert first.physical_offset > FILE
+    log = slave.replica_log
+
+    def receive(stop: int) -> None:
+        while log.end < stop:
+            view = master.log_view(log.end, min(stop - log.end, 32 * 1024))
+            assert view is not None
+            log.buffer(len(view.data))[:] = view.data
+            log.add(len(view.data))
+            assert view.release()
+
+    copy_log(master, slave, stop=2000)  # queues 0 and 1 have a record
+    receive(first.physical_offset + 100)
+    place, stored = log.find_unqueued(slave.dispatcher.dispatched_offset)
+    assert stored is not None
+    assert (stored.topic, stored.queue_id, stored.queue_offset) == ("TopicA", 2, 0)
+    assert place == stored.physical_offset
+    log.dispatch()
+    step_to_the_end(slave)
+    assert log.find_unqueued(place) == (first.physical_offset, None)  # not whole yet
+    receive(master.max_physical_offset)
+    (place, stored), expected = log.find_unqueued(place), first.physical_offset
+    assert stored is not None
+    assert (place, stored.topic, stored.queue_id) == (expected, "TopicB", 2)
+    place, stored = log.find_unqueued(place + stored.store_size)
+    assert stored is not None
+    assert (place, stored.topic, stored.queue_id) == (second.physical_offset, "TopicB", 1)
+    log.dispatch()
+    assert log.find_unqueued(place) == (log.end, None)
+
+
 def test_a_blank_waits_until_it_is_whole(stores: Stores) -> None:
     master, slave = pair(stores)
     put_some(master, 100)

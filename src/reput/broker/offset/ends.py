@@ -4,46 +4,28 @@ A slave copies the consumer offsets beside the log, which may lack the last mess
 master. A master gives the next message of a queue its end as queue offset: a group with a larger
 consumer offset would never get it (https://github.com/apache/rocketmq/issues/4771).
 
-Only offsets of a former slave are lowered: clients may commit any offset, and it stays. A file
-marks the store of a slave, so that a restart with the changed role is recognised.
+Only offsets of a former slave are lowered: clients may commit any offset, and it stays.
 """
 
 import logging
-from pathlib import Path
 
-from reput.store import paths
-from reput.store.disk import Disk
 from reput.store.interface import BrokerStore
 from reput.store.table_files import ConsumerOffsetTable
 
 _log = logging.getLogger(__name__)
 
 
-def mark_slave(root: str, disk: Disk) -> None:
-    """Mark the store of a slave. Raises ``WriteFailed``."""
-    path = f"{root}/{paths.SLAVE}"
-    if not Path(path).exists():
-        disk.replace(path, b"")
-
-
-def lower_offsets(
-    root: str, disk: Disk, table: ConsumerOffsetTable, store: BrokerStore, now_ms: int
-) -> None:
+def lower_offsets(table: ConsumerOffsetTable, store: BrokerStore, now_ms: int) -> None:
     """Lower consumer offsets of a former slave to the ends of their queues, and save them.
 
     Args:
-        root: The folder of the store.
-        disk: Writes and deletes the mark.
         table: The consumer offsets.
         store: The queues.
         now_ms: The time, ms.
 
     Raises:
-        WriteFailed: The disk failed; it is repeated at the next start.
+        WriteFailed: The disk failed.
     """
-    path = f"{root}/{paths.SLAVE}"
-    if not Path(path).exists():
-        return
     count = 0
     for entry in table.all():
         end = store.max_offset(entry.topic, entry.queue_id)
@@ -53,5 +35,3 @@ def lower_offsets(
     if count:
         _log.warning("%d consumer offsets were after the ends of their queues; lowered", count)
         table.save(now_ms)
-    disk.unlink(path)
-    disk.sync_folder(root)

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from reput.broker.identity import Identity
 from reput.broker.registration import MasterAddresses, Registration
@@ -26,9 +26,11 @@ from reput.broker.replication.log_receiver import (
 )
 from reput.broker.replication.master_requests import MasterRange, MasterRequests, Unanswered
 from reput.broker.replication.state import SlaveState, SlaveStatus
+from reput.broker.replication.topic_check import TopicCheck
 from reput.broker.settings.config import HA_PORT_DISTANCE
 from reput.broker.settings.live import LiveConfig
 from reput.broker.sync_thread import SyncThread
+from reput.broker.topic.topics import Topics
 from reput.clock import Clock
 from reput.errors import InvalidOption, ReputError, WriteFailed
 from reput.format import message as record
@@ -120,6 +122,7 @@ class Follower:
         settings: The settings in force.
         identity: The broker's addresses.
         store: The store.
+        topics: The topics of this broker.
         registration: Source of the master's addresses.
         clock: The clock.
     """
@@ -129,12 +132,14 @@ class Follower:
         settings: LiveConfig,
         identity: Identity,
         store: BrokerStore,
+        topics: Topics,
         registration: Registration,
         clock: Clock,
     ) -> None:
         self._settings = settings
         self._identity = identity
         self._store = store
+        self._topics = topics
         self._registration = registration
         self._clock = clock
         self.status = SlaveStatus()
@@ -142,14 +147,18 @@ class Follower:
         self.on_cut: Callable[[int], object] | None = None
         """Called with the physical offset at which the log must be cut before the slave can
         follow; the follower has ended then. None if the log cannot be cut."""
+        self.copy_topics: Callable[[MasterRequests], Awaitable[None]] | None = None
+        """Copies the topics of the master; raises ``ReputError``."""
         self._client: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._range_task: asyncio.Task[None] | None = None
+        self._topics_task: asyncio.Task[None] | None = None
         self._receiver: LogReceiver | None = None
         self._dispatching: asyncio.TimerHandle | None = None
         self._sync_thread = SyncThread(store.sync, self._synced)
         self._has_new_master = asyncio.Event()
         self._followed = MasterAddresses()  # of the current attempt
+        self._topics_problem = ""  # why the last copy of the topics failed
         self._unanswered_count = 0
         self._is_unchecked = False  # whether the log says that the master is followed unchecked
 
@@ -251,6 +260,8 @@ class Follower:
         master = MasterRequests(self._client, addresses.address)
         try:
             problem = await self._check(master)
+            if not problem:
+                await self._copy_topics(master)
             await self._receive(master, problem)
         except MayNotFollow as error:
             self._set_state(error.state, str(error), error.diverged_offset)
@@ -392,6 +403,13 @@ class Follower:
         except Disconnected:
             connection.close()
             raise
+        check = TopicCheck(
+            self._store,
+            self._topics,
+            # The topics were copied after the master had this end.
+            max(self.status.master_max_offset, self._store.replica_log.end),
+            lambda: self._copy_topics_soon(master, check),
+        )
         receiver = self._receiver = LogReceiver(
             connection,
             config,
@@ -400,6 +418,7 @@ class Follower:
             self._clock,
             on_received=self._received,
             sync_soon=self._sync_thread.request,
+            acknowledged_end=_all_of_it if problem else check.acknowledged_end,
         )
         self._range_task = asyncio.create_task(self._watch_master(master))
         try:
@@ -415,6 +434,34 @@ class Follower:
                 self._dispatch()
             self._receiver = None
             self._range_task.cancel()
+            if self._topics_task is not None:
+                self._topics_task.cancel()
+
+    def _copy_topics_soon(self, master: MasterRequests, check: TopicCheck) -> None:
+        self._topics_task = asyncio.create_task(self._copy_topics_of_records(master, check))
+
+    async def _copy_topics_of_records(self, master: MasterRequests, check: TopicCheck) -> None:
+        """Copy the topics of records that have come, then acknowledge the records."""
+        log_end = self._store.replica_log.end
+        await self._copy_topics(master)
+        check.copied(log_end)
+        if self._receiver is not None:
+            self._receiver.acknowledge()
+
+    async def _copy_topics(self, master: MasterRequests) -> None:
+        """Copy the topics; if that fails, report it: the log must not wait for it forever."""
+        if self.copy_topics is None:
+            return
+        try:
+            await self.copy_topics(master)
+        except ReputError as error:
+            if str(error) != self._topics_problem:
+                _log.warning(
+                    "messages are acknowledged although the topics are not copied: %s", error
+                )
+            self._topics_problem = str(error)
+        else:
+            self._topics_problem = ""
 
     async def _connect(self, address: str) -> ByteStream:
         host, port = split_address(address)
@@ -487,6 +534,11 @@ class Follower:
                 self.status.master_max_offset = (await master.log_range()).max_offset
             except Unanswered as error:
                 _log.debug("%s", error)
+
+
+def _all_of_it(end: int) -> int:
+    """Acknowledge everything: a master that answers no requests has no topics to copy."""
+    return end
 
 
 def _text_of(error: OSError) -> str:

@@ -143,6 +143,8 @@ class LogReceiver:
         clock: The clock.
         on_received: Called after bytes were added and acknowledged, to dispatch them.
         sync_soon: Requests that the log is made durable; ``synced`` is called after that.
+        acknowledged_end: Returns up to where an end of the log may be acknowledged;
+            ``acknowledge`` is called when more of it may be.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class LogReceiver:
         *,
         on_received: Callable[[], object],
         sync_soon: Callable[[], object],
+        acknowledged_end: Callable[[int], int] = lambda end: end,
     ) -> None:
         self._connection = connection
         self._config = config
@@ -163,6 +166,7 @@ class LogReceiver:
         self._clock = clock
         self._on_received = on_received
         self._sync_soon = sync_soon
+        self._acknowledged_end = acknowledged_end
         self._acks_durable = config.ha_ack_after is DurableIn.DISK
         self._parser = HeaderParser(config.mapped_file_size_commit_log)
         self._header = memoryview(bytearray(HEADER_BYTES))
@@ -227,7 +231,7 @@ class LogReceiver:
             finally:
                 if self._has_added:
                     self._has_added = False
-                    self._acknowledge()
+                    self.acknowledge()
                     self._on_received()
         except Disconnected as error:
             self.disconnect(error)
@@ -353,16 +357,22 @@ class LogReceiver:
 
     # Reporting --------------------------------------------------------------------------------
 
-    def _acknowledge(self) -> None:
+    def acknowledge(self) -> None:
+        """Acknowledge what was received; if that means durability, after a sync."""
+        end = self._acknowledged_end(self._log.end)
         if self._acks_durable:
             self._sync_soon()
         else:
-            self._report(self._log.end)
+            self._report(end)
 
     def synced(self) -> None:
         """Report the durable part of the log."""
         if self._acks_durable and self._log.durable_end != self._reported:
-            self._report(self._log.durable_end)
+            self._report_end()
+
+    def _report_end(self) -> None:
+        log = self._log
+        self._report(self._acknowledged_end(log.durable_end if self._acks_durable else log.end))
 
     def _report(self, physical_offset: int) -> None:
         """Send a report; one that must wait for an unsent one is replaced by later ones."""
@@ -424,7 +434,7 @@ class LogReceiver:
             )
             return
         if monotonic_ms - self._written_ms >= config.ha_send_heartbeat_interval:
-            self._report(self._log.durable_end if self._acks_durable else self._log.end)
+            self._report_end()
         passed_ms = monotonic_ms - self._rated_ms
         if passed_ms >= 1000:
             received = status.received_bytes - self._rated_bytes

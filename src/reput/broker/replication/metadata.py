@@ -99,6 +99,10 @@ class MetadataSync:
         self._timers = timers
         self._request_modes = request_modes
         self._clock = clock
+        self.on_topics: Callable[[int], Awaitable[None]] | None = None
+        """Called after each copy of all topics with the end of the log before it: makes them
+        durable. Raises ``WriteFailed``."""
+        self._copying_topics = asyncio.Lock()
         self._client: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: Positions | None = None
@@ -173,7 +177,7 @@ class MetadataSync:
         users_copy = self._users_copy
         if is_newer and users_copy is not None:
             await done(lambda: users_copy.copy(master))
-        await done(lambda: self._named_tables.copy_topics(master))
+        await done(lambda: self.copy_topics(master))
         deleted_groups = await done(lambda: self._named_tables.copy_groups(master)) or set()
         if is_newer and (modes := await done(tables.request_modes)) is not None:
             self._request_modes.replace(modes)
@@ -192,6 +196,19 @@ class MetadataSync:
             await self._take_positions()
         if problems:
             raise Unanswered("; ".join(problems))
+
+    async def copy_topics(self, master: MasterRequests) -> None:
+        """Copy the topics that the master has from now on or later.
+
+        Raises:
+            Unanswered: They cannot be fetched or read.
+            WriteFailed: The disk failed.
+        """
+        async with self._copying_topics:  # an answer that is under way may lack the newest
+            log_end = self._store.replica_log.end
+            has_all = await self._named_tables.copy_topics(master)
+            if has_all and self.on_topics is not None:
+                await self.on_topics(log_end)
 
     async def _take_positions(self) -> None:
         """Take the positions that wait, if the log is here and on the disk.

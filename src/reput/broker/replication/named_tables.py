@@ -181,11 +181,15 @@ class NamedTables:
         self._doomed: dict[str, int] = {}
         """Topic that the master has deleted -> end of the master's log afterwards."""
 
-    async def copy_topics(self, master: MasterRequests) -> None:
-        """Copy the topics. Raises ``Unanswered``, ``WriteFailed``."""
+    async def copy_topics(self, master: MasterRequests) -> bool:
+        """Copy the topics. Raises ``Unanswered``, ``WriteFailed``.
+
+        Returns:
+            True if the slave has all topics of the master now.
+        """
         copy, reply = self._topic_copy, await MasterTables(master).topics()
         if copy.is_current(reply):
-            return
+            return True
         await run_in_slices(copy.take(reply, self._clock.now_ms()))
         self._doomed = {name: end for name, end in self._doomed.items() if name in copy.missing}
         dispatched_offset = self._store.dispatcher.dispatched_offset
@@ -199,6 +203,7 @@ class NamedTables:
         if new := copy.missing - self._doomed.keys():
             log_end = (await master.log_range()).max_offset
             self._doomed.update(dict.fromkeys(new, log_end))
+        return reply.is_whole
 
     async def copy_groups(self, master: MasterRequests) -> set[str]:
         """Copy the groups; return the deleted ones. Raises ``Unanswered``, ``WriteFailed``.

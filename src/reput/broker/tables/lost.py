@@ -8,10 +8,13 @@ one without its consumer offsets would let groups start where ``consumeFromWhere
     subscriptionGroup.json  groups are derived from consumerOffset.json, with default settings
     consumerOffset.json     cannot be derived: reported
 
+A slave that becomes master may lack the newest topics of its master: they are added likewise.
+
 Each is a warning in the log and in ``/health`` until the next start. A damaged file is not treated
 as lost: the start is refused, since its text may still be readable.
 """
 
+import dataclasses
 import logging
 
 from reput import limits
@@ -61,6 +64,51 @@ def recover_topics(table: TopicTable, store: BrokerStore, now_ms: int) -> list[s
         f"{_absence(table)} while the store has queues: {len(counts)} topics were derived from "
         f"the folders of their queues ({_some(sorted(counts))}); check permissions, order and "
         "attributes"
+    )
+
+
+def add_topics(table: TopicTable, store: BrokerStore, since: int, now_ms: int) -> list[str]:
+    """Add the topics and queues that a former slave has messages of, and save them.
+
+    Its master died before it had copied them.
+
+    Args:
+        table: The topics.
+        store: The queues, with all records of the log.
+        since: Physical offset: topics of older messages were copied, or deleted by the master.
+        now_ms: The time, ms.
+
+    Returns:
+        The warnings.
+
+    Raises:
+        WriteFailed: The disk failed.
+    """
+    added = []
+    for topic, count in sorted(store.queue_counts(since).items()):
+        if names.is_system_topic(topic) or topic.startswith(names.LMQ_PREFIX):
+            continue
+        count = min(count, limits.TOPIC_QUEUES.maximum)
+        known = table.get(topic)
+        if known is None:
+            attributes = (BATCH_QUEUES,) if store.has_batch_queues(topic) else ()
+            known = TopicConfig(
+                name=topic,
+                read_queue_count=0,
+                write_queue_count=0,
+                perm=READ_WRITE,
+                attributes=attributes,
+            )
+        if max(known.read_queue_count, known.write_queue_count) < count:
+            wider = dataclasses.replace(known, read_queue_count=count, write_queue_count=count)
+            table.put(wider, now_ms)
+            added.append(topic)
+    if not added:
+        return []
+    table.save(now_ms)
+    return _warned(
+        f"the master died before its topics were copied: {len(added)} topics have the queues of "
+        f"their messages ({_some(added)}); check numbers of queues, permissions and attributes"
     )
 
 

@@ -617,6 +617,25 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
 
 
 @njit(**COMPILE_OPTIONS)
+def find_unqueued(block, buffer, position, end, file_end, base):
+    """Entry point: return the position of the first record without a row of its queue.
+
+    ``end``, ``file_end`` and ``base`` are those of ``log_scan.scan``. Blanks, damage and an
+    incomplete record are found likewise; ``end`` if there is nothing of all this.
+    """
+    while position < end:
+        source = buffer + position
+        if frame(source, end - position, file_end - position, base + position) != MESSAGE:
+            break
+        _, _, topic, topic_size, _, _ = find_texts(source)
+        _, row, _ = find_rows(block, topic, topic_size, load_i32(source + AT_QUEUE_ID))
+        if row == 0:
+            break
+        position += load_i32(source)
+    return position
+
+
+@njit(**COMPILE_OPTIONS)
 def put_texts(block, data, sizes, count, offset, timestamp):
     """Entry point: put the index entries of ``count`` keys, which are concatenated in UTF-8.
 
@@ -632,5 +651,5 @@ def put_texts(block, data, sizes, count, offset, timestamp):
     return count
 
 
-ENTRY_POINTS = {"append": 2, "dispatch": 6, "put_texts": 6}
+ENTRY_POINTS = {"append": 2, "dispatch": 6, "find_unqueued": 6, "put_texts": 6}
 """Entry points and their numbers of arguments. Arguments and results are int64."""

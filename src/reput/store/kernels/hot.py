@@ -84,6 +84,8 @@ batch_records = _of_store("batch_records", [_INTEGER] * 13, is_short=False)
 """``batch_records(body, size, ...) -> count``; see ``batch_parts.batch_records``."""
 dispatch = _of_store("dispatch", [_INTEGER] * 6, is_short=False)
 """``dispatch(block, buffer, stop_position, end, file_end, base) -> count``; see ``append``."""
+find_unqueued = _of_store("find_unqueued", [_INTEGER] * 6, is_short=False)
+"""``find_unqueued(block, buffer, position, end, file_end, base) -> position``; see ``append``."""
 
 digest = _of_rebuild("digest", 1)
 """``digest(words) -> count``; see ``digest.digest``. Its words are those of ``digest_args``."""

@@ -92,6 +92,25 @@ def _put_unit(block: Row, row: Row, unit: cq_unit.Unit) -> None:
     _mark(block, row, state.MARK_TOUCHED, state.TOUCHED, state.TOUCHED_COUNT)
 
 
+def find_unqueued(
+    block_address: ctypes.c_int64, buffer: int, position: int, end: int, file_end: int, base: int
+) -> int:
+    """Find a record without a row of its queue, as the kernel ``append.find_unqueued``."""
+    block = Row(block_address)
+    data = memoryview(read(buffer, end))
+    while position < end:
+        verdict, size = record.classify(
+            data, position, base + position, file_end=file_end, check_crc=False
+        )
+        if verdict is not Verdict.MESSAGE:
+            break
+        stop, _, _ = _find_rows(block, _parse(bytes(data[position : position + size])))
+        if stop != state.STOP_DONE:
+            break
+        position += size
+    return position
+
+
 def _dispatch_record(
     block: Row,
     topic: Row,

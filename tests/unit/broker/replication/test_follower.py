@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 import broker_subject
 from broker_subject import NAME, Subject
-from reput.broker.replication import follower
+from reput.broker.replication import follower, metadata
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.errors import DiskFull
 from reput.format import command, headers
@@ -200,6 +201,112 @@ async def test_ack_after_disk_acknowledges_only_what_is_on_disk(tmp_path: Path) 
             await master.until_reported(master.end)
             assert seen[-1] == master.end
         assert set(master.reports[-1]) <= {0, *seen}
+
+
+TOPICS = RequestCode.GET_ALL_TOPIC_CONFIG
+
+
+def topics_reply(request: Command, counter: int, **queue_counts: int) -> Command:
+    """Return a reply with topics, as a master of RocketMQ has them."""
+    table = {
+        name: {"topicName": name, "readQueueNums": count, "writeQueueNums": count, "perm": 6}
+        for name, count in queue_counts.items()
+    }
+    version = {"stateVersion": 0, "timestamp": 1, "counter": counter}
+    text = json.dumps({"topicConfigTable": table, "dataVersion": version})
+    return command.reply(request, body=text.encode())
+
+
+class HeldTopics:
+    """Answers for the topics of a master, which a test gives when it wants."""
+
+    def __init__(self, master: ScriptedMaster, known: dict[str, int]) -> None:
+        self.known = known
+        self.counter = 1
+        self.is_holding = False
+        self._master = master
+        self._held: list[Command] = []
+        master.answers[TOPICS] = self._answer
+
+    def _answer(self, request: Command) -> Command | None:
+        if self.is_holding:
+            self._held.append(request)
+            return None
+        return topics_reply(request, self.counter, **self.known)
+
+    def release(self) -> None:
+        self.is_holding = False
+        for request in self._held:
+            for channel in self._master.channels:
+                channel.send(topics_reply(request, self.counter, **self.known))
+        self._held.clear()
+
+
+@pytest.mark.parametrize("ack_after", DurableIn)
+async def test_a_record_is_acknowledged_once_its_topic_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ack_after: DurableIn
+) -> None:
+    monkeypatch.setattr(metadata, "INTERVAL_MS", 3_600_000)
+    async with ScriptedMaster(tmp_path / "master") as master:
+        topics = HeldTopics(master, {"T": 4})
+        async with running(tmp_path / "slave", master, ha_ack_after=ack_after) as pair:
+            await master.put(20)
+            await master.until_reported(master.end)
+            known_end = master.end
+            await pair.until(lambda: pair.status.state is SlaveState.FOLLOWING)
+            asked = len(master.asked(TOPICS))
+            await master.put(20)
+            await master.until_reported(master.end)
+            assert len(master.asked(TOPICS)) == asked  # each queue of a topic is looked up once
+            known_end = master.end
+
+            topics.is_holding = True
+            await master.put(1, topic="New")
+            await master.put(5)
+            await master.until_asked(TOPICS, asked + 1)
+            await pair.until(lambda: pair.log_end == master.end)
+            assert max(master.reports[-1]) == known_end
+            topics.known["New"], topics.counter = 7, 2
+            topics.release()
+            await master.until_reported(master.end)
+            new = pair.slave.parts.topics.get("New")
+            assert new is not None
+            assert new.read_queue_count == 7
+
+
+async def test_a_queue_that_a_topic_got_is_asked_for(tmp_path: Path) -> None:
+    async with ScriptedMaster(tmp_path / "master") as master:
+        topics = HeldTopics(master, {"T": 1})
+        async with running(tmp_path / "slave", master) as pair:
+            await master.until_reported(0)
+            topics.known["T"], topics.counter = 3, 2
+            await master.put(20)
+            await master.until_reported(master.end)
+            wider = pair.slave.parts.topics.get("T")
+            assert wider is not None
+            assert wider.write_queue_count == 3
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_topic_that_the_master_lacks_or_hides_delays_no_acknowledgement(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_refused: bool
+) -> None:
+    async with ScriptedMaster(tmp_path / "master") as master:
+        topics = HeldTopics(master, {"Other": 1})
+        async with running(tmp_path / "slave", master) as pair:
+            await master.until_reported(0)
+            if is_refused:
+                master.answers[TOPICS] = lambda request: command.reply(
+                    request, ResponseCode.NO_PERMISSION, "go away"
+                )
+            for _ in range(3):
+                await master.put(5)
+                await master.until_reported(master.end)
+            assert pair.slave.parts.topics.get("T") is None
+        problems = [text for text in caplog.messages if "although the topics are not" in text]
+        assert len(problems) == is_refused
+        assert all("go away" in problem for problem in problems)
+    assert topics.counter == 1
 
 
 async def test_a_slave_that_lost_its_connection_in_a_record_continues_there(
