@@ -64,12 +64,12 @@ from reput.broker.replication.named_tables import Deletions, NamedTables
 from reput.broker.replication.replication import Replication
 from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_mark import SlaveMark
-from reput.broker.replication.slave_port import SlavePort
+from reput.broker.replication.slave_port import SlavePort, open_port
 from reput.broker.replication.users_copy import UsersCopy
 from reput.broker.retries import Retries
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
-from reput.broker.settings.live import Change, LiveConfig
+from reput.broker.settings.live import Change, CheckedChange, LiveConfig
 from reput.broker.sync_thread import SyncThread
 from reput.broker.tables import lost as lost_tables
 from reput.broker.tables.failures import WriteFailures
@@ -174,6 +174,8 @@ class Broker:
         self._root = store_config.store_path_root_dir
         self._wrap_port = wrap_port
         self._plain: tuple[PlainFiles, PlainRules] | None = None
+        self._slave_socket: socket.socket | None = None
+        """The port for slaves of a broker that becomes master."""
         self._changing = asyncio.Lock()
         self._change_task: asyncio.Task[None] | None = None
         self._is_stop_wanted = False
@@ -317,6 +319,7 @@ class Broker:
         """
         self._is_stop_wanted = True
         async with self._changing:
+            self._close_slave_socket()
             if not self._is_open:  # its store could not be reopened
                 return
             try:
@@ -429,7 +432,8 @@ class Broker:
 
         Raises:
             AnotherMaster: The broker would become a second master.
-            InvalidOption: A key is unknown, or a value not allowed.
+            InvalidOption: A key is unknown, or a value not allowed; or the broker would become
+                master, and its port for slaves is in use. Nothing is changed.
             WriteFailed: broker.conf cannot be written; nothing is changed.
         """
         live = self.settings
@@ -443,12 +447,36 @@ class Broker:
         becomes_master = plan.store.broker_role is not BrokerRole.SLAVE
         if live.changes_role(plan) and becomes_master and not self.identity.is_master:
             await self.check_alone(self.identity.address, is_forced=is_forced)
-        await asyncio.to_thread(live.write, plan)
+            self._open_slave_port(plan)
+        try:
+            await asyncio.to_thread(live.write, plan)
+        except BaseException:
+            self._close_slave_socket()
+            raise
         change = live.apply(plan, self.clock.now_ms())
         if change.role:
             _log.warning("the role changes from %s to %s", live.store.broker_role, change.role)
             self._begin_reopening(None)
         return change
+
+    def _open_slave_port(self, plan: CheckedChange) -> None:
+        """Open the port for slaves of a slave that becomes master, while it is still a slave.
+
+        Raises:
+            InvalidOption: It cannot be opened.
+        """
+        if self._slave_socket is not None:
+            return
+        try:
+            self._slave_socket = open_port(plan.broker, plan.store, self.identity.port)
+        except OSError as error:
+            allowed = f"a port that can be opened: {error.strerror or error}"
+            raise InvalidOption("haListenPort", plan.store.ha_listen_port, allowed) from error
+
+    def _close_slave_socket(self) -> None:
+        if self._slave_socket is not None:
+            self._slave_socket.close()
+            self._slave_socket = None
 
     def _begin_reopening(self, cut_at: int | None) -> None:
         """Reopen the store in a task: its callers are among the parts that are closed."""
@@ -483,6 +511,7 @@ class Broker:
     async def _abandon(self) -> None:
         """Close what a failed reopening has left open: each part, whatever the others do."""
         self._is_open = False
+        self._close_slave_socket()
         parts = self.parts
         for stop in (
             parts.registration.stop,
@@ -936,7 +965,10 @@ class Broker:
                 if config.listen_port:
                     raise
                 # The port was chosen by the system: the fast port may be in use.
-        await self.parts.replication.listen()
+        if not self.identity.is_master:
+            self._close_slave_socket()
+        await self.parts.replication.listen(self._slave_socket)
+        self._slave_socket = None
 
     async def _listen_on(self, port: int, *, is_fast: bool) -> int:
         server = RemotingServer(

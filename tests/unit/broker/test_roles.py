@@ -1,6 +1,7 @@
 """Changes of the role at run time, and the guard against a second master."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from reput.broker.settings.config import load
 from reput.broker.tables.saved_tables import SavedTables
 from reput.clock import SystemClock
 from reput.errors import InvalidOption, WriteFailed
-from reput.format.codes import ResponseCode
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
+from reput.remoting.client import RemotingClient
 from reput.store.config import BrokerRole
 from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
@@ -131,6 +134,52 @@ async def test_no_slave_becomes_master_beside_a_living_one(
         other = make(tmp_path / "o", name_server, "ASYNC_MASTER")
         with pytest.raises(AnotherMaster, match="haForceMaster=true"):
             await other.start()
+
+
+async def test_a_promotion_without_a_port_for_slaves_changes_nothing(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    conf = tmp_path / "broker.conf"
+    text = "brokerRole=SLAVE\nbrokerId=1\n"
+    conf.write_text(text)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        slave = make(tmp_path / "s", name_server, "SLAVE", 1, conf, ha_listen_port=port)
+        await slave.start()
+        store = slave.store
+        async with RemotingClient() as client, asyncio.timeout(GUARD_S):
+            reply = await client.invoke(
+                slave.identity.address,
+                Command(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerRole=ASYNC_MASTER\n"),
+                int(GUARD_S * 1000),
+            )
+        assert reply.code != ResponseCode.SUCCESS
+        assert reply.remark is not None
+        assert f"option 'haListenPort' is {port}" in reply.remark
+        assert "in use" in reply.remark
+        assert slave.is_open
+        assert slave.store is store
+        assert not slave.identity.is_master
+        assert conf.read_text() == text
+    await slave.change_role(BrokerRole.ASYNC_MASTER, 0)
+    assert slave.parts.replication.slave_port.port == port
+    assert put(slave, 1) == [0]
+    await slave.stop()
+
+
+async def test_the_port_for_slaves_is_free_again_if_the_promotion_is_not_written(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    conf = tmp_path / "missing" / "broker.conf"
+    async with make(tmp_path / "s", name_server, "SLAVE", 1, conf, ha_listen_port=port) as slave:
+        with pytest.raises(InvalidOption, match="configuration file"):
+            await slave.change_role(BrokerRole.ASYNC_MASTER, 0)
+        assert not slave.identity.is_master
+        assert slave.is_open
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
 
 
 async def test_a_forced_promotion_counts_once(tmp_path: Path, name_server: NameServer) -> None:

@@ -1,5 +1,7 @@
 """Replication of a running broker, in its role: a master's port, or a slave's connection."""
 
+import socket
+
 from reput.broker.identity import Identity
 from reput.broker.replication.follower import Follower
 from reput.broker.replication.metadata import MetadataSync
@@ -28,10 +30,18 @@ class Replication:
         self.follower = follower
         self.metadata = metadata
 
-    async def listen(self) -> None:
-        """Open a master's port, before the broker registers. Raises ``OSError``."""
+    async def listen(self, listening: socket.socket | None = None) -> None:
+        """Open a master's port, before the broker registers.
+
+        Args:
+            listening: The socket of the port, if it was opened before.
+
+        Raises:
+            OSError: The port is in use.
+            InvalidOption: There is no port after the one for requests.
+        """
         if self._identity.is_master:
-            await self.slave_port.start()
+            await self.slave_port.start(listening)
 
     async def start(self) -> None:
         """Start following as a slave, after the broker has begun to register."""

@@ -27,13 +27,13 @@ from reput.broker.replication.slave_socket import (
     SlaveSocket,
 )
 from reput.broker.settings import ha_peers
-from reput.broker.settings.config import HA_PORT_DISTANCE
+from reput.broker.settings.config import HA_PORT_DISTANCE, BrokerConfig
 from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
 from reput.errors import InvalidOption
 from reput.format.bodies import HaConnectionInfo, HaRuntimeInfo
 from reput.remoting.client_faults import ClientFaults
-from reput.store.config import BrokerRole, DurableIn
+from reput.store.config import BrokerRole, DurableIn, StoreConfig
 from reput.store.interface import BrokerStore
 
 _PORT_MAX = 65_535
@@ -46,6 +46,39 @@ _NO_ACK = -1
 """Acknowledged offset of a slave that has confirmed nothing, as in Java."""
 
 _log = logging.getLogger(__name__)
+
+
+def open_port(broker: BrokerConfig, store: StoreConfig, request_port: int) -> socket.socket:
+    """Open the port for slaves of a broker.
+
+    Args:
+        broker: Its addresses.
+        store: Has the port, or a negative number for the one after that for requests.
+        request_port: The port for requests.
+
+    Raises:
+        OSError: The port is in use.
+        InvalidOption: There is no port after the one for requests.
+    """
+    port = store.ha_listen_port
+    wanted = request_port + HA_PORT_DISTANCE if port < 0 else port
+    if wanted > _PORT_MAX:
+        allowed = f"a port up to {_PORT_MAX}, since listenPort is {request_port}"
+        raise InvalidOption("haListenPort", port, allowed)
+    try:
+        return _listen(broker.bind_address, wanted)
+    except OSError:
+        if port >= 0 or broker.listen_port:
+            raise
+        # The port for requests was chosen by the system: the next one may be in use.
+        return _listen(broker.bind_address, 0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listening.setblocking(False)
+    return listening
 
 
 class SlavePort:
@@ -125,37 +158,25 @@ class SlavePort:
 
     # Starting and stopping ----------------------------------------------------------------------
 
-    async def start(self) -> None:
+    async def start(self, listening: socket.socket | None = None) -> None:
         """Start listening.
+
+        Args:
+            listening: The socket, if it was opened before (``open_port``).
 
         Raises:
             OSError: The port is in use.
             InvalidOption: There is no port after the one for requests.
         """
         self._loop = asyncio.get_running_loop()
-        broker, port = self._settings.broker, self._settings.store.ha_listen_port
-        wanted = self._identity.port + HA_PORT_DISTANCE if port < 0 else port
-        if wanted > _PORT_MAX:
-            allowed = f"a port up to {_PORT_MAX}, since listenPort is {self._identity.port}"
-            raise InvalidOption("haListenPort", port, allowed)
-        try:
-            self._listening = self._open(wanted)
-        except OSError:
-            if port >= 0 or broker.listen_port:
-                raise
-            # The port for requests was chosen by the system: the next one may be in use.
-            self._listening = self._open(0)
+        broker, store = self._settings.broker, self._settings.store
+        if listening is None:
+            listening = open_port(broker, store, self._identity.port)
+        self._listening = listening
         self.port = self._listening.getsockname()[1]
         self._identity.ha_address = f"{broker.broker_ip2}:{self.port}"
         self._accept_again()
         self._schedule_step()
-
-    def _open(self, port: int) -> socket.socket:
-        host = self._settings.broker.bind_address
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        listening.setblocking(False)
-        return listening
 
     async def stop(self) -> None:
         """Close the port and all connections."""
