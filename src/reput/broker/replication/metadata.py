@@ -178,13 +178,12 @@ class MetadataSync:
         if is_newer and users_copy is not None:
             await done(lambda: users_copy.copy(master))
         await done(lambda: self.copy_topics(master))
-        deleted_groups = await done(lambda: self._named_tables.copy_groups(master)) or set()
+        await done(lambda: self._named_tables.copy_groups(master))
         if is_newer and (modes := await done(tables.request_modes)) is not None:
             self._request_modes.replace(modes)
         consumer_offsets = await done(tables.consumer_offsets)
         if consumer_offsets is not None:
-            for group in deleted_groups - {group for _, group in consumer_offsets}:
-                self._deliveries.consumer_offsets.delete(group=group)
+            await run_in_slices(self._forget_deleted(consumer_offsets))
             await run_in_slices(self._copy_new_offsets(consumer_offsets))
         await self._take_positions()
         if self._waiting is None:
@@ -227,6 +226,27 @@ class MetadataSync:
             self._timers.copy_progress(waiting.timer)
         if waiting.consumer_offsets is not None:
             await run_in_slices(self._copy_offsets(waiting.consumer_offsets))
+
+    def _forget_deleted(self, theirs: dict[tuple[str, str], Queues]) -> Iterable[None]:
+        """Delete the consumer offsets of deleted topics and groups that the master lacks, too.
+
+        Positions that still wait for the log are older than the deletion.
+        """
+        tables, waiting = self._named_tables, self._waiting
+        if waiting is not None and waiting.consumer_offsets is not None:
+            kept = {key: value for key, value in waiting.consumer_offsets.items() if key in theirs}
+            self._waiting = waiting._replace(consumer_offsets=kept)
+        topics, groups = tables.deleted_topics, tables.deleted_groups
+        if not (topics or groups):
+            return
+        own = self._deliveries.consumer_offsets
+        for chunk in chunks(own.readers(), LIGHT_CHUNK):
+            for topic, group in chunk:
+                if (topic in topics or group in groups) and (topic, group) not in theirs:
+                    own.delete(topic=topic, group=group)
+            yield
+        topics &= {topic for topic, _ in theirs}
+        groups &= {group for _, group in theirs}
 
     def _copy_new_offsets(self, theirs: dict[tuple[str, str], Queues]) -> Iterable[None]:
         """Add the consumer offsets of ordinary groups that are missing here."""

@@ -180,6 +180,11 @@ class NamedTables:
         self._group_copy = _Copy("groups", subscription_groups, names.is_system_group)
         self._doomed: dict[str, int] = {}
         """Topic that the master has deleted -> end of the master's log afterwards."""
+        self.deleted_topics: set[str] = set()
+        """Topics that were deleted as the master did, and do not exist again; their consumer
+        offsets go once the master lacks them."""
+        self.deleted_groups: set[str] = set()
+        """Groups, likewise: a master may also keep the consumer offsets of a deleted group."""
 
     async def copy_topics(self, master: MasterRequests) -> bool:
         """Copy the topics. Raises ``Unanswered``, ``WriteFailed``.
@@ -191,6 +196,7 @@ class NamedTables:
         if copy.is_current(reply):
             return True
         await run_in_slices(copy.take(reply, self._clock.now_ms()))
+        self.deleted_topics -= reply.entries.keys()
         self._doomed = {name: end for name, end in self._doomed.items() if name in copy.missing}
         dispatched_offset = self._store.dispatcher.dispatched_offset
         ready = {name: end for name, end in self._doomed.items() if end <= dispatched_offset}
@@ -198,6 +204,7 @@ class NamedTables:
             _log.info("the master has deleted topics: %s", _listed(ready))
             await self._deletions.topics(ready)
             copy.missing -= ready.keys()
+            self.deleted_topics |= ready.keys()
             self._doomed = {name: end for name, end in self._doomed.items() if name not in ready}
         copy.finish(reply)
         if new := copy.missing - self._doomed.keys():
@@ -205,14 +212,14 @@ class NamedTables:
             self._doomed.update(dict.fromkeys(new, log_end))
         return reply.is_whole
 
-    async def copy_groups(self, master: MasterRequests) -> set[str]:
-        """Copy the groups; return the deleted ones. Raises ``Unanswered``, ``WriteFailed``.
+    async def copy_groups(self, master: MasterRequests) -> None:
+        """Copy the groups. Raises ``Unanswered``, ``WriteFailed``.
 
         The consumer offsets of deleted groups are kept: the master may have kept them.
         """
         copy, reply = self._group_copy, await MasterTables(master).groups()
         if copy.is_current(reply):
-            return set()
+            return
         await run_in_slices(copy.take(reply, self._clock.now_ms()))
         if reply.forbidden is not None:
             self._groups.copy_forbidden(reply.forbidden)
@@ -221,8 +228,8 @@ class NamedTables:
             _log.info("the master has deleted groups: %s", _listed(deleted))
             await self._deletions.groups(deleted)
             copy.missing = set()
+        self.deleted_groups = (self.deleted_groups | deleted) - reply.entries.keys()
         copy.finish(reply)
-        return deleted
 
     def forget_master(self) -> None:
         """Forget what another master has deleted."""

@@ -9,6 +9,7 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
+from reput.broker import deletions
 from reput.broker.replication import master_tables, metadata
 from reput.broker.replication.master_requests import MasterRequests, Unanswered
 from reput.broker.replication.state import SlaveState
@@ -123,6 +124,70 @@ async def test_positions_wait_for_the_log(pair: Pair) -> None:
     await pair.copy()
     assert ours.get("T", "old", 0) == 1
     assert pair.slave.parts.delayed.table.get(1) == 4
+
+
+async def receive_log(pair: Pair) -> None:
+    """Give the slave the master's only record, on its disk."""
+    record = pair.master.broker.store.record_at(0)
+    assert record is not None
+    store = pair.slave.broker.store
+    store.replica_log.begin_at(0, NOW_MS)
+    store.replica_log.buffer(len(record))[:] = record
+    store.replica_log.publish(len(record))
+    store.step_memory()
+    store.sync()
+
+
+@pytest.mark.parametrize("is_topic", [False, True])
+async def test_positions_that_waited_do_not_bring_a_deleted_group_or_topic_back(
+    pair: Pair, is_topic: bool
+) -> None:
+    theirs, ours = pair.master.parts, pair.slave.parts.deliveries.consumer_offsets
+    await pair.slave.parts.replication.metadata.stop()  # it would forget what waits
+    await pair.master.send("T", b"body")
+    theirs.topics.put(topic("gone"), NOW_MS)
+    theirs.subscription_groups.put(SubscriptionGroup(name="left"), NOW_MS)
+    theirs.deliveries.consumer_offsets.put("T", "left", 0, 1)
+    theirs.deliveries.consumer_offsets.put("gone", "readers", 0, 1)
+    theirs.deliveries.consumer_offsets.put("T", "readers", 0, 1)
+    await pair.copy()
+    if is_topic:
+        theirs.topics.delete("gone", NOW_MS)
+        await deletions.delete_topics(theirs, ["gone"])
+    else:
+        theirs.subscription_groups.delete("left", NOW_MS)
+        await deletions.delete_group(theirs, "left", keeps_offsets=False)
+    await pair.copy()
+    await receive_log(pair)
+    await pair.copy()
+    await pair.copy()
+    assert ours.get("T", "readers", 0) == 1
+    assert ours.get("T", "left", 0) == (1 if is_topic else None)
+    assert ours.get("gone", "readers", 0) == (None if is_topic else 1)
+    pair.slave.parts.saved_tables.save_all()
+    await pair.slave.broker.change_role(BrokerRole.ASYNC_MASTER, 0)
+    promoted = pair.slave.parts.deliveries.consumer_offsets
+    assert promoted.get("T", "left", 0) == (1 if is_topic else None)
+
+
+async def test_offsets_of_a_deleted_group_go_when_the_master_has_deleted_them(pair: Pair) -> None:
+    """A master deletes the settings first: a copy in between has the offsets."""
+    theirs, ours = pair.master.parts, pair.slave.parts.deliveries.consumer_offsets
+    for name in ("left", "kept", "again"):
+        theirs.subscription_groups.put(SubscriptionGroup(name=name), NOW_MS)
+        theirs.deliveries.consumer_offsets.put("T", name, 0, 5)
+    await pair.copy()
+    for name in ("left", "kept", "again"):
+        theirs.subscription_groups.delete(name, NOW_MS)
+    await pair.copy()
+    assert ours.get("T", "left", 0) == 5
+    theirs.deliveries.consumer_offsets.delete(group="left")
+    theirs.deliveries.consumer_offsets.delete(group="again")
+    theirs.subscription_groups.put(SubscriptionGroup(name="again"), NOW_MS)
+    await pair.copy()
+    assert ours.get("T", "left", 0) is None
+    assert ours.get("T", "kept", 0) == 5  # as on a master that was not asked to delete them
+    assert ours.get("T", "again", 0) == 5  # as for any other group that the master lacks
 
 
 @pytest.mark.parametrize(
