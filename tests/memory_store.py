@@ -128,6 +128,11 @@ class MemoryStore:
             )
             for part in parts
         ]
+        is_on = self.config.enable_multi_dispatch and names.may_have_light_queues(message.topic)
+        for name in incoming.OF_LIGHT_QUEUES:
+            if is_on and any(name in part.properties for part in messages):
+                refused = incoming.light_part(name)
+                return PutResult(refused.status, reason=refused.reason)
         result = self._put(messages, message, now_ms)
         if not result.status.is_stored:
             return result

@@ -163,13 +163,18 @@ def lite_topic_of(name: str) -> tuple[str, str] | None:
     return topic, lite_topic
 
 
+_WAITING = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, CHECK_MAX_TIME_TOPIC})
+"""Topics of messages that are delivered to another topic later."""
+
+
 def may_have_light_queues(topic: str) -> bool:
     """Return whether messages of a topic are dispatched to the light queues that they name.
 
-    Retried and delayed messages are dispatched when they are delivered, those of 5.x system topics
-    never (``MultiDispatchUtils``).
+    Delayed messages are dispatched when they are delivered, half messages when they are committed,
+    and those of retry topics and of 5.x system topics never (``MultiDispatchUtils``, which does not
+    leave out half messages: known-bugs.md#light-half-messages).
     """
-    return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX))
+    return topic not in _WAITING and not topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX))
 
 
 def is_legal_topic(topic: str, length_max: int = TOPIC_LENGTH_MAX) -> bool:

@@ -294,6 +294,23 @@ def refuse_batch(message: IncomingMessage, body_bytes_max: int) -> None:
     raise Refused(PutStatus.MESSAGE_ILLEGAL, reason)
 
 
+OF_LIGHT_QUEUES = (props.INNER_MULTI_DISPATCH, props.LITE_TOPIC)
+"""Properties that messages of a batch cannot have where there are light queues."""
+
+
+def light_part(name: str) -> Refused:
+    """Return the refusal of a batch with a message for light queues: it would be in none of them.
+
+    Args:
+        name: Its property, one of ``OF_LIGHT_QUEUES``.
+    """
+    return Refused(
+        PutStatus.MESSAGE_ILLEGAL,
+        f"a message of the batch has {name}; messages for light queues or lite topics are sent "
+        "one by one",
+    )
+
+
 def refuse_names(topics: Iterable[str]) -> None:
     """Check the names of a message's queues.
 

@@ -237,7 +237,9 @@ class Putter:
             Refused: The batch cannot be stored.
         """
         plain = dataclasses.replace(message, body=b"", property_bytes=b"")
-        count, _ = self._count_parts(message, _BatchCommon(plain, b""))
+        common = _BatchCommon(plain, b"")
+        count, _ = self._count_parts(message, common)
+        self._refuse_light_parts(message, common)
         if count > batches.COUNT_MAX:
             raise Refused(
                 PutStatus.MESSAGE_ILLEGAL,
@@ -270,6 +272,7 @@ class Putter:
         empty = dataclasses.replace(message, body=b"", property_bytes=b"")
         self._record_of(empty, may_wait=False)
         common = _BatchCommon(empty, java.encode_utf8(message.topic))
+        self._refuse_light_parts(message, common)
         if any(name in message.body for name in _OF_BROKERS):  # perhaps in a body; usually none
             common.dropped = b"".join(name + _PAIR_END for name in _OF_BROKERS)
         if self._config.enabled_append_prop_crc:
@@ -278,6 +281,26 @@ class Putter:
         target = np.empty(size, np.uint8)
         common.call(message.body, self._record_bytes_max, hot.address_of(target))
         return target.tobytes(), count
+
+    def _refuse_light_parts(self, message: IncomingMessage, common: "_BatchCommon") -> None:
+        """Refuse a batch whose messages name light queues: they would be in none of them.
+
+        Raises:
+            Refused: A message of it does.
+            LimitExceeded: There are too many messages.
+        """
+        if not (self._has_light_queues and names.may_have_light_queues(message.topic)):
+            return
+        for name in incoming.OF_LIGHT_QUEUES:
+            data = name.encode()
+            if data not in message.body:
+                continue
+            _, _, size = common.call(message.body, self._record_bytes_max)
+            common.dropped = data + _PAIR_END
+            _, _, size_without = common.call(message.body, self._record_bytes_max)
+            common.dropped = b""
+            if size != size_without:  # else it is in the body of a message
+                raise incoming.light_part(name)
 
     def _count_parts(self, message: IncomingMessage, common: "_BatchCommon") -> tuple[int, int]:
         """Return the number of messages in a batch, and the size of their records in bytes.

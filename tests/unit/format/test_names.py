@@ -108,7 +108,8 @@ def test_names_of_groups(group: str) -> None:
         ("%RETRY%group", False),
         ("SCHEDULE_TOPIC_XXXX", False),
         ("rmq_sys_wheel_timer", False),
-        ("RMQ_SYS_TRANS_HALF_TOPIC", True),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", False),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", False),
     ],
 )
 def test_topics_that_may_have_light_queues(topic: str, may: bool) -> None:

@@ -20,7 +20,6 @@ from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
 from store_fixture import Stores
-from store_subject import batch_body
 
 LOG = f"{paths.COMMIT_LOG}/{paths.offset_name(0)}"
 
@@ -82,17 +81,20 @@ def test_an_invalid_topic_name_creates_no_folder(stores: Stores, topic: str) -> 
 
 
 def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
-    lying = props.encode(
-        {props.INNER_MULTI_DISPATCH: "%LMQ%a", props.INNER_MULTI_QUEUE_OFFSET: "9" * 18}
-    )
+    """As a client may have forged it where light queues were disabled."""
     stores.allow(*FindingKind)
-    settings = {"enable_multi_dispatch": True}
-    store = stores.open(**settings)
-    honest = props.encode({props.INNER_MULTI_DISPATCH: "%LMQ%a"})
-    assert store.put(IncomingMessage("Topic", b"1", 0, honest)).status.is_stored
-    # The messages of a batch are stored as the client sent them.
-    body = batch_body(IncomingMessage("Topic", b"2", 0, lying))
-    assert store.put_batch(IncomingMessage("Topic", body)).status.is_stored
+    store = stores.open()
+    for number, queue_offset in enumerate(("0", "9" * 18)):
+        properties = {
+            props.INNER_MULTI_DISPATCH: "%LMQ%a",
+            props.INNER_MULTI_QUEUE_OFFSET: queue_offset,
+        }
+        sent = IncomingMessage("Topic", b"%d" % number, 0, props.encode(properties))
+        assert store.put(sent).status.is_stored
+    root = Path(store.root)
+    store.close()
+    shutil.rmtree(root / paths.CONSUME_QUEUE)
+    store = stores.open(enable_multi_dispatch=True)
     while store.step():
         pass
     assert store.max_offset("%LMQ%a", 0) == 1

@@ -93,7 +93,7 @@ def _put_unit(block: Row, row: Row, unit: cq_unit.Unit) -> None:
 
 
 def find_unqueued(
-    block_address: ctypes.c_int64, buffer: int, position: int, end: int, file_end: int, base: int
+    block_address: int, buffer: int, position: int, end: int, file_end: int, base: int
 ) -> int:
     """Find a record without a row of its queue, as the kernel ``append.find_unqueued``."""
     block = Row(block_address)
