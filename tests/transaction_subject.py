@@ -89,6 +89,8 @@ class Subject:
 
     def _decide(self, half: StoredMessage, *, is_commit: bool) -> PutResult:
         now_ms = self.clock.now_ms()
+        for _ in self.transactions.look_up(half):
+            pass
         result = self.transactions.decide(half, is_commit=is_commit, now_ms=now_ms)
         self.store.step()
         return result

@@ -4,8 +4,7 @@ A producer has decided, or never will. It sends its decision at any time: about 
 its message or one from a check, late, twice, or not at all. The broker is stopped, is killed, or
 loses unsynced bytes, at any time. Then:
 
-* a committed message is delivered at least once, and exactly once if there is no crash and no
-  decision is repeated after a restart;
+* a committed message is delivered at least once, and exactly once if there is no crash;
 * a message that is rolled back, or not decided, is never delivered;
 * in the end each message is delivered, rolled back, or given up.
 """
@@ -46,15 +45,6 @@ class Transaction:
     copies: list[StoredMessage] = field(default_factory=list)
     """The half message, and its copies from checks."""
     is_decided: bool = False
-    decided_in: int | None = None
-    """Run of the broker in which the first decision was sent."""
-    is_decided_again: bool = False
-    """Whether a decision was sent in a later run too."""
-
-    def record_decision(self, run: int) -> None:
-        """Record that the decision was sent in a run of the broker."""
-        self.is_decided_again |= self.decided_in not in (None, run)
-        self.is_decided, self.decided_in = True, run if self.decided_in is None else self.decided_in
 
 
 class TransactionMachine(RuleBasedStateMachine):
@@ -65,7 +55,6 @@ class TransactionMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="reput-transactions-"))
         self.known: dict[bytes, Transaction] = {}
         self.crash_count = 0
-        self.run = 0
         self.opened: Subject | None = None
 
     @initialize(is_sync=st.booleans())
@@ -126,7 +115,7 @@ class TransactionMachine(RuleBasedStateMachine):
             return  # As the processor does if the half message no longer exists.
         decide = self.subject.commit if transaction.mind is COMMIT else self.subject.roll_back
         assert decide(half).status.is_stored
-        transaction.record_decision(self.run)
+        transaction.is_decided = True
 
     @precondition(lambda self: self.known)
     @rule(which=st.lists(st.tuples(INDEX, INDEX), min_size=1, max_size=4))
@@ -144,7 +133,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 [(half, transaction.mind is COMMIT) for transaction, half in decisions]
             )
             for transaction, _ in decisions[:count]:
-                transaction.record_decision(self.run)
+                transaction.is_decided = True
             decisions = decisions[count:]
             if decisions:
                 self._decide(*decisions.pop(0))
@@ -199,7 +188,6 @@ class TransactionMachine(RuleBasedStateMachine):
         self._remove_lost_transactions()
 
     def _start(self) -> None:
-        self.run += 1
         self.subject.take(self._open())
         step_to_the_end(self.subject.store)
 
@@ -219,8 +207,7 @@ class TransactionMachine(RuleBasedStateMachine):
             transaction = self.known[body]
             assert transaction.mind is COMMIT
             assert transaction.is_decided
-            may_be_more = self.crash_count or transaction.is_decided_again
-            assert count == 1 or may_be_more, f"{body!r} was delivered {count} times"
+            assert count == 1 or self.crash_count, f"{body!r} was delivered {count} times"
 
     def _finish(self) -> None:
         """Answer all checks of the broker."""

@@ -39,7 +39,7 @@ SECOND_MS = 1_000
 LEVEL_1 = {"DELAY": "1"}  # a second
 GROUP = "producers"
 HALF = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": "0A0B"}
-CHECK, COMMIT = RequestCode.CHECK_TRANSACTION_STATE, 8
+CHECK, COMMIT, ROLLBACK = RequestCode.CHECK_TRANSACTION_STATE, 8, 12
 STORE = {
     "ha_send_heartbeat_interval": 200,
     "enable_lmq": True,
@@ -250,6 +250,31 @@ async def test_half_messages_are_checked_by_the_new_master(pair: Pair) -> None:
     assert (await promoted.ask(RequestCode.END_TRANSACTION, decision)).code == ResponseCode.SUCCESS
     await pair.until(lambda: promoted.broker.store.max_offset("T", 1) == 2)
     assert await bodies_of(promoted, "T", 1) == [b"decided", b"open"]
+
+
+async def test_a_decision_holds_after_a_promotion(pair: Pair) -> None:
+    """Whether the slave has copied the progress of the transactions or not."""
+    await sent(pair.master, "T", b"first")
+    halves = []
+    for body in (b"rolled back", b"committed", b"decided after the copy"):
+        fields = {"sys_flag": 4, "born_timestamp": pair.clock.now_ms()}
+        reply = await pair.master.send("T", body, queue_id=1, properties=HALF, **fields)
+        halves.append(decision_of(reply))
+    halves[0].commit_or_rollback = halves[2].commit_or_rollback = ROLLBACK
+    for half in halves[:2]:
+        await pair.master.ask(RequestCode.END_TRANSACTION, half)
+    pair.master.parts.transactions.close()  # publishes the progress
+    await pair.copy()
+    await pair.master.ask(RequestCode.END_TRANSACTION, halves[2])
+    end = pair.master.broker.store.max_physical_offset
+    await pair.until(lambda: pair.slave.broker.store.dispatcher.dispatched_offset >= end)
+    promoted = await pair.promote()
+    for half, other in zip(halves, (COMMIT, ROLLBACK, COMMIT), strict=True):
+        half.commit_or_rollback = other
+        reply = await promoted.ask(RequestCode.END_TRANSACTION, half)
+        assert reply.code == ResponseCode.SUCCESS
+    assert promoted.parts.transactions.repeated_count == 3
+    assert await bodies_of(promoted, "T", 1) == [b"committed"]
 
 
 def decision_of(reply: Command) -> EndTransactionHeader:

@@ -377,6 +377,82 @@ def test_a_repeated_decision_after_a_restart_counts_once(
     assert subject.transactions.waiting_count == 0
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("copies", [0, 2])
+@pytest.mark.parametrize("is_commit_first", [True, False])
+def test_another_decision_after_a_restart_has_no_effect(
+    stores: Stores, is_commit_first: bool, copies: int, is_killed: bool
+) -> None:
+    """About any copy; after a stop the message is before the saved progress."""
+    subject = open_subject(stores)
+    known = [subject.send(b"one")]
+    for _ in range(copies):
+        known += subject.round()
+    others = [subject.send(b"%d" % number) for number in range(3)]
+    first, second = subject.commit, subject.roll_back
+    if not is_commit_first:
+        first, second = second, first
+    for half in (known[-1], *others):
+        first(half)
+    subject.sync()
+    if is_killed:
+        subject.store.sync()
+        subject.store.abandon()
+    else:
+        subject.stop()
+    expected = [b"one", b"0", b"1", b"2"] if is_commit_first else []
+    for _ in range(2):
+        reopen(stores, subject)
+        for half in (*known, *others):
+            second(half)
+        assert subject.decide_all([(half, not is_commit_first) for half in known]) == 0
+        assert subject.bodies() == expected
+        assert len(subject.ops()) == 4
+        assert subject.transactions.repeated_count == len(known) + 3
+        subject.stop()
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_first_decision_about_a_message_that_was_given_up_counts_after_a_restart(
+    stores: Stores, is_resumed: bool
+) -> None:
+    subject = open_subject(stores, transaction_check_max=1)
+    half = subject.send(b"late")
+    (copy,) = subject.round()
+    subject.round()
+    assert subject.given_up() == [b"late"]
+    for number in range(100):
+        subject.commit(subject.send(b"%d" % number))
+    subject.stop()
+    reopen(stores, subject)
+    if is_resumed:
+        (given_up,) = subject.messages(names.CHECK_MAX_TIME_TOPIC, 0)
+        subject.transactions.resume(given_up, subject.clock.now_ms())
+    subject.commit(half)
+    subject.roll_back(half)
+    assert subject.bodies()[100:] == [b"late"]
+    subject.stop()
+    reopen(stores, subject)
+    for repeated in (copy, half):
+        subject.commit(repeated)
+    assert subject.bodies()[100:] == [b"late"]
+
+
+def test_a_search_for_a_decision_is_done_in_steps(stores: Stores) -> None:
+    subject = open_subject(stores, transaction_check_max=1)
+    half = subject.send(b"late")
+    subject.round()
+    subject.round()
+    for number in range(200):
+        subject.roll_back(subject.send(b"%d" % number))
+    subject.stop()
+    reopen(stores, subject)
+    steps = sum(1 for _ in subject.transactions.look_up(half))
+    assert steps >= 200 // transactions.MESSAGES_PER_STEP
+    subject.commit(half)
+    assert sum(1 for _ in subject.transactions.look_up(half)) == 0
+
+
 def test_no_producer_is_asked_before_recovery_is_complete(stores: Stores) -> None:
     subject = open_subject(stores)
     halves = [subject.send(b"%d" % number) for number in range(200)]

@@ -28,6 +28,8 @@ from reput.format.headers import (
 )
 from reput.format.message import StoredMessage
 from reput.remoting.channel import Channel
+from reput.remoting.server import LongReply
+from reput.remoting.time_slices import Steps
 from reput.store.incoming import PutResult, Refused
 
 DECISIONS = (flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)
@@ -35,7 +37,7 @@ DECISIONS = (flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)
 _log = logging.getLogger(__name__)
 
 
-def end_transaction(parts: Parts, channel: Channel, request: Command) -> Command | None:
+def end_transaction(parts: Parts, channel: Channel, request: Command) -> LongReply | None:
     """Deliver or drop a half message; do nothing, without a reply, if the producer is undecided."""
     header = headers.decode(EndTransactionHeader, request.ext_fields)
     if parts.identity.is_master and header.commit_or_rollback not in DECISIONS:
@@ -44,8 +46,15 @@ def end_transaction(parts: Parts, channel: Channel, request: Command) -> Command
             header.msg_id, header.producer_group, channel.peer, request.remark or "not known yet",
         )  # fmt: skip
         return None
+    return _end_reported(parts, channel, request, header)
+
+
+def _end_reported(
+    parts: Parts, channel: Channel, request: Command, header: EndTransactionHeader
+) -> LongReply:
+    """End a transaction; log and count if that is refused."""
     try:
-        return _end(parts, request, header)
+        return (yield from _end(parts, request, header))
     except RequestRefused as refused:
         parts.transactions.refused_count += 1
         _log.warning(
@@ -55,7 +64,7 @@ def end_transaction(parts: Parts, channel: Channel, request: Command) -> Command
         raise
 
 
-def _end(parts: Parts, request: Command, header: EndTransactionHeader) -> Command:
+def _end(parts: Parts, request: Command, header: EndTransactionHeader) -> Steps[Command]:
     if not parts.identity.is_master:
         raise RequestRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave cannot end transactions")
     half = parts.transactions.half_at(header.commit_log_offset)
@@ -65,6 +74,7 @@ def _end(parts: Parts, request: Command, header: EndTransactionHeader) -> Comman
         raise _wrong("The producer group wrong")
     if half.queue_offset != header.tran_state_table_offset:
         raise _wrong("The transaction state table offset wrong")
+    yield from parts.transactions.look_up(half)
     is_commit = header.commit_or_rollback == flags.TRANSACTION_COMMIT
     try:
         result = parts.transactions.decide(half, is_commit=is_commit, now_ms=parts.clock.now_ms())

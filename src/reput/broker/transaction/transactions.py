@@ -14,10 +14,11 @@ and copies are read again from the saved offsets; no producer is asked before th
 Source: rocketmq 4.9.7 ``TransactionalMessageServiceImpl``, ``TransactionalMessageBridge``.
 """
 
+import bisect
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ OPS_PER_RUN = 256
 GIVEN_UP_MAX = 100_000
 """Given up messages that are remembered as undecided by their producers.
 
-The same number applies to messages from before the start that were decided since.
+The same number applies to messages from before the start that are known to be decided.
 """
 OP_TAG = "d"
 OF_COPIES = (props.TRANSACTION_HALF_OFFSET, props.TRANSACTION_CHECK_TIMES)
@@ -145,7 +146,7 @@ class Transactions:
         self._known_from = 0
         """First copy from which on a message is decided if it neither waits nor was given up."""
         self._decided_since: dict[int, None] = {}
-        """First copies of older messages that were decided since the start; bounded."""
+        """First copies of older messages that are decided, as far as that is known; bounded."""
         self._forgotten_to = 0
         """First copies before this offset may have been given up without being remembered."""
         self._early_ops: set[int] = set()
@@ -327,8 +328,48 @@ class Transactions:
 
         return [place_of(queue_offset) for queue_offset in queue_offsets]
 
+    def look_up(self, half: StoredMessage) -> Iterator[None]:
+        """Find out, in steps, whether a half message was decided; then ``decide`` knows it.
+
+        A message from before the start is decided if an op message names it or a copy of it; else
+        it was given up. The op message is after the half message, mostly soon.
+        """
+        while not self.is_read:
+            queue = self._queue(names.HALF_TOPIC)
+            if queue is None or not (self._read_ops() or self._read_copies(queue)):
+                break
+            yield
+        ops, first = self._queue(names.OP_HALF_TOPIC), check.first_offset(half)
+        if ops is None or self._is_known(first, half.queue_offset):
+            return
+        span = range(ops.min_offset, ops.max_offset)
+        begin = span.start + bisect.bisect_left(
+            span, half.physical_offset, key=lambda offset: self._unit_places(ops, [offset])[0]
+        )
+        while begin < ops.max_offset and not self._is_known(first, half.queue_offset):
+            result = self._store.get(names.OP_HALF_TOPIC, QUEUE_ID, begin, MESSAGES_PER_STEP)
+            for op in filter(None, map(_decoded, result.records)):
+                if any(self._is_copy(number, half) for number in _decided_by(op) or ()):
+                    self._remember_decided(first)
+                    return
+            begin = max(result.next_offset, begin + 1)
+            yield
+
+    def _is_copy(self, half_offset: int, half: StoredMessage) -> bool:
+        """Return True if a queue offset is that of a half message, or of another copy of it."""
+        first = check.first_offset(half)
+        if half_offset in (first, half.queue_offset):
+            return True
+        if half_offset < first:
+            return False
+        for data in self._store.get(names.HALF_TOPIC, QUEUE_ID, half_offset, 1).records:
+            other = _decoded(data) if _FIRST in data.tobytes() else None
+            if other is not None and other.queue_offset == half_offset:
+                return check.first_offset(other) == first
+        return False
+
     def decide(self, half: StoredMessage, *, is_commit: bool, now_ms: int) -> PutResult:
-        """Deliver or drop a half message, and record the decision.
+        """Deliver or drop a half message, and record the decision; call ``look_up`` before.
 
         A crash in between makes it undecided again, unless ``load`` finds the final message at the
         end of the log. Then its producer is asked again, decides the same, and a committed message
@@ -366,7 +407,7 @@ class Transactions:
         Returns:
             The number of leading ends that are decided.
         """
-        if self._store.lacks_replicas:
+        if self._store.lacks_replicas or not self.is_read:
             return 0
         ends = ends[: self._undecided_count(ends)]
         count, data, placed = self._decided(ends, now_ms) if ends else (0, b"", _NOTHING)
@@ -462,11 +503,26 @@ class Transactions:
             del self._decided_since[next(iter(self._decided_since))]
 
     def _is_decided(self, first: int, waiting: int) -> bool:
-        """Return True if a message is decided; for older messages, decided since the start."""
+        """Return True if a message is decided; for older messages, as far as ``look_up`` found."""
         if not self._marks.is_done(waiting):
             return False
-        is_known = waiting >= self._known_from and first >= self._forgotten_to
-        return first in self._decided_since or (is_known and first not in self._given_up)
+        return first in self._decided_since or (
+            self._remembers(first, waiting) and first not in self._given_up
+        )
+
+    def _remembers(self, first: int, waiting: int) -> bool:
+        """Return True if a message that does not wait was decided, unless it was given up."""
+        return waiting >= self._known_from and first >= self._forgotten_to
+
+    def _is_known(self, first: int, half_offset: int) -> bool:
+        """Return True if it is known whether a message is decided."""
+        waiting = self._copies.get(first, half_offset)
+        return (
+            not self._marks.is_done(waiting)
+            or first in self._decided_since
+            or first in self._given_up
+            or self._remembers(first, waiting)
+        )
 
     def _op(self, body: bytes, now_ms: int) -> IncomingMessage:
         # 5.x writes several offsets, each followed by a comma, which 4.9 cannot read.
