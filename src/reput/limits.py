@@ -132,7 +132,7 @@ UNFINISHED_FRAME_MS = Limit(
 )
 UNFINISHED_BYTES = Limit(
     "unfinished_bytes",
-    "bytes of incomplete frames, of all connections",
+    "bytes of incomplete frames and TLS handshakes, of all connections",
     128 * MIB,
     "bytes",
     option="reputUnfinishedBytesMax",
@@ -140,7 +140,7 @@ UNFINISHED_BYTES = Limit(
 )
 UNFINISHED_BYTES_PER_ADDRESS = Limit(
     "unfinished_bytes_per_address",
-    "bytes of incomplete frames, of one address",
+    "bytes of incomplete frames and TLS handshakes, of one address",
     64 * MIB,
     "bytes",
     option="reputUnfinishedBytesPerAddressMax",

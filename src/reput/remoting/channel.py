@@ -151,7 +151,8 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._shared.unread.set(self, self.address, 0)
         if self._timer is not None:
             self._timer.cancel()
-        problem = self._problem or exc
+        # It is not kept: the frames of an exception have this connection.
+        problem, self._problem = self._problem or exc, None
         reason = str(problem) if problem else "closed by the other side"
         for entry in self._pending.take_all():
             if not entry.future.done():
@@ -165,12 +166,17 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._flush()
             self._transport.close()
             self.is_closed = True
+            self._frames.clear()
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection at once, and drop its buffers."""
         if self._transport is not None:
             self._transport.abort()
             self.is_closed = True
+            # The loop reports the end of the connection later: thousands may end in one turn.
+            self._frames.clear()
+            self._out = []
+            self._out_bytes = 0
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -195,6 +201,9 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         self._is_flush_due = True  # at the end of this function
         try:
             position = self._owner.on_bytes(self, view, end)
+            if self.is_closed:
+                self._frames.clear()
+                return
             self._frames.keep(view, position, end)
             if position:
                 self.unfinished_since = None

@@ -47,8 +47,8 @@ class FrameBuffer:
 
     The buffer is shared by all connections of an owner: between two reads only the beginning of an
     incomplete frame is kept, here. A frame that is larger than the buffer, or arrives in small
-    pieces, gets a separate buffer, which grows with the bytes that arrive: a large length alone
-    takes no memory.
+    pieces, gets a separate buffer when copying the kept bytes costs more. Its size is at most
+    ``_GROWTH`` times the bytes that have arrived, whatever length is announced.
 
     Args:
         shared: The buffer. Owners of many connections pass one view: each takes 200 bytes.
@@ -129,17 +129,22 @@ class FrameBuffer:
         kept = end - position
         if frame is not None:
             size = frame[1] - position
-            is_large = size > len(self._shared)
+            # Until then the shared buffer has room enough for the next read.
+            is_large = size > len(self._shared) <= _GROWTH * kept
             is_slow = frame[1] > end and _SLOW_RATIO * self._last_read < kept
             if is_large or is_slow:
                 self._own_size = size
                 self._filled = kept
-                room = max(_GROWTH * (len(self._shared) if is_large else kept), kept)
-                self._own = bytearray(min(room, size))
+                self._own = bytearray(min(_GROWTH * kept, size))
                 self._own[:kept] = view[position:end]
                 self._tail = b""
                 return
         self._tail = bytes(view[position:end])
+
+    def clear(self) -> None:
+        """Drop the kept bytes, of a connection that is closed."""
+        self._own = None
+        self._tail = b""
 
 
 class PendingRequest(NamedTuple, Generic[_T]):

@@ -28,6 +28,13 @@ class Cuttable(Hashable, Protocol):
         """Close the connection at once because of a limit."""
 
 
+class _Addressed(Cuttable, Protocol):
+    """A connection with the address of its peer."""
+
+    address: str
+    """The peer's ip."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """Limits of a server's connections. Each has an option."""
@@ -84,8 +91,6 @@ class ServerState:
         """Counts of refusals by limits."""
         self.faults = ClientFaults(_log, time.monotonic)
         """Logs mistakes of clients."""
-        self.tls = None if tls is None else TlsAcceptor(tls, self.slices, self.faults)
-        """TLS of the connections."""
         self.proxies = ProxyAcceptor(proxies, self.faults) if proxies else None
         """Connections through proxies; None: no header is read."""
         self.connection_count = 0
@@ -95,13 +100,26 @@ class ServerState:
         self.unfinished: ByteBudget[Cuttable] = ByteBudget(
             made.unfinished_bytes, made.unfinished_bytes_per_address
         )
-        """Bytes of incomplete frames."""
+        """Bytes of incomplete frames, and memory of incomplete TLS handshakes."""
         self.unread: ByteBudget[Cuttable] = ByteBudget(
             made.unread_bytes, made.unread_bytes_per_address
         )
         """Bytes of unread replies."""
+        self.tls = (
+            None
+            if tls is None
+            else TlsAcceptor(tls, self.slices, self.faults, self._count_unfinished)
+        )
+        """TLS of the connections."""
         self.pushed_bytes = 0
         """Bytes of requests to clients without a reply yet."""
+
+    def _count_unfinished(self, connection: _Addressed, kept_bytes: int) -> None:
+        """Count bytes that are kept for a connection; cut the one that exceeds a limit."""
+        excess = self.unfinished.set(connection, connection.address, kept_bytes)
+        if excess is not None:
+            other, limit = excess
+            other.cut(limit)
 
     def excess(self, address: str) -> Limit | None:
         """Return the limit that another connection would exceed; None if there is room."""

@@ -9,8 +9,8 @@ import enum
 import logging
 import os
 import time
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from reput import limits
@@ -26,6 +26,11 @@ from reput.remoting.tls_settings import TlsMode, TlsSettings
 
 HANDSHAKE = 0x16
 """First byte of a connection with TLS."""
+FIRST_BYTES = 4 * 1024
+"""Largest first read of a connection, more than a client's first message. It is kept, and not
+counted, until it is the handshake's turn."""
+SESSION_BYTES = 64 * 1024
+"""Memory that a handshake is counted with, until it ends."""
 WATCH_S = 1.0
 """Interval of checks whether files of certificates have changed, in seconds."""
 
@@ -48,6 +53,8 @@ class TlsAcceptor:
         settings: The settings of TLS.
         slices: The queue of long work: handshakes of many clients take turns with other requests.
         faults: The log of clients' mistakes.
+        count: Called with a connection and the memory that its handshake takes, in bytes; it may
+            cut this or another connection.
         clock: The clock, for the dates of a certificate.
 
     Raises:
@@ -59,6 +66,7 @@ class TlsAcceptor:
         settings: TlsSettings,
         slices: TimeSlices,
         faults: ClientFaults,
+        count: Callable[[Inner, int], object] = lambda inner, kept_bytes: None,
         clock: Clock | None = None,
     ) -> None:
         self.mode = settings.tls_server_mode
@@ -67,6 +75,7 @@ class TlsAcceptor:
         self._settings = settings
         self._slices = slices
         self._faults = faults
+        self._count = count
         self._clock = clock or SystemClock()
         self._stamps = _stamps(settings.server_paths)
         self.context = tls_settings.server_context(settings)
@@ -77,8 +86,9 @@ class TlsAcceptor:
         self._without_certificate: list[_FirstByte] = []
         self.deadlines = Deadlines(limits.TLS_HANDSHAKE_MS, _cut)
         """Connections whose handshake has begun."""
-        # Handshakes with input, as a queue.
-        self._ready: dict[TlsConnection | _FirstByte, None] = {}
+        # Queues of begun handshakes with input, and of new ones.
+        self._begun: OrderedDict[TlsConnection, None] = OrderedDict()
+        self._new: OrderedDict[_FirstByte, None] = OrderedDict()
 
     # --- new certificates ---------------------------------------------------------------------
 
@@ -130,7 +140,7 @@ class TlsAcceptor:
         self._making = None
         begun, self._without_certificate = self._without_certificate, []
         for waiting in begun:
-            self.queue(waiting)
+            self.queue_new(waiting)
 
     @property
     def has_certificate(self) -> bool:
@@ -161,6 +171,7 @@ class TlsAcceptor:
                 on_handshake=self._ended,
             )
             self.deadlines.add(connection)
+            self._count(inner, SESSION_BYTES)
             connection.take_over(transport, data)
 
     def refuse_plain(self, inner: Inner) -> None:
@@ -172,26 +183,36 @@ class TlsAcceptor:
 
     def _queue_input(self, connection: TlsConnection) -> None:
         connection.pause_reading()  # until it is its turn
-        self.queue(connection)
+        self._wake()
+        self._begun[connection] = None
 
-    def queue(self, connection: "TlsConnection | _FirstByte") -> None:
-        """Continue a handshake when it is its turn: each step takes up to a few milliseconds."""
-        if not self._ready:
+    def queue_new(self, first: "_FirstByte") -> None:
+        """Begin a handshake when it is its turn: each step takes up to a few milliseconds."""
+        self._wake()
+        self._new[first] = None
+
+    def _wake(self) -> None:
+        if not (self._begun or self._new):
             self._slices.add(self._advance)
-        self._ready[connection] = None
 
     def _advance(self, deadline: float) -> bool:
-        """Continue handshakes; return True if more are waiting."""
-        while self._ready:
-            connection = next(iter(self._ready))
-            del self._ready[connection]
-            connection.advance()
+        """Continue handshakes; return True if more are waiting.
+
+        Begun and new handshakes take turns: if thousands of clients connect at once, few
+        handshakes are open at a time.
+        """
+        while self._begun or self._new:
+            if self._begun:
+                self._begun.popitem(last=False)[0].advance()
+            if self._new:
+                self._new.popitem(last=False)[0].advance()
             if time.perf_counter() >= deadline:
                 break
-        return bool(self._ready)
+        return bool(self._begun or self._new)
 
     def _ended(self, connection: TlsConnection, failure: TlsFailed | None) -> None:
         self.deadlines.remove(connection)
+        self._count(connection.inner, 0)
         if failure is None:
             self.counts[Handshake.DONE] += 1
         else:
@@ -225,7 +246,7 @@ class _FirstByte(asyncio.BufferedProtocol):
         self.inner.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.inner.get_buffer(sizehint)
+        return self.inner.get_buffer(sizehint)[:FIRST_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.inner.is_closed or self._transport is None:
@@ -234,7 +255,7 @@ class _FirstByte(asyncio.BufferedProtocol):
         if room[0] == HANDSHAKE:
             self._data = bytes(room[:nbytes])
             self._transport.pause_reading()
-            self._acceptor.queue(self)
+            self._acceptor.queue_new(self)
         elif self._acceptor.mode is TlsMode.ENFORCING:
             self._acceptor.refuse_plain(self.inner)
         else:

@@ -8,21 +8,25 @@ that follows is the same with and without TLS.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol, cast
 
 from reput.errors import TlsFailed
+from reput.limits import Limit
 from reput.remoting.tls import PIECE_BYTES, TlsSession
 
 READ_BYTES = 64 * 1024
 """Size of the buffer for encrypted bytes, which the connections of an owner share."""
+HANDSHAKE_READ_BYTES = 4 * 1024
+"""Largest read of a handshake: its session keeps the bytes, which are not counted."""
 
 
-class Inner(Protocol):
+class Inner(Hashable, Protocol):
     """The user of the plain bytes: a channel."""
 
     is_closed: bool
     peer: str
+    address: str
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the connection."""
@@ -47,6 +51,9 @@ class Inner(Protocol):
 
     def close(self, problem: Exception | None = None) -> None:
         """Close the connection."""
+
+    def cut(self, limit: Limit) -> None:
+        """Close the connection at once because of a limit."""
 
 
 class TlsConnection(asyncio.BufferedProtocol):
@@ -107,10 +114,15 @@ class TlsConnection(asyncio.BufferedProtocol):
         """End the connection; called by the loop."""
         self._judge(TlsFailed("closed by the other side during the handshake"))
         self.inner.connection_lost(exc)
+        if self._transport is not None:
+            # Each would keep the other, and the session its 50 kB, until the collector runs.
+            self.inner.use_transport(self._transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for encrypted bytes; called by the loop."""
-        return self._buffer
+        if self._session.is_established:
+            return self._buffer
+        return self._buffer[:HANDSHAKE_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle encrypted bytes; called by the loop."""

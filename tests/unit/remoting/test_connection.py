@@ -72,6 +72,22 @@ def test_a_length_without_data_takes_no_memory() -> None:
     assert len(buffer.room()) < 4096
 
 
+@pytest.mark.parametrize("piece", [3, 100, 2_048, 5_000])
+def test_kept_bytes_grow_with_the_bytes_that_have_arrived(piece: int) -> None:
+    """The first two kB of a frame of 16 MB took a buffer of half a MB."""
+    buffer = FrameBuffer(bytearray(256 * 1024))
+    data = struct.pack(">i", FRAME_BYTES_MAX) + bytes(400_000)
+    arrived = 0
+    while arrived < len(data):
+        room = buffer.room()
+        part = data[arrived : arrived + min(piece, len(room))]
+        room[: len(part)] = part
+        arrived += len(part)
+        view, end = buffer.filled(len(part))
+        buffer.keep(view, 0, end)
+        assert arrived <= buffer.kept_bytes <= 2 * arrived
+
+
 def test_waiting_frames_are_kept_whole() -> None:
     """A channel stops taking frames while the peer does not read its replies."""
     buffer = FrameBuffer(bytearray(64))

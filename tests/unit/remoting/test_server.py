@@ -562,6 +562,23 @@ async def test_incomplete_frames_take_bounded_memory() -> None:
 
 
 @both_loops
+async def test_a_cut_connection_drops_its_bytes_at_once() -> None:
+    """The loop reports the end of a connection later: thousands may be cut in one turn."""
+    state = ServerState(
+        ConnectionLimits(unfinished_bytes_per_address=limits.UNFINISHED_BYTES.at(1 << 20))
+    )
+    async with Subject(state=state) as subject:
+        _, writer = await subject.connect()
+        writer.write(_LENGTH.pack(FRAME_BYTES_MAX) + bytes(500_000))
+        await until(lambda: state.unfinished.total_bytes >= 500_000)
+        (channel,) = subject.opened
+        channel.cut(limits.UNFINISHED_BYTES)
+        assert not subject.closed
+        assert channel._frames.kept_bytes == 0
+        await closed(writer)
+
+
+@both_loops
 async def test_unread_replies_take_bounded_memory() -> None:
     limit_bytes = 16 << 20
     state = ServerState(

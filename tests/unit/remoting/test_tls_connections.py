@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import ssl
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,9 @@ from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command
 from reput.remoting import tls_settings
 from reput.remoting.client import RemotingClient
 from reput.remoting.connection import READ_BYTES
-from reput.remoting.server_state import ServerState
+from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls import TlsSession
-from reput.remoting.tls_acceptor import Handshake, TlsAcceptor
+from reput.remoting.tls_acceptor import SESSION_BYTES, Handshake, TlsAcceptor
 from reput.remoting.tls_settings import TlsMode, TlsSettings
 
 ANYBODY = tls_settings.client_context(TlsSettings())
@@ -373,6 +375,67 @@ async def test_a_handshake_that_stalls_is_cut(pair: Pair, caplog: pytest.LogCapt
 
 
 @both_loops
+async def test_handshakes_take_bounded_memory(pair: Pair) -> None:
+    """The sessions of 9,000 that do not end took 440 MB."""
+    few = limits.UNFINISHED_BYTES_PER_ADDRESS.at(10 * SESSION_BYTES)
+    of_connections = ConnectionLimits(unfinished_bytes_per_address=few)
+    async with server(given(pair), connection_limits=of_connections) as (subject, _):
+        state = subject.server.state
+        begun = [await Peer.connect(subject, is_established=False) for _ in range(15)]
+        for peer in begun:
+            peer.session.shake()
+            await peer.send(peer.session.take_output())
+        await until(lambda: state.refusals.counts[few.name] == 5)
+        await until(lambda: len(subject.server.channels) == 10)
+        assert state.unfinished.total_bytes == few.maximum
+        for peer in begun[5:]:
+            await peer.shake()
+        await until(lambda: not state.unfinished.total_bytes)
+        for peer in begun:
+            await closed(peer.writer)
+
+
+@both_loops
+async def test_new_handshakes_do_not_delay_those_that_have_begun(pair: Pair) -> None:
+    """Else all of a thousand clients had one open before the first could end."""
+    async with server(given(pair), slice_s=0.0) as (subject, tls):
+        peers = [await Peer.connect(subject, is_established=False) for _ in range(40)]
+        for peer in peers:
+            peer.session.shake()
+        open_most = 0
+
+        async def shake(peer: Peer) -> None:
+            nonlocal open_most
+            await peer.shake()
+            open_most = max(open_most, len(tls.deadlines))
+
+        await asyncio.gather(*map(shake, peers))
+        assert open_most < 20
+        for peer in peers:
+            await closed(peer.writer)
+
+
+@both_loops
+async def test_closed_connections_are_released_without_the_collector(pair: Pair) -> None:
+    """Each of the parts had the other, until the collector ran: sessions take 50 kB."""
+    async with server(given(pair)) as (subject, _):
+        gc.collect()
+        gc.disable()
+        try:
+            for data in (b"\x16\x03\x01\0\x05xxxxx", b"\x16\x03\x01\x40\0", echo(1)[:-1]):
+                _, writer = await subject.connect()
+                writer.write(data)
+                await until(lambda: bool(subject.opened))
+                released = weakref.ref(subject.opened.pop())
+                await closed(writer)
+                await until(lambda: bool(subject.closed))
+                subject.closed.clear()
+                await until(lambda released=released: released() is None)  # type: ignore[misc]
+        finally:
+            gc.enable()
+
+
+@both_loops
 async def test_a_client_that_leaves_during_the_handshake(pair: Pair) -> None:
     async with server(given(pair)) as (subject, tls):
         peer = await Peer.connect(subject, is_established=False)
@@ -410,7 +473,7 @@ async def test_a_client_that_does_not_read_is_not_read(pair: Pair) -> None:
 @both_loops
 async def test_two_hundred_handshakes_do_not_hold_the_loop(authority: Authority) -> None:
     pair = authority.issue("rsa", is_rsa=True)
-    async with server(given(pair)) as (subject, tls):
+    async with server(given(pair), slice_s=0.0) as (subject, tls):
         peers = [await Peer.connect(subject, is_established=False) for _ in range(200)]
         for peer in peers:
             peer.session.shake()

@@ -140,11 +140,11 @@ class BrokerConfig:
     reput_connections_per_address_max: Count = limits.CONNECTIONS_PER_ADDRESS.maximum
     """Connections from one address at most."""
     reput_unfinished_bytes_max: Count = limits.UNFINISHED_BYTES.maximum
-    """Bytes of incomplete frames at most; above it the connection with the most is closed."""
+    """Bytes of incomplete frames and handshakes at most; above it one of the largest is closed."""
     reput_unfinished_bytes_per_address_max: Count = limits.UNFINISHED_BYTES_PER_ADDRESS.maximum
     """The same, for the connections from one address."""
     reput_unread_bytes_max: Count = limits.UNREAD_BYTES.maximum
-    """Bytes of unread replies at most; above it the connection with the most is closed."""
+    """Bytes of unread and half-made replies at most; above it one of the largest is closed."""
     reput_unread_bytes_per_address_max: Count = limits.UNREAD_BYTES_PER_ADDRESS.maximum
     """The same, for the connections from one address."""
 
