@@ -148,19 +148,21 @@ UNFINISHED_BYTES_PER_ADDRESS = Limit(
 )
 UNREAD_BYTES = Limit(
     "unread_bytes",
-    "unread replies, of all connections",
+    "unread and half-made replies, of all connections",
     128 * MIB,
     "bytes",
     option="reputUnreadBytesMax",
     scope="server",
+    response_code=SYSTEM_BUSY,
 )
 UNREAD_BYTES_PER_ADDRESS = Limit(
     "unread_bytes_per_address",
-    "unread replies, of one address",
+    "unread and half-made replies, of one address",
     64 * MIB,
     "bytes",
     option="reputUnreadBytesPerAddressMax",
     scope="address",
+    response_code=SYSTEM_BUSY,
 )
 UNREAD_BYTES_PER_CONNECTION = Limit(
     "unread_bytes_per_connection",

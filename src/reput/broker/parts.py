@@ -38,12 +38,12 @@ from reput.broker.tables.topic_writes import TopicWrites
 from reput.broker.tables.writes import TableWrites
 from reput.broker.tasks import Tasks
 from reput.broker.timer.timers import Timers
-from reput.broker.topic.topic_list import TopicList
 from reput.broker.topic.topics import Topics
 from reput.broker.transaction.transactions import Transactions
 from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock
 from reput.remoting.channel import Channel
+from reput.remoting.long_replies import SharedReplies
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server_state import ServerState
 from reput.store.interface import BrokerStore
@@ -69,8 +69,8 @@ class Parts:
     """The files of access control 1.0; None if it is off."""
 
     topics: Topics
-    topic_list: TopicList
-    """The body of all topics."""
+    listings: SharedReplies
+    """Replies that are the same for all clients."""
     subscription_groups: SubscriptionGroups
     """The settings of consumer groups."""
     groups: Groups[Channel]

@@ -78,7 +78,6 @@ from reput.broker.tables.topic_writes import TopicWrites
 from reput.broker.tables.writes import TableWrites
 from reput.broker.tasks import Tasks
 from reput.broker.timer.timers import Timers
-from reput.broker.topic.topic_list import TopicList
 from reput.broker.topic.topics import Topics
 from reput.broker.transaction.transactions import Transactions
 from reput.broker.worker_thread import WorkerThread
@@ -92,6 +91,7 @@ from reput.format.message import Host
 from reput.format.signing import Signer
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.long_replies import SharedReplies
 from reput.remoting.pipe import Pipe
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server import BytesService, LongReply, RemotingServer, Service
@@ -697,7 +697,7 @@ class Broker:
             access=access,
             plain_control=self._make_plain_control(disk_thread),
             topics=topics,
-            topic_list=TopicList(topics),
+            listings=SharedReplies(),
             subscription_groups=subscription_groups,
             groups=groups,
             members=Members(

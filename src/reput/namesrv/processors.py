@@ -9,7 +9,7 @@ come from clients: they are quoted, and the lines are limited per second. Source
 import asyncio
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reput import limits, remote_settings
 from reput.clock import Clock
@@ -28,7 +28,7 @@ from reput.namesrv.route_table import Registration, RouteTable
 from reput.remoting import long_replies
 from reput.remoting.channel import Channel
 from reput.remoting.client_faults import ClientFaults
-from reput.remoting.long_replies import LongBody
+from reput.remoting.long_replies import LongBody, SharedReplies
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
@@ -59,6 +59,8 @@ class Parts:
     """Monotonic time of the latest takeover of a live broker's name and id, in ms."""
     takeover: str = ""
     """Description of that takeover."""
+    listings: SharedReplies = field(default_factory=SharedReplies)
+    """Replies that are the same for all clients."""
 
 
 # --- brokers ----------------------------------------------------------------------
@@ -208,6 +210,11 @@ def route_of_topic(parts: Parts, channel: Channel, request: Command) -> LongRepl
 
 def cluster_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return all brokers and clusters (106)."""
+    body = yield from parts.listings.ask("clusters", lambda: _cluster_info(parts))
+    return command.reply(request, body=body)
+
+
+def _cluster_info(parts: Parts) -> Steps[bytes]:
     brokers = LongBody("mqadmin topicRoute returns the brokers of a topic")
     for broker in parts.routes.brokers():
         if broker is None:
@@ -215,7 +222,7 @@ def cluster_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
         else:
             brokers.add_pair(broker.broker_name, broker)
     info = ClusterInfo(broker_addr_table={}, cluster_addr_table=parts.routes.clusters())
-    return command.reply(request, body=brokers.encode_in(info, "broker_addr_table"))
+    return brokers.encode_in(info, "broker_addr_table")
 
 
 def delete_topic(parts: Parts, channel: Channel, request: Command) -> Command:
@@ -235,7 +242,12 @@ def all_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return all topics (206)."""
     if not parts.config.value.enable_all_topic_list:
         return command.reply(request, ResponseCode.SYSTEM_ERROR, "disable")
-    return (yield from _topic_list(request, (yield from parts.routes.topics())))
+    body = yield from parts.listings.ask("topics", lambda: _all_topics(parts))
+    return command.reply(request, body=body)
+
+
+def _all_topics(parts: Parts) -> Steps[bytes]:
+    return (yield from _topic_list((yield from parts.routes.topics())))
 
 
 def topics_of_cluster(parts: Parts, channel: Channel, request: Command) -> LongReply:
@@ -249,7 +261,7 @@ def system_topics(parts: Parts, channel: Channel, request: Command) -> LongReply
     if not parts.config.value.enable_topic_list:
         return command.reply(request, ResponseCode.SYSTEM_ERROR, "disable")
     topics, address = yield from parts.routes.system_topics()
-    return (yield from _topic_list(request, topics, address))
+    return command.reply(request, body=(yield from _topic_list(topics, address)))
 
 
 def unit_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
@@ -270,16 +282,16 @@ def unit_sub_topics_of_no_unit(parts: Parts, channel: Channel, request: Command)
 def _some_topics(parts: Parts, request: Command, listing: Steps[list[str]]) -> Steps[Command]:
     if not parts.config.value.enable_topic_list:
         return command.reply(request, ResponseCode.SYSTEM_ERROR, "disable")
-    return (yield from _topic_list(request, (yield from listing)))
+    return command.reply(request, body=(yield from _topic_list((yield from listing))))
 
 
-def _topic_list(request: Command, topics: list[str], address: str | None = None) -> Steps[Command]:
+def _topic_list(topics: list[str], address: str | None = None) -> Steps[bytes]:
     body = LongBody("brokers return their own topics")
     for part in long_replies.chunks(topics, long_replies.LIGHT_CHUNK):
         body.add(*part)
         yield
     listed = bodies.TopicList(broker_addr=address, topic_list=[])
-    return command.reply(request, body=body.encode_in(listed, "topic_list"))
+    return body.encode_in(listed, "topic_list")
 
 
 # --- shared settings --------------------------------------------------------------

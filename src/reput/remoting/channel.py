@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
 from reput import limits
@@ -78,7 +78,8 @@ class Channel(Addressed, asyncio.BufferedProtocol):
     finds_repeats = False
     """Whether requests that have a field twice are marked; for owners that check signatures."""
     _is_counted = False
-    _is_held = False
+    _abandon: Callable[[], object] | None = None
+    _made_bytes = 0
     _problem: Exception | None = None
 
     def __init__(
@@ -148,7 +149,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         self._out_bytes = 0
         if self._shared is not None:
             self._shared.unfinished.set(self, self.address, 0)
-            self._shared.unread.set(self, self.address, 0)
+        self._abandon_reply()
         if self._timer is not None:
             self._timer.cancel()
         # It is not kept: the frames of an exception have this connection.
@@ -177,6 +178,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._frames.clear()
             self._out = []
             self._out_bytes = 0
+            self._abandon_reply()
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -258,7 +260,6 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._shared.refusals.add(limit.name)
             self._shared.faults.warn(limit.name, "%s; closing the connection", error)
             self._shared.unfinished.set(self, self.address, 0)
-            self._shared.unread.set(self, self.address, 0)
         self._problem = error
         self.abort()
 
@@ -287,7 +288,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
 
     def _is_blocked(self) -> bool:
         """Return True if frames must wait: for the peer to read replies, or for a long request."""
-        if self._is_held:
+        if self._abandon is not None:
             self._is_stalled = True
         elif self._out_bytes > _OUT_BYTES_MAX:
             self._flush()
@@ -299,7 +300,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
 
         To be checked before each frame by code that does not use ``take_frames``.
         """
-        if self._is_held or self._out_bytes > _OUT_BYTES_MAX:
+        if self._abandon is not None or self._out_bytes > _OUT_BYTES_MAX:
             self._is_blocked()
         if not self._was_checked:
             self._was_checked = True  # the first frame of a read is always handled
@@ -312,15 +313,19 @@ class Channel(Addressed, asyncio.BufferedProtocol):
                 self._wait_for_turn(self._shared)
         return self._is_stalled
 
-    def hold(self) -> None:
-        """Handle no further frames until ``release``, while a long request runs."""
-        self._is_held = True
+    def hold(self, abandon: Callable[[], object]) -> None:
+        """Handle no further frames until ``release``, while a long request runs.
+
+        Args:
+            abandon: Releases the memory of its reply; called if the connection ends before.
+        """
+        self._abandon = abandon
         if self._transport is not None:
             self._transport.pause_reading()
 
     def release(self) -> None:
         """Handle frames again."""
-        self._is_held = False
+        self._abandon = None
         if self._shared is not None and not self.is_closed:
             self._wait_for_turn(self._shared)
 
@@ -330,7 +335,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._waits_for_turn = True
             if self._transport is not None:
                 self._transport.pause_reading()
-            shared.slices.add(self._take_turn)
+            shared.slices.add(self._take_turn, self.address)
 
     def _take_turn(self, deadline: float) -> bool:
         self._waits_for_turn = False
@@ -429,7 +434,46 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         if unread_bytes - written_bytes > limit.maximum:
             self.cut(limit)
         else:
-            self._drop(shared.unread.set(self, self.address, unread_bytes))
+            self._drop(self._report_unread(shared, unread_bytes))
+
+    def _report_unread(
+        self, shared: ServerState, unread_bytes: int
+    ) -> tuple[Cuttable, Limit] | None:
+        """Report unread bytes to the budget, with those of a reply that is being made."""
+        return shared.unread.set(self, self.address, unread_bytes + self._made_bytes)
+
+    def count_made(self, size_bytes: int) -> None:
+        """Count bytes of a reply that is being made, until ``forget_made``.
+
+        If all unread and half-made replies take too much memory, the connection with the most is
+        closed, unless it is this one.
+
+        Raises:
+            LimitExceeded: This reply takes the most.
+        """
+        shared = self._shared
+        if shared is None or self.is_closed:
+            return
+        self._made_bytes += size_bytes
+        excess = self._report_unread(shared, 0 if self.is_writable else self.unread_bytes)
+        if excess is not None and excess[0] is self:
+            raise excess[1].exceeded(None, self.peer)
+        self._drop(excess)
+
+    def forget_made(self) -> None:
+        """Count no reply that is being made: it is written, or was refused."""
+        if self._made_bytes:
+            self._made_bytes = 0
+            if self._shared is not None:
+                self._report_unread(self._shared, 0 if self.is_writable else self.unread_bytes)
+
+    def _abandon_reply(self) -> None:
+        """Release the memory of replies, at the end of the connection."""
+        self._made_bytes = 0
+        if self._shared is not None:
+            self._shared.unread.set(self, self.address, 0)
+        if self._abandon is not None:
+            self._abandon()
 
     @property
     def unread_bytes(self) -> int:
@@ -453,7 +497,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         """Resume; called by the loop when the peer reads again."""
         self._set_writable()
         if self._shared is not None:
-            self._shared.unread.set(self, self.address, 0)
+            self._report_unread(self._shared, 0)
             if self._is_stalled:
                 self._wait_for_turn(self._shared)
             else:
@@ -471,7 +515,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
     def _can_resume(self) -> bool:
         return (
             self.is_writable
-            and not self._is_held
+            and self._abandon is None
             and not self._waits_for_turn
             and not self.is_closed
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable, Generator
 from typing import Protocol
@@ -16,6 +17,7 @@ from reput.remoting import time_slices
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.listener import LAST_WORDS_S, Listener
+from reput.remoting.long_replies import counting
 from reput.remoting.memory_transport import join
 from reput.remoting.pipe import Pipe
 from reput.remoting.server_state import ServerState
@@ -222,29 +224,33 @@ class RemotingServer(Listener[Channel]):
             channel.answer(request, reply)
 
     def _begin_long(self, channel: Channel, request: Command, work: LongReply) -> None:
-        """Run the first slice of a long request; queue the rest."""
-        if self._advance(channel, request, work, self.state.slices.deadline()):
+        """Run the first slice of a long request, if there is time in this turn; queue the rest."""
+        first = self.state.slices.turn_deadline()
+        if first is not None and self._advance(channel, request, work, first):
             return
-        channel.hold()
+        channel.hold(lambda: _close(work))
 
         def step(deadline: float) -> bool:
             if channel.is_closed:
-                work.close()
+                _close(work)
             elif not self._advance(channel, request, work, deadline):
                 return True
             channel.release()
             return False
 
-        self.state.slices.add(step)
+        self.state.slices.add(step, channel.address)
 
     def _advance(
         self, channel: Channel, request: Command, work: LongReply, deadline: float
     ) -> bool:
         """Run a slice of a long request; return True if it has ended, and send its reply."""
         try:
-            has_ended, reply = time_slices.advance(work, deadline)
+            with counting(channel.count_made):
+                has_ended, reply = time_slices.advance(work, deadline)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             has_ended, reply = True, self._failed(channel, request, error)
+        if has_ended:
+            channel.forget_made()
         if has_ended and reply is not None and not request.is_oneway:
             channel.answer(request, reply)
         return has_ended
@@ -275,6 +281,12 @@ class RemotingServer(Listener[Channel]):
         if not self.channels:
             self._all_closed.set()
         self._service.on_closed(channel)
+
+
+def _close(work: LongReply) -> None:
+    """End a long request, unless it runs now and ends its own connection."""
+    if inspect.getgeneratorstate(work) != inspect.GEN_RUNNING:
+        work.close()
 
 
 def _take_frames(channel: Channel, view: memoryview, end: int) -> int:

@@ -4,16 +4,17 @@
                -> the first slice at once; the rest is queued
     loop turn  -> one slice of the work at the head of the queue -> other callbacks -> ...
 
-However long the queue is, it takes one slice of each turn of the event loop. Work takes turns: a
-long request delays another long one by a slice at a time, and a short one by one slice. New work is
-additional: the first slice of each long request, and one slice per turn for all work passed to
-``run``.
+However long the queue is, it takes one slice of each turn of the event loop. Addresses take turns,
+and so does the work of each: a long request delays another long one by a slice at a time, and a
+short one of another address by one slice, however many there are. New work is
+additional: all that begins in a turn has one slice together (``turn_deadline``), and what has no
+part of it is queued.
 """
 
 import asyncio
 import contextlib
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable
 from typing import TypeVar
 
@@ -37,22 +38,28 @@ class TimeSlices:
     def __init__(self, slice_s: float = SLICE_S) -> None:
         self.slice_s = slice_s
         """Time slice, in seconds."""
-        self._queue: deque[Step] = deque()
+        # Address -> its work, both in the order of their turns.
+        self._queues: OrderedDict[str, deque[Step]] = OrderedDict()
         self._is_scheduled = False
         self._run_deadline: float | None = None
-        """End of the slice of ``run`` in this turn; None if it has not begun."""
+        """End of the slice of new work in this turn; None if it has not begun."""
 
     def __len__(self) -> int:
         """Return the number of queued pieces of work."""
-        return len(self._queue)
+        return sum(map(len, self._queues.values()))
 
     def deadline(self) -> float:
         """Return the end of a slice that begins now."""
         return time.perf_counter() + self.slice_s
 
-    def add(self, step: Step) -> None:
-        """Run a step in later turns of the loop, until it returns False."""
-        self._queue.append(step)
+    def add(self, step: Step, address: str = "") -> None:
+        """Run a step in later turns of the loop, until it returns False.
+
+        Args:
+            step: The step.
+            address: The client's address; empty for work of the server itself.
+        """
+        self._queues.setdefault(address, deque()).append(step)
         self._schedule()
 
     def run(self, work: Steps[None]) -> None:
@@ -60,31 +67,38 @@ class TimeSlices:
 
         All calls in one turn of the loop share one slice; when it is over, further work is queued.
         """
+        deadline = self.turn_deadline()
+        if deadline is None or not advance(work, deadline)[0]:
+            self.add(lambda deadline: not advance(work, deadline)[0])
+
+    def turn_deadline(self) -> float | None:
+        """Return the end of the slice for new work in this turn of the loop; None if it is over."""
         if self._run_deadline is None:
             self._run_deadline = self.deadline()
             asyncio.get_running_loop().call_soon(self._end_run)
         elif time.perf_counter() >= self._run_deadline:
-            self.add(lambda deadline: not advance(work, deadline)[0])
-            return
-        if not advance(work, self._run_deadline)[0]:
-            self.add(lambda deadline: not advance(work, deadline)[0])
+            return None
+        return self._run_deadline
 
     def _end_run(self) -> None:
         self._run_deadline = None
 
     def _schedule(self) -> None:
-        if self._queue and not self._is_scheduled:
+        if self._queues and not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
         self._is_scheduled = False
-        if not self._queue:
+        if not self._queues:
             return
-        step = self._queue.popleft()
+        address, queue = self._queues.popitem(last=False)
+        step = queue.popleft()
+        if queue:
+            self._queues[address] = queue
         try:
             if step(self.deadline()):
-                self._queue.append(step)
+                self._queues.setdefault(address, deque()).append(step)
         finally:
             self._schedule()
 

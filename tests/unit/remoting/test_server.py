@@ -20,7 +20,8 @@ from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command, Serializat
 from reput.remoting import server as server_module
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
-from reput.remoting.server import RemotingServer
+from reput.remoting.long_replies import COUNTED_BYTES, LongBody
+from reput.remoting.server import LongReply, RemotingServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
 
 WRITE_BYTES_MAX = 4 << 20
@@ -455,6 +456,93 @@ async def test_a_long_request_runs_in_slices_and_keeps_the_order_of_its_connecti
         assert subject.steps == 2000
         await closed(writer)
         await closed(other)
+
+
+@both_loops
+async def test_long_requests_that_begin_in_one_turn_share_a_slice() -> None:
+    """Each of 300 had a slice at once: 1.5 s in one turn of the loop."""
+    async with Subject(state=ServerState(slice_s=0.0)) as subject:
+        clients = [socket.create_connection(("127.0.0.1", subject.server.port)) for _ in range(20)]
+        await until(lambda: len(subject.opened) == len(clients))
+        frame = commands.encode(Command(subject_of.LONG, 1, ext_fields={"steps": "3"}))
+        for client in clients:
+            client.sendall(frame)
+        steps_of_a_turn = [0]
+        while subject.steps < 3 * len(clients):
+            before = subject.steps
+            await asyncio.sleep(0)
+            steps_of_a_turn.append(subject.steps - before)
+        # A step for all new requests together, and one for the queue.
+        assert max(steps_of_a_turn) <= 2
+        for client in clients:
+            client.close()
+
+
+@both_loops
+async def test_half_made_replies_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred requests for a list of 12 MB took more than a gigabyte."""
+    few = limits.UNREAD_BYTES_PER_ADDRESS.at(2_000_000)
+    state = ServerState(ConnectionLimits(unread_bytes_per_address=few), slice_s=0.0)
+    size_most = 0
+
+    def listing(channel: Channel, request: Command) -> LongReply:
+        nonlocal size_most
+        body = LongBody("ask for less")
+        for _ in range(10):
+            body.add_text(bytes(COUNTED_BYTES))
+            size_most = max(size_most, state.unread.total_bytes)
+            yield
+        return commands.reply(request, body=body.as_list())
+
+    async with Subject(state=state) as subject:
+        monkeypatch.setattr(subject, "on_request", listing)
+        asking = [await subject.connect() for _ in range(8)]
+        frame = commands.encode(Command(subject_of.LONG, 1))
+        for _, writer in asking:
+            writer.write(frame)
+        # Each gets its reply, a refusal, or the end of its connection; then nothing is counted.
+        replies = [await _reply_or_end(reader) for reader, _ in asking]
+        answered = [reply for reply in replies if reply is not None and not reply.code]
+        refused = [reply for reply in replies if reply is not None and reply.code]
+        assert answered
+        assert all(few.name in (reply.remark or "") for reply in refused)
+        assert state.refusals.counts == {few.name: len(asking) - len(answered)}
+        assert 0 < size_most <= few.maximum
+        await until(lambda: not state.unread.total_bytes)
+        assert not state.slices
+        for _, writer in asking:
+            await closed(writer)
+
+
+async def _reply_or_end(reader: asyncio.StreamReader) -> Command | None:
+    try:
+        return await read_frame(reader)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+@both_loops
+async def test_a_long_reply_ends_at_once_with_a_cut_connection() -> None:
+    """A queue of others was before it, and it kept its memory until its turn."""
+    ended = []
+
+    def listing(channel: Channel, request: Command) -> LongReply:
+        try:
+            while True:
+                yield
+        finally:
+            ended.append(channel)
+
+    async with Subject(state=ServerState(slice_s=0.0)) as subject:
+        subject.on_request = listing  # type: ignore[method-assign, assignment]
+        _, writer = await subject.connect()
+        writer.write(commands.encode(Command(subject_of.LONG, 1)))
+        await until(lambda: bool(subject.opened) and bool(subject.server.state.slices))
+        (channel,) = subject.opened
+        channel.cut(limits.UNREAD_BYTES)
+        assert ended == [channel]
+        await until(lambda: not subject.server.state.slices)
+        await closed(writer)
 
 
 @both_loops

@@ -54,6 +54,23 @@ async def test_long_work_runs_in_slices() -> None:
     assert turns >= 8  # One slice a turn: other callbacks had their turn in between.
 
 
+async def test_addresses_take_turns() -> None:
+    """Three hundred requests of one client delayed each request of others by 300 slices."""
+    log: list[str] = []
+    slices = TimeSlices(AT_ONCE)
+
+    def add(name: str, count: int, address: str) -> None:
+        work = stepping(log, name, count)
+        slices.add(lambda deadline: not advance(work, deadline)[0], address)
+
+    for name in "abc":
+        add(name, 2, "10.0.0.1")
+    add("x", 2, "10.0.0.2")
+    while len(slices):
+        await asyncio.sleep(0)
+    assert log == ["a0", "x0", "b0", "x1", "c0", "a1", "b1", "c1"]
+
+
 async def test_work_of_one_turn_shares_a_slice() -> None:
     log: list[str] = []
     slices = TimeSlices(3600)

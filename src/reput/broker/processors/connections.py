@@ -108,6 +108,11 @@ def _connections(members: Iterable[Member[Channel]], place: str) -> Steps[LongBo
 
 def all_producers(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the members of all producer groups."""
+    body = yield from parts.listings.ask("producers", lambda: _all_producers(parts))
+    return commands.reply(request, body=body)
+
+
+def _all_producers(parts: Parts) -> Steps[bytes]:
     # Their times are monotonic; the reply has times of the clock.
     begun_ms = parts.clock.now_ms() - parts.clock.monotonic_ms()
     groups = LongBody("producers of all groups; ask for single groups with request 204")
@@ -117,7 +122,7 @@ def all_producers(parts: Parts, channel: Channel, request: Command) -> LongReply
             members.add(*(_producer(member, begun_ms) for member in chunk))
             yield
         groups.add_text(bodies.encode(name) + b":" + members.as_list())
-    return commands.reply(request, body=groups.encode_in(ProducerTable(data={}), "data"))
+    return groups.encode_in(ProducerTable(data={}), "data")
 
 
 def _producer(member: Member[Channel], begun_ms: int) -> ProducerInfo:

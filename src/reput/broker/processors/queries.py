@@ -47,6 +47,7 @@ from reput.format.headers import (
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks
 from reput.remoting.server import LongReply
+from reput.remoting.time_slices import Steps
 from reput.store.consume_queue import ConsumeQueue
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
@@ -257,6 +258,11 @@ def _time_span(parts: Parts, topic: str, group: str, queue_id: int) -> QueueTime
 
 def all_consumer_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return the consumer offsets of all groups in all queues."""
+    body = yield from parts.listings.ask("consumer offsets", lambda: _all_offsets(parts))
+    return commands.reply(request, body=body)
+
+
+def _all_offsets(parts: Parts) -> Steps[bytes]:
     # Before the offsets: a later change raises it again, so a slave that has it lacks nothing.
     version = parts.deliveries.consumer_offsets.current_version(parts.clock.now_ms())
     table = LongBody("offsets of all groups; ask for single groups with request 208")
@@ -271,8 +277,7 @@ def all_consumer_offsets(parts: Parts, channel: Channel, request: Command) -> Lo
             queue_count = 0
             yield
     template = ConsumerOffsetTable(data_version=data_version(version), offset_table={})
-    body = table.encode_in(template, "offset_table")
-    return commands.reply(request, body=body)
+    return table.encode_in(template, "offset_table")
 
 
 def all_delay_offsets(parts: Parts, channel: Channel, request: Command) -> Command:

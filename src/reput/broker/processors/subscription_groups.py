@@ -27,6 +27,7 @@ from reput.format.headers import GroupForbiddenHeader, GroupHeader, GroupNameHea
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LongBody, chunks
 from reput.remoting.server import LongReply
+from reput.remoting.time_slices import Steps
 from reput.store.table_files import SubscriptionGroup
 
 JAVA_INT_MIN, JAVA_LONG_MIN = -JAVA_INT_MAX - 1, -JAVA_LONG_MAX - 1
@@ -141,6 +142,11 @@ def delete_group(parts: Parts, channel: Channel, request: Command) -> None:
 
 def all_groups(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return all groups with their settings."""
+    body = yield from parts.listings.ask("groups", lambda: _all_groups(parts))
+    return commands.reply(request, body=body)
+
+
+def _all_groups(parts: Parts) -> Steps[bytes]:
     template = {
         "dataVersion": data_version(parts.subscription_groups.table.version),
         "subscriptionGroupTable": {},
@@ -151,8 +157,7 @@ def all_groups(parts: Parts, channel: Channel, request: Command) -> LongReply:
         for name, group in chunk:
             groups.add_pair(name, _settings(group))
         yield
-    body = groups.encode_in(template, "subscriptionGroupTable")
-    return commands.reply(request, body=body)
+    return groups.encode_in(template, "subscriptionGroupTable")
 
 
 def group_settings(parts: Parts, channel: Channel, request: Command) -> Command:

@@ -11,7 +11,7 @@ from reput import limits
 from reput.broker import deletions
 from reput.broker.parts import Parts
 from reput.broker.processors import connections, table_lists
-from reput.broker.topic import attributes
+from reput.broker.topic import attributes, topic_list
 from reput.broker.topic.topics import topic_data
 from reput.config import JAVA_INT_MAX
 from reput.errors import RequestRefused
@@ -177,7 +177,8 @@ def delete_topic(parts: Parts, channel: Channel, request: Command) -> LongReply:
 
 def all_topics(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Return all topics with their settings."""
-    return commands.reply(request, body=(yield from parts.topic_list.encode()))
+    body = yield from topic_list.encode(parts.topics, parts.listings)
+    return commands.reply(request, body=body)
 
 
 def topic_settings(parts: Parts, channel: Channel, request: Command) -> Command:
@@ -264,8 +265,8 @@ def subscription_of_group(parts: Parts, channel: Channel, request: Command) -> C
 
 def system_topics(parts: Parts, channel: Channel, request: Command) -> Command:
     """Return RocketMQ's system topics."""
-    topic_list = TopicList(topic_list=sorted(parts.topics.system_topics))
-    return commands.reply(request, body=bodies.encode(topic_list))
+    names_of_topics = TopicList(topic_list=sorted(parts.topics.system_topics))
+    return commands.reply(request, body=bodies.encode(names_of_topics))
 
 
 def clean_unused_topics(parts: Parts, channel: Channel, request: Command) -> None:
