@@ -545,6 +545,9 @@ HA_UNREPORTED_PER_ADDRESS = Limit(
     scope="address",
 )
 HA_SLAVES = Limit("ha_slaves", "slaves of a master", 64, scope="server")
+HA_SLAVES_PER_ADDRESS = Limit(
+    "ha_slaves_per_address", "slaves of a master with one address", 16, scope="address"
+)
 
 # --- metrics over HTTP -------------------------------------------------------------------------
 

@@ -30,6 +30,9 @@ READ_BYTES = 64 * 1024
 ROUND_BYTES = 4 * 1024 * 1024
 """Maximum number of bytes sent to a slave per turn of the event loop."""
 
+NO_PROGRESS = -1
+"""Time of the progress of a slave that has made none."""
+
 _NO_BYTES = b""
 
 
@@ -81,6 +84,8 @@ class SlaveLink:
         """The slave's reports; None until the first one."""
         self.bytes_per_s = 0
         """Bytes of the log that were sent in the last second."""
+        self.progress_ms = NO_PROGRESS
+        """Time of the last report of more bytes than before, or again of all, monotonic ms."""
         self.is_closed = False
         self._connection = connection
         self._descriptor = connection.fileno()
@@ -96,6 +101,7 @@ class SlaveLink:
         self._sampled = (now_ms, 0)  # time and sent bytes of the last sample of the rate
         # End and time of a frame without its acknowledgement, and the last report before it.
         self._awaited: tuple[int, int, int] | None = None
+        self._last_report: int | None = None
         self._is_known_idle = False  # whether the log says that the slave acknowledges nothing
         self._loop.add_reader(self._descriptor, self._readable)
 
@@ -164,6 +170,12 @@ class SlaveLink:
         replica = self.replica
         replica.acked_offset = self.reports.acked_offset
         replica.reported_ms = now_ms
+        last, last_before = self.reports.last, self._last_report
+        self._last_report = last
+        if last_before is not None and (
+            last > last_before or last == self._owner.store.log.readable_offset
+        ):
+            self.progress_ms = now_ms
         awaited = self._awaited
         if awaited is not None and self.reports.last >= awaited[0]:
             self._owner.counts.ack_times.add(now_ms - awaited[1])

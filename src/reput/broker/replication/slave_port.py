@@ -12,7 +12,8 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 
 from reput import limits
 from reput.broker.identity import Identity
@@ -32,6 +33,7 @@ from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
 from reput.errors import InvalidOption
 from reput.format.bodies import HaConnectionInfo, HaRuntimeInfo
+from reput.limits import Limit
 from reput.remoting.client_faults import ClientFaults
 from reput.store.config import BrokerRole, DurableIn, StoreConfig
 from reput.store.interface import BrokerStore
@@ -232,11 +234,9 @@ class SlavePort:
         if problem:
             self.refuse(link, Reason.NOT_A_PEER, problem)
             return
-        from_host = [other for other in self._unreported if other.host == host]
-        if len(from_host) > limits.HA_UNREPORTED_PER_ADDRESS.maximum:
-            self._refuse_excess(from_host[0], limits.HA_UNREPORTED_PER_ADDRESS)
-        elif len(self._unreported) > limits.HA_UNREPORTED.maximum:
-            self._refuse_excess(link, limits.HA_UNREPORTED)
+        self._make_room(
+            link, self._unreported, limits.HA_UNREPORTED_PER_ADDRESS, limits.HA_UNREPORTED
+        )
 
     def _foreign(self, host: str, own: str) -> str:
         """Return why a host may not connect; empty if it may.
@@ -262,8 +262,25 @@ class SlavePort:
         assert certificates is not None, "haTlsEnable needs a certificate"
         return EncryptedSlaveSocket(connection, certificates)
 
-    def _refuse_excess(self, link: SlaveLink, limit: limits.Limit) -> None:
-        self.refuse(link, Reason.TOO_MANY, str(limit.exceeded()))
+    def _make_room(
+        self, new: SlaveLink, links: Collection[SlaveLink], per_address: Limit, in_all: Limit
+    ) -> None:
+        """Close another connection than a new one if there are too many.
+
+        It is one of the same address, or else of the address with the most, so that no address
+        keeps out the others: the oldest without progress, or else the one with the oldest.
+        """
+        counts = Counter(link.host for link in links)
+        if counts[new.host] > per_address.maximum:
+            limit, hosts = per_address, {new.host}
+        elif len(links) > in_all.maximum:
+            most = max(counts.values())
+            limit, hosts = in_all, {host for host, count in counts.items() if count == most}
+        else:
+            return
+        others = (link for link in links if link.host in hosts and link is not new)
+        first = min(others, key=lambda link: link.progress_ms)
+        self.refuse(first, Reason.TOO_MANY, str(limit.exceeded()))
 
     def refuse(self, link: SlaveLink, reason: Reason, text: str) -> None:
         """Close a connection, count it and log why.
@@ -329,9 +346,6 @@ class SlavePort:
             OfferedRange(minimum, maximum, last_file),
             from_last_file=config.sync_from_last_file,
         )
-        limit = limits.HA_SLAVES
-        if len(self._slaves) >= limit.maximum:
-            raise ReportRefused(Reason.TOO_MANY, str(limit.exceeded()))
         self._unreported.pop(link, None)
         for other in self._slaves:
             if other.host == link.host:
@@ -342,6 +356,7 @@ class SlavePort:
                     other.replica.doubtful_offset = other.replica.acked_offset
                 other.replica.acked_offset = None
         self._slaves[link] = None
+        self._make_room(link, self._slaves, limits.HA_SLAVES_PER_ADDRESS, limits.HA_SLAVES)
         link.begin(reports, now_ms)
         self.store.replicas.add(link.replica)
         self.counts.reports += 1

@@ -596,20 +596,57 @@ async def test_a_slave_that_floods_reports_stalls_nobody(start: Start) -> None:
     await flood
 
 
-async def test_more_slaves_than_allowed_are_refused(
+async def test_slaves_without_progress_make_room(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "HA_SLAVES", limits.HA_SLAVES.at(2))
+    """Sixty-four that reported offset 0 kept the real slave out."""
+    monkeypatch.setattr(limits, "HA_SLAVES", limits.HA_SLAVES.at(3))
     master: Master = await start()
-    slaves = [await master.slave(0, host=f"127.0.0.{number}") for number in (1, 2)]
-    await master.until(lambda: len(master.acked()) == 2)
-    third = await master.slave(0, host="127.0.0.3")
-    await third.closed()
-    assert len(master.acked()) == 2
-    assert master.port.counts.refused == {Reason.TOO_MANY: 1}
-    assert "slaves of a master: more than 2; allowed: at most 2, limit ha_slaves" in caplog.text
-    for slave in slaves:
-        slave.close()
+    data = master.put(1_000)
+    real = await master.slave(0, host="127.0.0.9")
+    assert await real.receive(0, 1_000) == data
+    real.report(1_000)
+    await master.until(lambda: master.acked() == [1_000])
+    idle = [await master.slave(0, host=f"127.0.0.{number}") for number in (1, 2)]
+    await master.until(lambda: len(master.port.slaves) == 3)
+    late = await master.slave(1_000, host="127.0.0.3")
+    await idle[0].closed()
+    late.report(1_000)
+    await master.until(lambda: master.port.counts.reports == 6)
+    await master.slave(0, host="127.0.0.4")
+    await idle[1].closed()
+    assert {link.host for link in master.port.slaves} == {"127.0.0.9", "127.0.0.3", "127.0.0.4"}
+    assert master.port.counts.refused == {Reason.TOO_MANY: 2}
+    assert "slaves of a master: more than 3; allowed: at most 3, limit ha_slaves" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["reported", "unreported"])
+async def test_no_address_keeps_out_another(
+    start: Start, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    names = ("HA_SLAVES", "HA_SLAVES_PER_ADDRESS")
+    if kind == "unreported":
+        names = ("HA_UNREPORTED", "HA_UNREPORTED_PER_ADDRESS")
+    for name, maximum in zip(names, (8, 4), strict=True):
+        monkeypatch.setattr(limits, name, getattr(limits, name).at(maximum))
+    master: Master = await start()
+    master.put(1_000)
+    reports = (0,) if kind == "reported" else ()
+    for number in range(30):
+        await master.slave(*reports, host=f"127.0.0.{1 + number % 2}")
+        await master.until(lambda count=number: master.port.counts.accepted == count + 1)
+        await master.until(lambda: not reports or not master.port.unreported_count)
+        # Even if all make progress, as far as a master can see.
+        for link in master.port.slaves:
+            link.progress_ms = number
+    assert len(master.port.slaves) + master.port.unreported_count <= 8
+    real = await master.slave(1_000, host="127.0.0.9")
+    assert await real.frame() == (1_000, b"")
+    for _ in range(8):
+        await master.slave(*reports, host="127.0.0.1")
+    await master.until(lambda: master.port.counts.accepted == 39)
+    await master.until(lambda: not reports or not master.port.unreported_count)
+    assert "127.0.0.9" in {link.host for link in master.port.slaves}
 
 
 # --- the status for operators ---------------------------------------------------------------------
