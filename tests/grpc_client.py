@@ -66,27 +66,21 @@ class GrpcClient:
 
     def receive(self, timeout_s: float = TIMEOUT_S, **request: Any) -> list[dict[str, Any]]:
         """Call ReceiveMessage; return the replies."""
+        return list(self.begin_receive(timeout_s, **request))
+
+    def begin_receive(self, timeout_s: float = TIMEOUT_S, **request: Any) -> Any:
+        """Begin to call ReceiveMessage; return the call, which yields the replies."""
         method = METHODS["ReceiveMessage"]
         stub = self._channel.unary_stream(
             f"/{SERVICE}/ReceiveMessage",
             request_serializer=lambda values: protobuf.encode(method.request, values),
             response_deserializer=lambda data: protobuf.decode(method.reply, data),
         )
-        return list(stub(request, metadata=self._metadata, timeout=timeout_s))
+        return stub(request, metadata=self._metadata, timeout=timeout_s)
 
     def messages(self, group: str, topic: str, **more: Any) -> list[dict[str, Any]]:
         """Receive messages of a topic for a group; an empty list if there are none."""
-        resource = {"name": topic}
-        request = {
-            "group": {"name": group},
-            "message_queue": {"topic": resource, "id": -1, "broker": {"name": "broker-a"}},
-            "filter_expression": {"type": 1, "expression": "*"},
-            "batch_size": 32,
-            "invisible_duration": {"seconds": 30},
-            "long_polling_timeout": {"seconds": 5},
-            **more,
-        }
-        replies = self.receive(**request)
+        replies = self.receive(**receive_request(group, topic, **more))
         return [reply["message"] for reply in replies if "message" in reply]
 
     def telemetry(self, **settings: Any) -> dict[str, Any]:
@@ -137,6 +131,19 @@ class GrpcClient:
                 ],
             },
         )
+
+
+def receive_request(group: str, topic: str, **more: Any) -> dict[str, Any]:
+    """Return a ReceiveMessageRequest for any messages of a topic."""
+    return {
+        "group": {"name": group},
+        "message_queue": {"topic": {"name": topic}, "id": -1, "broker": {"name": "broker-a"}},
+        "filter_expression": {"type": 1, "expression": "*"},
+        "batch_size": 32,
+        "invisible_duration": {"seconds": 30},
+        "long_polling_timeout": {"seconds": 5},
+        **more,
+    }
 
 
 def message(topic: str, body: bytes = b"body", key: str = "01", **system: Any) -> dict[str, Any]:

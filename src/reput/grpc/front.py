@@ -365,25 +365,20 @@ class Front:
         wanted = receiving.wanted(caller, request, group, self._clock)
         pop = lite.pop if lite.is_lite(client) else receiving.pop
         popping = asyncio.ensure_future(pop(client, wanted, self._clock))
-        # Until the last byte is on its way, the end of the call or connection gives them back.
-        call.on_cancel = lambda: self._keep(self._give_back(client, wanted, popping))
+        # If the call or its connection ends before the reply, no client has seen the messages.
+        call.on_cancel = lambda: self._keep(
+            self._give_back(client, wanted, popping, is_attempt=False)
+        )
         received = await asyncio.shield(popping)
-        delivered, unwanted, dead = receiving.split(received, wanted)
-        for item in unwanted:
-            await receiving.ack(client, group.name, wanted.topic, item.receipt)
-        for item in dead:
-            message_id = item.message.unique_key or ""
-            await receiving.forward(client, group.name, wanted.topic, item.receipt, message_id)
-        if not delivered:
+        try:
+            items = await self._to_deliver(client, wanted, received)
+        except (StatusError, ReputError):
+            self._keep(self._give_back(client, wanted, popping, is_attempt=False))
+            raise
+        if not items:
             raise StatusError(
                 Code.MESSAGE_NOT_FOUND, "no match message" if received else "no new message"
             )
-        items = [
-            replace(item, message=await readable(item.message, client.language))
-            if isinstance(item, Received)
-            else item
-            for item in delivered
-        ]
         if call.has_ended:
             return []
         if wanted.renews:
@@ -393,9 +388,39 @@ class Front:
                     group_name, wanted.topic, item.receipt_text, item.due_ms, now_ms, call.peer
                 )
             self.clients.watch(client)
+        # From now on the client may work on them: until the last byte is on its way, the end of the
+        # call gives them back, as an attempt that may have been the end of the client.
+        call.on_cancel = lambda: self._keep(
+            self._give_back(client, wanted, popping, is_attempt=True)
+        )
         if self._deliveries is None:
             return [_OK_REPLY, *(deliveries.encode(wanted, item) for item in items)]
         return [_OK_REPLY, *self._deliveries.encode(wanted, items)]
+
+    async def _to_deliver(
+        self, client: Client, wanted: Wanted, received: Sequence[Received | PoppedRecord]
+    ) -> list[Received | PoppedRecord]:
+        """Return the messages that a client gets, in a form that it can read.
+
+        Those with other tags are acknowledged, those with too many attempts are dead letters.
+
+        Raises:
+            StatusError: A broker refused.
+            ReputError: There is no connection to a broker, or no reply.
+        """
+        group, topic = wanted.group.name, wanted.topic
+        delivered, unwanted, dead = receiving.split(received, wanted)
+        for item in unwanted:
+            await receiving.ack(client, group, topic, item.receipt)
+        for item in dead:
+            message_id = item.message.unique_key or ""
+            await receiving.forward(client, group, topic, item.receipt, message_id)
+        return [
+            replace(item, message=await readable(item.message, client.language))
+            if isinstance(item, Received)
+            else item
+            for item in delivered
+        ]
 
     def _keep(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
@@ -407,6 +432,8 @@ class Front:
         client: Client,
         wanted: Wanted,
         popping: "asyncio.Future[Sequence[Received | PoppedRecord]]",
+        *,
+        is_attempt: bool,
     ) -> None:
         """Make messages visible again that were popped for a call that has ended."""
         try:
@@ -416,7 +443,9 @@ class Front:
         group = wanted.group.name
         for item in received:
             client.renewals.drop(group, str(item.receipt))
-            await receiving.give_back(client, group, wanted.topic, item.receipt)
+            await receiving.give_back(
+                client, group, wanted.topic, item.receipt, is_attempt=is_attempt
+            )
 
     async def _receipt(
         self, client: Client, group: str, topic: str, text: str, lite_topic: str

@@ -350,10 +350,21 @@ async def forward(
     await ack(client, group, topic, receipt)
 
 
-async def give_back(client: Client, group: str, topic: str, receipt: Receipt) -> None:
-    """Make a message visible soon, unless it is acknowledged; the attempt is not counted."""
+async def give_back(
+    client: Client, group: str, topic: str, receipt: Receipt, *, is_attempt: bool
+) -> None:
+    """Make a message visible soon, unless it is acknowledged.
+
+    Args:
+        client: The client.
+        group: Its group.
+        topic: The topic that was received from.
+        receipt: The handle.
+        is_attempt: Whether the delivery counts: the message was handed out, and may be the reason
+            for the end of its consumer. What never left the server does not count.
+    """
     try:
-        await change(client, group, topic, receipt, GIVEN_BACK_MS, suspends=True)
+        await change(client, group, topic, receipt, GIVEN_BACK_MS, suspends=not is_attempt)
     except StatusError as error:
         if error.code is not Code.INVALID_RECEIPT_HANDLE:
             _log.warning("%s of %r stays invisible for its time: %s", receipt, client, error)
@@ -381,10 +392,11 @@ async def renew(client: Client, clock: Clock, margin_ms: int = MARGIN_MS) -> Non
 
 
 async def leave(client: Client) -> None:
-    """Make the messages of a client that is gone visible soon."""
+    """Make the messages of a client that is gone visible soon: it has got them, so they count."""
 
     async def leave_one(held: Held) -> None:
-        await give_back(client, held.group, held.topic, Receipt.parse(held.receipt))
+        receipt = Receipt.parse(held.receipt)
+        await give_back(client, held.group, held.topic, receipt, is_attempt=True)
 
     await _together(map(leave_one, client.renewals.take_all()))
 

@@ -149,6 +149,8 @@ class OrderBlock:
     """Queue offset -> time at which it may be popped again, where that was changed."""
     counts: dict[int, int] = field(default_factory=dict)
     """Queue offset -> number of earlier deliveries."""
+    uncounted: set[int] = field(default_factory=set)
+    """Queue offsets whose present delivery does not count; the file has no field for them."""
 
 
 class ConsumerOrderTable(SavedTable):

@@ -111,7 +111,7 @@ class Reader:
         )
         assert reply["status"]["code"] == OK, reply
 
-    def change(self, received: dict[str, Any], seconds: int) -> None:
+    def change(self, received: dict[str, Any], seconds: int, **more: Any) -> None:
         """Change the invisible time of a message."""
         system = received["system_properties"]
         reply = self.client.call(
@@ -122,6 +122,7 @@ class Reader:
             message_id=system["message_id"],
             lite_topic=system["lite_topic"],
             invisible_duration={"seconds": seconds},
+            **more,
         )
         assert reply["status"]["code"] == OK, reply
 
@@ -244,6 +245,19 @@ def test_a_changed_invisible_time_counts(topic: str, group: str, clients: Any) -
     assert (again["body"], again["system_properties"]["delivery_attempt"]) == (b"1", 2)
     reader.ack(again)
     assert reader.receive() == []
+
+
+def test_each_message_of_a_block_can_be_suspended(topic: str, group: str, clients: Any) -> None:
+    producer, reader = clients("producer"), Reader(clients("reader"), topic, group)
+    send(producer, topic, "a", b"1", b"2", b"3")
+    reader.add("a", offset_option=FIRST)
+    attempts = []
+    for suspend in (False, True, True, False):
+        items = reader.receive(5)
+        attempts.append([item["system_properties"]["delivery_attempt"] for item in items])
+        for item in items:
+            reader.change(item, 0, suspend=suspend)
+    assert attempts == [[1] * 3, [2] * 3, [2] * 3, [2] * 3]
 
 
 def test_a_block_is_free_when_its_other_messages_are_acknowledged(

@@ -130,7 +130,7 @@ class PopOrders:
         elif old is not None:
             redelivered = set(old.queue_offsets)
             block.counts = {
-                queue_offset: old.counts.get(queue_offset, 0) + 1
+                queue_offset: old.counts.get(queue_offset, 0) + (queue_offset not in old.uncounted)
                 for queue_offset in block.queue_offsets
                 if queue_offset in redelivered
             }
@@ -164,13 +164,26 @@ class PopOrders:
         return left[0] if left else block.queue_offsets[-1] + 1
 
     def postpone(
-        self, topic: str, group: str, queue_id: int, queue_offset: int, pop_ms: int, visible_ms: int
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        queue_offset: int,
+        pop_ms: int,
+        visible_ms: int,
+        *,
+        is_suspended: bool = False,
     ) -> bool:
-        """Delay a message's delivery to ``visible_ms``; return False if the block has changed."""
+        """Delay a message's delivery to ``visible_ms``; return False if the block has changed.
+
+        ``is_suspended`` is True if its present delivery does not count as an attempt.
+        """
         block = self.table.get(topic, group, queue_id)
         if block is None or block.pop_ms != pop_ms or queue_offset not in block.queue_offsets:
             return False
         block.visible_ms[queue_offset] = visible_ms
+        if is_suspended:
+            block.uncounted.add(queue_offset)
         self.table.put(topic, group, queue_id, block)
         return True
 
@@ -183,11 +196,7 @@ class PopOrders:
         block = self.table.get(topic, group, queue_id)
         if block is None or block.pop_ms != pop_ms:
             return False
-        # The next delivery adds one.
-        block.counts = {
-            queue_offset: block.counts.get(queue_offset, 0) - 1
-            for queue_offset in block.queue_offsets
-        }
+        block.uncounted = set(block.queue_offsets)
         block.visible_ms = {}
         block.invisible_ms = visible_ms - block.pop_ms
         self.table.put(topic, group, queue_id, block)

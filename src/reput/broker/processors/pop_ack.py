@@ -269,6 +269,7 @@ def _postpone_in_order(
         header.offset,
         handle.pop_ms,
         visible_ms,
+        is_suspended=bool(header.suspend),
     )
     if header.keeps_handle and not is_held:
         raise _not_held(header)
