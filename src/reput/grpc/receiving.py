@@ -46,6 +46,9 @@ TOGETHER_MAX = 256
 """Requests about messages of a client that wait for replies at once."""
 GIVEN_BACK_MS = 1_000
 """Invisible time of messages whose consumer is gone, in ms."""
+_ANY_QUEUE = -1
+"""Queue id of all pops, as with Java's proxy in cluster mode: simple consumers name the queues of a
+route in turn, and would wait at an empty one for messages of another."""
 _FROM_END = 1
 EMPTY = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 """Codes of pops without messages."""
@@ -61,8 +64,6 @@ class Wanted:
     group: GroupFacts
     topic: str
     broker_name: str
-    queue_id: int
-    """Queue id; -1 for any queue."""
     subscription: Subscription
     count_max: int
     invisible_ms: int
@@ -114,12 +115,10 @@ def wanted(call: Caller, request: dict[str, Any], group: GroupFacts, clock: Cloc
         )
     except InvalidOption as error:
         raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
-    queue_id = queue.get("id", -1)
     return Wanted(
         group,
         topic,
         queue.get("broker", {}).get("name", ""),
-        queue_id if group.is_ordered and queue_id >= 0 else -1,
         subscription,
         min(max(request.get("batch_size", 1), 1), settings.BATCH_MAX),
         invisible_ms,
@@ -153,7 +152,7 @@ async def pop(client: Client, wanted: Wanted, clock: Clock) -> Sequence[Received
     header = PopMessageHeader(
         consumer_group=wanted.group.name,
         topic=wanted.topic,
-        queue_id=wanted.queue_id,
+        queue_id=_ANY_QUEUE,
         max_msg_nums=wanted.count_max,
         invisible_time=wanted.invisible_ms,
         poll_time=wanted.poll_ms,

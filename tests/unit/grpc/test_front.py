@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from grpc_client import OK, GrpcClient, message
+from grpc_client import OK, GrpcClient, message, receive_request
 from proxied_broker import ProxiedBroker
 from reput.client.blocking import Admin, Producer
 from reput.client.message import Message
@@ -324,6 +324,43 @@ def test_a_message_group_stays_in_its_queue(
     # Guava's consistent hash of "group-1" over 4 queues is 1.
     assert {item.queue_id for item in stored} == {1}
     assert [item.body for item in stored] == [b"%d" % number for number in range(20)]
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["sent before", "sent while it waits"])
+def test_a_receive_in_order_takes_messages_of_any_queue(
+    broker: LocalBroker, client: GrpcClient, request: pytest.FixtureRequest, is_held: bool
+) -> None:
+    """Simple consumers name one queue of the route after the other, as with Java's proxy."""
+    topic = new_topic(broker, request, "FIFO")
+    group = f"{topic}-group"
+    with Admin(broker.namesrv_addr) as admin:
+        admin.create_group(SubscriptionGroupConfig(group_name=group, consume_message_orderly=True))
+    client.consume(group, topic)
+
+    def send() -> None:
+        sent = message(topic, b"ordered", message_type=2, message_group="group-1")
+        assert client.call("SendMessage", messages=[sent])["status"]["code"] == OK
+
+    for queue_id in range(4):
+        if not is_held:
+            send()
+        queue = {"topic": {"name": topic}, "id": queue_id, "broker": {"name": "broker-a"}}
+        wait = {"seconds": 15} if is_held else {}
+        call = client.begin_receive(
+            **receive_request(group, topic, message_queue=queue, long_polling_timeout=wait)
+        )
+        if is_held:
+            send()
+        (item,) = [reply["message"] for reply in call if "message" in reply]
+        assert item["system_properties"].get("queue_id", 0) == 1  # of "group-1", see above
+        handle = item["system_properties"]["receipt_handle"]
+        acked = client.call(
+            "AckMessage",
+            group={"name": group},
+            topic={"name": topic},
+            entries=[{"message_id": "01", "receipt_handle": handle}],
+        )
+        assert acked["status"]["code"] == OK
 
 
 @pytest.mark.parametrize(
