@@ -628,6 +628,12 @@ GRPC_RENEWED = Limit(
     20_000,
     scope="connection",
 )
+GRPC_TRANSACTIONS = Limit(
+    "grpc_transactions",
+    "open transactions whose half messages are remembered; the oldest make room, and are searched",
+    20_000,
+    scope="server",
+)
 PROXY_KNOWN = Limit(
     "proxy_known",
     "topics, and groups, that a proxy knows at once; the oldest make room",

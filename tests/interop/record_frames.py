@@ -280,6 +280,17 @@ FRAMES = [
         extFields={"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"},
     ),
     reply(
+        "send_reply_with_key",
+        header="SendMessageResponseHeader",
+        fields={
+            "msgId": "C0000202000010910000000000000000",
+            "queueId": 3,
+            "queueOffset": 77,
+            "transactionId": UNIQ_KEY,
+        },
+        extFields={"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"},
+    ),
+    reply(
         "pull_reply",
         header="PullMessageResponseHeader",
         fields={

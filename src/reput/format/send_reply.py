@@ -10,16 +10,24 @@ from reput.format.command import Command, Serialization
 REGION = "DefaultRegion"
 
 
+TRANSACTION_ID = "transactionId"
+"""Name of the field with the unique key of the message, of any message (5.0); 4.9.7 has none."""
 RECALL_HANDLE = "recallHandle"
 """Name of the last field of the reply to a timer message that can be recalled (5.4)."""
 
 
-def fields(message_id: str, queue_id: int, queue_offset: int) -> dict[str, str]:
-    """Return the fields of a reply: position and ids of a stored message."""
+def fields(
+    message_id: str, queue_id: int, queue_offset: int, transaction_id: str = ""
+) -> dict[str, str]:
+    """Return the fields of a reply: position and ids of a stored message.
+
+    ``transaction_id`` is its unique key; without one, the field is left out.
+    """
     return {
         "msgId": message_id,
         "queueId": str(queue_id),
         "queueOffset": str(queue_offset),
+        **({TRANSACTION_ID: transaction_id} if transaction_id else {}),
         "TRACE_ON": "true",
         "MSG_REGION": REGION,
     }
@@ -31,6 +39,7 @@ def send_reply(
     message_id: str,
     queue_id: int,
     queue_offset: int,
+    transaction_id: str = "",
     recall_handle: str = "",
 ) -> bytes:
     """Return the frame that answers a send.
@@ -41,10 +50,11 @@ def send_reply(
         message_id: Offset id, or several separated by commas.
         queue_id: Queue of the message.
         queue_offset: Queue offset of the first message.
+        transaction_id: Unique key of the message; empty if it has none.
         recall_handle: Recall handle of a timer message; empty if none.
     """
     request = Command(codes.RequestCode.SEND_MESSAGE, opaque, serialization=serialization)
-    answer = fields(message_id, queue_id, queue_offset)
+    answer = fields(message_id, queue_id, queue_offset, transaction_id)
     if recall_handle:
         answer[RECALL_HANDLE] = recall_handle
     return command.encode(command.reply(request, ext_fields=answer))
@@ -64,17 +74,17 @@ def cut(text: bytes, *marks: bytes) -> tuple[bytes, ...]:
 
 
 def _json_pieces() -> tuple[bytes, ...]:
-    frame = send_reply(11111, Serialization.JSON, "<ID>", 22222, 33333)
-    return cut(frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333")
+    frame = send_reply(11111, Serialization.JSON, "<ID>", 22222, 33333, "<KEY>")
+    return cut(frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333", b"<KEY>")
 
 
 def _json_handle_pieces() -> tuple[bytes, ...]:
-    frame = send_reply(11111, Serialization.JSON, "<ID>", 22222, 33333, "<HANDLE>")
-    *before, behind_offset, end = cut(
-        frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333", b"<HANDLE>"
+    frame = send_reply(11111, Serialization.JSON, "<ID>", 22222, 33333, "<KEY>", "<HANDLE>")
+    *before, behind_key, end = cut(
+        frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333", b"<KEY>", b"<HANDLE>"
     )
     assert tuple(before) == JSON_PIECES[:-1]
-    return behind_offset, end
+    return behind_key, end
 
 
 def _binary_pieces() -> tuple[bytes, ...]:
@@ -90,11 +100,14 @@ def _binary_pieces() -> tuple[bytes, ...]:
 
 
 JSON_PIECES = _json_pieces()
-"""Parts of a JSON header: before opaque, message id, queue id and queue offset; the rest."""
+"""Parts of a JSON header: before opaque, message id, queue id, queue offset and unique key; the
+rest, which follows the queue offset if there is no key."""
 JSON_HANDLE_PIECES = _json_handle_pieces()
 """Parts before and after a recall handle; they replace the last of ``JSON_PIECES``."""
 BINARY_HANDLE_NAME = len(RECALL_HANDLE).to_bytes(2) + RECALL_HANDLE.encode()
 """Bytes before the size of a recall handle, which is the last field."""
+BINARY_KEY_NAME = len(TRANSACTION_ID).to_bytes(2) + TRANSACTION_ID.encode()
+"""Bytes before the size of the unique key, which follows the queue offset."""
 BINARY_PIECES = _binary_pieces()
 """Parts of a binary header: before the opaque; from it to the size of the fields; before message
 id, queue id and queue offset, each with its size; the rest."""

@@ -1,6 +1,6 @@
-"""Messages, handles and transaction ids: what 5.x clients send and get, and what brokers store.
+"""Messages and handles: what 5.x clients send and get, and what brokers store.
 
-Handles and transaction ids contain all that is needed to use them, so that a restart loses none.
+Handles contain all that is needed to use them, so that a restart loses none.
 Source: rocketmq-proxy 5.5.0 ``SendMessageActivity``, ``GrpcConverter``; rocketmq-common 5.5.0
 ``ReceiptHandle``, ``TopicMessageType``.
 """
@@ -206,7 +206,7 @@ def _address(host: Host) -> str:
     return f"{host}".rpartition(":")[0].strip("[]")
 
 
-# --- handles and ids --------------------------------------------------------------
+# --- handles --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,37 +274,6 @@ _RECEIPT = re.compile(
     rf"([0-9]{{1,9}}) {_NUMBER}(?: (-1|[0-9]{{1,18}})(?: {_NUMBER})?"
     r"(?: \$([A-Za-z0-9_-]{1,64}))?)?\Z"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionId:
-    """Id of a transaction: the half message. Clients give it back unchanged."""
-
-    queue_offset: int
-    """Queue offset of the half message, in the half topic."""
-    physical_offset: int
-    broker_name: str
-    unique_key: str
-
-    def __str__(self) -> str:
-        return f"{self.queue_offset}.{self.physical_offset}.{self.broker_name}.{self.unique_key}"
-
-    @classmethod
-    def parse(cls, text: str) -> "TransactionId":
-        """Parse an id. Raises ``StatusError`` for a text that is none."""
-        match = _TRANSACTION.match(text)
-        if match is None:
-            raise StatusError(
-                Code.INVALID_TRANSACTION_ID,
-                f"transaction id {excerpt(text)!r} is invalid; it has: queue offset, physical "
-                "offset, broker name, message id, separated by dots",
-            )
-        queue_offset, physical_offset, broker_name, unique_key = match.groups()
-        return cls(int(queue_offset), int(physical_offset), broker_name, unique_key)
-
-
-# The last dot separates: broker names may be those of hosts.
-_TRANSACTION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.(\S{{1,255}})\.([^.]+)\Z")
 
 
 def broker_of_recall_handle(text: str) -> str:

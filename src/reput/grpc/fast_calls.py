@@ -326,8 +326,7 @@ class FastCalls:
                 status = statuses.of_error(error)
             self._reply(asked, self._ack_entry(asked, status))
         else:
-            broker_name = self._broker.settings.broker.broker_name
-            self._reply(asked, sending.entry(reply, asked.message_id, broker_name))
+            self._reply(asked, sending.entry(reply, asked.message_id))
 
     def _ack_entry(self, asked: Asked, status: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -3,8 +3,9 @@
     call -> request -> checks -> requests to a broker, over the client's own connection -> reply
 
 An error is the status of a normal reply, as the SDKs expect it; only Telemetry ends with a status
-of gRPC. The service keeps nothing that a restart loses: handles and ids of transactions carry what
-is needed. It remembers the connected clients, and the messages that it renews.
+of gRPC. The service keeps nothing that a restart loses: handles carry all that is needed. It
+remembers the connected clients, the messages that it renews, and open transactions, which brokers
+know too.
 
 Source: rocketmq-proxy 5.5.0 ``GrpcMessagingApplication``.
 """
@@ -37,6 +38,7 @@ from reput.grpc.records import PoppedRecord
 from reput.grpc.sending import SEND_MS, Sender
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.telemetry import Answers, Stream
+from reput.grpc.transactions import Transactions
 from reput.remoting.http2 import messages
 from reput.remoting.http2.grpc import Call, Service, bidirectional, server_stream, unary
 
@@ -61,8 +63,9 @@ class Front:
         self._backend = backend
         self._gate = gate
         self._clock = clock
-        self._answers = Answers()
-        self._sender = Sender(backend)
+        transactions = Transactions(backend)
+        self._answers = Answers(transactions)
+        self._sender = Sender(backend, transactions)
         self._fast: FastCalls | None = None
         self._deliveries: Deliveries | None = None
         self._giving_back: set[asyncio.Task[None]] = set()
@@ -334,7 +337,8 @@ class Front:
         validation.check_topic(request.get("topic", {}).get("name", ""))
         if not request.get("transaction_id"):
             raise StatusError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
-        await self._sender.end_transaction(self.clients.of(caller), request)
+        client = self.clients.of(caller)
+        await self._sender.end_transaction(client, request, self._clock.now_ms())
         return {}
 
     # Consumers --------------------------------------------------------------------------------

@@ -28,9 +28,10 @@ from reput.format.headers import (
 from reput.grpc import conversion, queue_choice, routes, statuses, validation
 from reput.grpc.backend import Backend, BrokerQueues, TopicFacts
 from reput.grpc.clients import Client
-from reput.grpc.conversion import Outgoing, TransactionId
+from reput.grpc.conversion import Outgoing
 from reput.grpc.settings import RETRY_DELAYS_S
 from reput.grpc.statuses import Code, StatusError
+from reput.grpc.transactions import Half, Transactions
 
 SEND_MS = 10_000
 """Timeout of a send to a broker, in ms, for a client without a deadline."""
@@ -46,10 +47,12 @@ class Sender:
 
     Args:
         backend: Topics and brokers.
+        transactions: The open transactions.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, transactions: Transactions) -> None:
         self._backend = backend
+        self._transactions = transactions
         self._turns = itertools.count()
 
     async def send(
@@ -86,13 +89,12 @@ class Sender:
             for message in outgoing
         ]
         replies = await asyncio.gather(*pending)
+        for reply, message in zip(replies, outgoing, strict=True):
+            if message.sys_flag & flags.TRANSACTION_PREPARED and reply.code in statuses.STORED:
+                half = _half(reply, broker_name)
+                self._transactions.add(message.topic, message.message_id, half)
         return [
-            entry(
-                reply,
-                message.message_id,
-                broker_name,
-                is_half=bool(message.sys_flag & flags.TRANSACTION_PREPARED),
-            )
+            entry(reply, message.message_id)
             for reply, message in zip(replies, outgoing, strict=True)
         ]
 
@@ -162,30 +164,32 @@ class Sender:
         statuses.check(reply)
         return (reply.ext_fields or {}).get("msgId", "")
 
-    async def end_transaction(self, client: Client, request: dict[str, Any]) -> None:
+    async def end_transaction(self, client: Client, request: dict[str, Any], now_ms: int) -> None:
         """Commit or roll back; an unknown decision does nothing.
 
         Raises:
             StatusError: The transaction is unknown.
             ReputError: The broker refused, or there is no connection.
         """
-        transaction = TransactionId.parse(request.get("transaction_id", ""))
         resolution = request.get("resolution", 0)
         decision = _DECISIONS.get(resolution)
         if decision is None:
             return
         topic = request.get("topic", {}).get("name", "")
+        transaction_id = request.get("transaction_id", "")
+        half = await self._transactions.find(client, topic, transaction_id, now_ms)
         header = EndTransactionHeader(
             producer_group=topic,
-            tran_state_table_offset=transaction.queue_offset,
-            commit_log_offset=transaction.physical_offset,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.physical_offset,
             commit_or_rollback=decision,
             from_transaction_check=request.get("source") == TransactionSource.SOURCE_SERVER_CHECK,
             msg_id=request.get("message_id", ""),
-            transaction_id=transaction.unique_key,
+            transaction_id=transaction_id,
         )
         command = requests.make(RequestCode.END_TRANSACTION, header)
-        statuses.check(await client.ask(transaction.broker_name, command))
+        statuses.check(await client.ask(half.broker_name, command))
+        self._transactions.drop(topic, transaction_id)
 
 
 def check_type(topic: TopicFacts, message: Outgoing) -> None:
@@ -246,9 +250,14 @@ def _request(message: Outgoing, queue_id: int) -> Command:
     )
 
 
-def entry(
-    reply: Command, message_id: str, broker_name: str, *, is_half: bool = False
-) -> dict[str, Any]:
+def _half(reply: Command, broker_name: str) -> Half:
+    """Return the place of a half message from the broker's reply."""
+    answer = headers.decode(SendMessageReplyHeader, reply.ext_fields)
+    place = ids.decode_offset_id(answer.msg_id)
+    return Half(broker_name, answer.queue_offset, place.physical_offset)
+
+
+def entry(reply: Command, message_id: str) -> dict[str, Any]:
     """Return the entry of a message for the broker's reply."""
     status = statuses.of_reply(reply)
     entry: dict[str, Any] = {"status": status, "message_id": message_id}
@@ -258,9 +267,6 @@ def entry(
     entry["offset"] = answer.queue_offset
     if answer.recall_handle:
         entry["recall_handle"] = answer.recall_handle
-    if is_half and reply.code == ResponseCode.SUCCESS:
-        place = ids.decode_offset_id(answer.msg_id)
-        entry["transaction_id"] = str(
-            TransactionId(answer.queue_offset, place.physical_offset, broker_name, message_id)
-        )
+    if reply.code == ResponseCode.SUCCESS:
+        entry["transaction_id"] = message_id  # of each message, not only of transactions
     return entry

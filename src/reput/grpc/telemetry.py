@@ -31,8 +31,8 @@ from reput.format.headers import (
 from reput.grpc import conversion, settings, statuses
 from reput.grpc.caller import Caller
 from reput.grpc.clients import Client
-from reput.grpc.conversion import TransactionId
 from reput.grpc.statuses import StatusError
+from reput.grpc.transactions import Half, Transactions
 from reput.remoting.channel import Channel
 from reput.remoting.http2.grpc import Call
 from reput.remoting.http2.status import Status
@@ -142,9 +142,14 @@ class Stream:
 
 
 class Answers:
-    """Requests of brokers to clients that wait for answers, by their nonces."""
+    """Requests of brokers to clients that wait for answers, by their nonces.
 
-    def __init__(self) -> None:
+    Args:
+        transactions: The open transactions; transactions that brokers ask for are added.
+    """
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
         self._nonces = itertools.count(1)
         self._waiting: dict[str, tuple[Channel, Command, asyncio.TimerHandle]] = {}
 
@@ -158,7 +163,7 @@ class Answers:
         """
         try:
             if request.code == RequestCode.CHECK_TRANSACTION_STATE:
-                _ask_for_decision(client, channel, request)
+                self._ask_for_decision(client, channel, request)
             elif request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
                 message = records.decode(request.body, check_crc=False)
                 self._send(
@@ -189,6 +194,20 @@ class Answers:
             if not request.is_oneway:
                 reply = commands.reply(request, ResponseCode.SYSTEM_ERROR, str(error))
                 channel.answer(request, reply)
+
+    def _ask_for_decision(self, client: Client, channel: Channel, request: Command) -> None:
+        """Ask a producer whether to commit a half message."""
+        if client.telemetry is None:
+            return  # the broker asks again
+        header = headers.decode(CheckTransactionStateHeader, request.ext_fields)
+        message = conversion.incoming(records.decode(request.body, check_crc=False))
+        transaction_id = message["system_properties"]["message_id"]
+        half = Half(
+            client.broker_of(channel), header.tran_state_table_offset, header.commit_log_offset
+        )
+        self._transactions.add(message["topic"]["name"], transaction_id, half)
+        command = {"message": message, "transaction_id": transaction_id}
+        client.telemetry.send({"recover_orphaned_transaction_command": command})
 
     def _send(
         self, client: Client, channel: Channel, request: Command, name: str, command: dict[str, Any]
@@ -226,22 +245,6 @@ class Answers:
             spent_time_mills=0,
         )
         channel.answer(request, commands.reply(request, body=bodies.encode(answer)))
-
-
-def _ask_for_decision(client: Client, channel: Channel, request: Command) -> None:
-    """Ask a producer whether to commit a half message."""
-    if client.telemetry is None:
-        return  # the broker asks again
-    header = headers.decode(CheckTransactionStateHeader, request.ext_fields)
-    half = records.decode(request.body, check_crc=False)
-    transaction = TransactionId(
-        header.tran_state_table_offset,
-        header.commit_log_offset,
-        client.broker_of(channel),
-        half.unique_key or "",
-    )
-    command = {"message": conversion.incoming(half), "transaction_id": str(transaction)}
-    client.telemetry.send({"recover_orphaned_transaction_command": command})
 
 
 def _running_info(client: Client, request: Command, jstack: str | None) -> Command:

@@ -65,6 +65,9 @@ def test_records_are_those_of_java(version: str, stores: Stores) -> None:
     for java in halves:
         final = finals[java["commitLogOffset"]]
         sent = dict(java["properties"])
+        java_key = sent.pop("__transactionId__", None)
+        assert java_key == (sent["UNIQ_KEY"] if version == "5.5.0" else None)
+        key = {"__transactionId__": sent["UNIQ_KEY"]}  # as 5.5.0
         topic, queue_id = sent.pop("REAL_TOPIC"), int(sent.pop("REAL_QID"))
         message = IncomingMessage(
             topic, body, queue_id, born_timestamp=java["bornTimestamp"], flag=java["flag"],
@@ -76,7 +79,7 @@ def test_records_are_those_of_java(version: str, stores: Stores) -> None:
         subject.store.step()
         ours = subject.at(put.physical_offset)
         assert (ours.topic, ours.queue_id, ours.sys_flag, ours.properties) == (
-            java["topic"], java["queueId"], java["sysFlag"] & ~0x30, java["properties"],
+            java["topic"], java["queueId"], java["sysFlag"] & ~0x30, java["properties"] | key,
         )  # fmt: skip
         subject.commit(ours)
         delivered = subject.messages(topic, queue_id)[-1]
@@ -86,7 +89,7 @@ def test_records_are_those_of_java(version: str, stores: Stores) -> None:
             delivered.sys_flag, delivered.properties, delivered.flag, delivered.queue_id,
             delivered.born_timestamp, delivered.prepared_transaction_offset,
         ) == (
-            final["sysFlag"] & ~0x30, {**place, **final["properties"]}, final["flag"],
+            final["sysFlag"] & ~0x30, {**place, **final["properties"], **key}, final["flag"],
             final["queueId"], final["bornTimestamp"], ours.physical_offset,
         )  # fmt: skip
         assert delivered.body == body

@@ -8,7 +8,7 @@ from reput.format import grpc_messages, properties as props, protobuf
 from reput.format.grpc_messages import Encoding, MessageType
 from reput.format.message import Host, StoredMessage
 from reput.grpc import conversion
-from reput.grpc.conversion import Receipt, TransactionId
+from reput.grpc.conversion import Receipt
 from reput.grpc.statuses import StatusError
 
 NOW_MS = 1_700_000_000_000
@@ -308,19 +308,6 @@ def test_texts_that_are_no_handles_are_refused(text: str) -> None:
         Receipt.parse(text)
     assert caught.value.code == 40013
     assert len(caught.value.message) < 500
-
-
-def test_transaction_id() -> None:
-    transaction = TransactionId(7, 8192, "broker.example.org", ID)
-    assert str(transaction) == f"7.8192.broker.example.org.{ID}"
-    assert TransactionId.parse(str(transaction)) == transaction
-
-
-@pytest.mark.parametrize("text", ["", ID, "1.2", "1.2.b", "-1.2.b.I", "1.2.b.", "x.2.b.I"])
-def test_texts_that_are_no_transaction_ids_are_refused(text: str) -> None:
-    with pytest.raises(StatusError, match="separated by dots") as caught:
-        TransactionId.parse(text)
-    assert caught.value.code == 40008
 
 
 def test_broker_of_a_recall_handle() -> None:

@@ -417,6 +417,33 @@ def test_a_delayed_message_is_delivered_later_or_recalled(
     assert refused["status"]["code"] == 40_012
 
 
+@pytest.mark.parametrize("kind", [1, 2, 3, 6])
+def test_a_message_without_a_transaction_has_an_id_of_one(client: GrpcClient, kind: int) -> None:
+    """The first by the front, the others by its fast path."""
+    more = {
+        2: {"message_group": "g"},
+        3: {"delivery_timestamp": {"seconds": 1}},
+        6: {"priority": 1},
+    }
+    for key in ("0123", "4567", "89AB"):
+        sent = message("Mixed", key=key, message_type=kind, **more.get(kind, {}))
+        (entry,) = client.call("SendMessage", messages=[sent])["entries"]
+        assert (entry["message_id"], entry["transaction_id"]) == (key, key)
+
+
+@pytest.mark.parametrize("handle", ["junk", "0123"])
+def test_a_transaction_that_does_not_exist_cannot_be_ended(client: GrpcClient, handle: str) -> None:
+    ended = client.call(
+        "EndTransaction",
+        topic={"name": "Transaction"},
+        message_id="01",
+        transaction_id=handle,
+        resolution=1,
+    )
+    assert ended["status"]["code"] == 50_001
+    assert "cannot found transaction data" in ended["status"]["message"]
+
+
 @pytest.mark.parametrize(("resolution", "count"), [(1, 1), (2, 0)], ids=["commit", "rollback"])
 def test_a_transaction_is_ended(
     broker: LocalBroker,
@@ -427,18 +454,21 @@ def test_a_transaction_is_ended(
 ) -> None:
     topic = new_topic(broker, request, "TRANSACTION")
     client.produce(topic)
-    entry = client.call("SendMessage", messages=[message(topic, message_type=4)])["entries"][0]
+    half = message(topic, key="0123", message_type=4)
+    entry = client.call("SendMessage", messages=[half])["entries"][0]
+    assert entry["transaction_id"] == "0123"
     assert broker.messages(topic) == []
     ended = client.call(
         "EndTransaction",
         topic={"name": topic},
-        message_id="01",
+        message_id="0123",
         transaction_id=entry["transaction_id"],
         resolution=resolution,
         source=1,
     )
     assert ended["status"]["code"] == OK
-    assert len(broker.messages(topic, at_least=count)) == count
+    stored = broker.messages(topic, at_least=count)
+    assert [item.properties["__transactionId__"] for item in stored] == ["0123"] * count
 
 
 def test_a_producer_is_asked_for_its_decision(
@@ -446,10 +476,11 @@ def test_a_producer_is_asked_for_its_decision(
 ) -> None:
     topic = new_topic(broker, request, "TRANSACTION")
     client.produce(topic)
-    client.call("SendMessage", messages=[message(topic, b"half", message_type=4)])
+    client.call("SendMessage", messages=[message(topic, b"half", "0123", message_type=4)])
     broker.advance(70_000)
     command = client.next_command()["recover_orphaned_transaction_command"]
     assert command["message"]["body"] == b"half"
+    assert command["transaction_id"] == "0123"
     client.call(
         "EndTransaction",
         topic={"name": topic},

@@ -10,14 +10,16 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
-from grpc_client import OK, GrpcClient
+from grpc_client import OK, GrpcClient, message
 from remoting_subject import GUARD_S
+from reput.broker.topic.topics import READ_WRITE
 from reput.clock import ManualClock
 from reput.format.grpc_messages import ClientType
 from reput.grpc.clients import SILENT_MS
 from reput.grpc.receiving import AUTO_RENEW_MS, GIVEN_BACK_MS
 from reput.grpc.renewal import STEPS_MS
 from reput.grpc.server import KEPT, FrontServer
+from reput.store.config_tables import TopicConfig
 
 START_MS = 1_700_000_000_000
 
@@ -140,6 +142,39 @@ async def test_a_handle_is_valid_while_the_broker_holds_its_message(
             clock.advance(2 * STEPS_MS[0])
             revive(subject)
             assert await consumer.receive() == []
+
+
+async def test_a_transaction_can_be_ended_after_a_restart(tmp_path: Path) -> None:
+    topic, half = {"name": "T"}, message("T", b"half", "0123", message_type=4)
+
+    async def end(front: FrontServer, resolution: int) -> int:
+        with GrpcClient(f"127.0.0.1:{front.port}") as client:
+            reply = await asyncio.to_thread(
+                client.call,
+                "EndTransaction",
+                topic=topic,
+                message_id="0123",
+                transaction_id="0123",
+                resolution=resolution,
+            )
+        code: int = reply["status"]["code"]
+        return code
+
+    async with broker_subject.running(tmp_path) as subject:
+        parts = subject.broker.parts
+        parts.topics.put(
+            TopicConfig("T", 4, 4, READ_WRITE, attributes=(("message.type", "TRANSACTION"),)),
+            parts.clock.now_ms(),
+        )
+        async with front_of(subject) as front:
+            with GrpcClient(f"127.0.0.1:{front.port}") as client:
+                reply = await asyncio.to_thread(client.call, "SendMessage", messages=[half])
+            assert reply["entries"][0]["transaction_id"] == "0123"
+        async with front_of(subject) as front:
+            assert await end(front, 1) == OK
+            assert parts.transactions.committed_count == 1
+            assert await end(front, 1) == OK  # once more: its reply may have been lost
+            assert parts.transactions.committed_count == 1
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"a": [1]}', b'{"a": [[1, 2]]}', b"\xff"])

@@ -81,6 +81,7 @@ def send_message(parts: Parts, channel: Channel, request: Command) -> Command | 
         if wait is not None:
             properties[props.WAIT] = wait  # as in Java, half messages keep it
         parts.transactions.hold_back(message, properties, parts.clock.now_ms())
+    unique_key = properties.get(props.UNIQ_KEY, "")
     handle = ""
     if not is_half and _park(parts, message, properties):
         if wait is not None:
@@ -91,7 +92,7 @@ def send_message(parts: Parts, channel: Channel, request: Command) -> Command | 
         channel,
         request,
         message,
-        lambda result: _reply(parts, request, reply_queue_id, result, handle),
+        lambda result: _reply(parts, request, reply_queue_id, result, unique_key, handle),
     )
 
 
@@ -135,7 +136,8 @@ def _send_batch(
             ResponseCode.MESSAGE_ILLEGAL,
             f"sysFlag {message.sys_flag}: topic[{topic.name}] has no batch queues",
         )
-    batch_key = properties.get(props.UNIQ_KEY, "") if BATCH_QUEUES in topic.attributes else ""
+    unique_key = properties.get(props.UNIQ_KEY, "")
+    batch_key = unique_key if BATCH_QUEUES in topic.attributes else ""
     if batch_key:  # of a producer of 5.x: it is stored as one record
         if message.sys_flag & flags.COMPRESSED:
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not compressed")
@@ -146,7 +148,7 @@ def _send_batch(
         channel,
         request,
         message,
-        lambda result: _reply(parts, request, queue_id, result, batch_key=batch_key),
+        lambda result: _reply(parts, request, queue_id, result, unique_key, batch_key=batch_key),
         is_batch=True,
     )
 
@@ -234,6 +236,7 @@ def _reply(
     request: Command,
     queue_id: int,
     result: PutResult,
+    unique_key: str,
     recall_handle: str = "",
     *,
     batch_key: str = "",
@@ -242,7 +245,7 @@ def _reply(
     reply = commands.reply(request, code)
     traces = trace_fields(parts)
     if result.status.is_stored:
-        position = send_reply.fields(result.offset_id, queue_id, result.queue_offset)
+        position = send_reply.fields(result.offset_id, queue_id, result.queue_offset, unique_key)
         reply.ext_fields = position | traces
         if recall_handle:
             reply.ext_fields[send_reply.RECALL_HANDLE] = recall_handle

@@ -270,6 +270,8 @@ class Transactions:
             self._topics.for_group(topic, 1, READ_WRITE, now_ms)
         for name in OF_COPIES:
             properties.pop(name, None)
+        if unique_key := properties.get(props.UNIQ_KEY):
+            properties[props.TRANSACTION_ID] = unique_key  # the committed copy keeps it
         properties[props.REAL_TOPIC] = message.topic
         properties[props.REAL_QUEUE_ID] = str(message.queue_id)
         message.topic, message.queue_id = names.HALF_TOPIC, QUEUE_ID

@@ -61,7 +61,8 @@ from reput.format.kernels.plain_text import first_word, name_word, number
 from reput.format.reserved_properties import RESERVED_PROPERTIES
 
 SEND_CODE = 310
-ID_BYTES_MAX = 80
+ID_BYTES_MAX = 48
+"""Maximum size of a message id, which a reply has twice; a size of its entry has one byte."""
 PROPERTIES_MAX = 16
 TEXT_BYTES_MAX = 4096
 ROOM_BESIDE = 1024
@@ -127,6 +128,8 @@ LAST_SIZE = len(LAST)
 ENTRY = b"\x0a" + bytes([len(OK)]) + OK + b"\x12"
 put_ok_entry = text_writer(ENTRY)
 ENTRY_SIZE = len(ENTRY)
+TRANSACTION_ID_TAG = 0x1A
+assert ENTRY_SIZE + 1 + ID_BYTES_MAX + 2 + ID_BYTES_MAX + 11 < 0x80
 W_OFFSET, W_OFFSET_END = name_word("queueOffset"), name_word("queueOffset"[-8:])
 W_HANDLE = name_word("recallHandle")
 
@@ -523,6 +526,9 @@ def put_send_message_response(address, message_id, id_size, queue_offset):
     address = size_at + 1 + ENTRY_SIZE
     put_u8(address, id_size)
     address = put_copy(address + 1, message_id, id_size)
+    put_u8(address, TRANSACTION_ID_TAG)  # the same: brokers answer with the unique key
+    put_u8(address + 1, id_size)
+    address = put_copy(address + 2, message_id, id_size)
     if queue_offset != 0:
         put_u8(address, 0x20)
         address = put_varint(address + 1, queue_offset)

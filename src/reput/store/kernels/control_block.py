@@ -324,8 +324,8 @@ FRAME_OUT_MS = BLOCK.word(
     "address",
     "The value of TIMER_OUT_MS in the scratch; 0: the message has no recall handle",
 )
-FRAME_KEY = BLOCK.word("FRAME_KEY", "address", "The frame's UNIQ_KEY")
-FRAME_KEY_SIZE = BLOCK.word("FRAME_KEY_SIZE", "bytes", "Size of the key")
+FRAME_KEY = BLOCK.word("FRAME_KEY", "address", "The frame's UNIQ_KEY in the scratch")
+FRAME_KEY_SIZE = BLOCK.word("FRAME_KEY_SIZE", "bytes", "Size of the key; 0: it has none")
 BLOCK_WORDS = BLOCK.size
 
 # --- a topic row -------------------------------------------------------------

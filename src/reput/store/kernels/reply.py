@@ -29,10 +29,10 @@ ID_BYTES = 32
 ZERO_DIGIT = ord("0")
 SPACE = ord(recall_handle.SEPARATOR)
 
-put_json_0, put_json_1, put_json_2, put_json_3, put_json_4 = map(
+put_json_0, put_json_1, put_json_2, put_json_3, put_json_4, put_json_5 = map(
     text_writer, send_reply.JSON_PIECES
 )
-JSON_0, JSON_1, JSON_2, JSON_3, JSON_4 = map(len, send_reply.JSON_PIECES)
+JSON_0, JSON_1, JSON_2, JSON_3, JSON_4, JSON_5 = map(len, send_reply.JSON_PIECES)
 (
     put_binary_0,
     put_binary_1,
@@ -44,6 +44,8 @@ JSON_0, JSON_1, JSON_2, JSON_3, JSON_4 = map(len, send_reply.JSON_PIECES)
 BINARY_0, BINARY_1, BINARY_2, BINARY_3, BINARY_4, BINARY_5 = map(len, send_reply.BINARY_PIECES)
 put_json_handle, put_json_end = map(text_writer, send_reply.JSON_HANDLE_PIECES)
 JSON_HANDLE, JSON_END = map(len, send_reply.JSON_HANDLE_PIECES)
+put_binary_key = text_writer(send_reply.BINARY_KEY_NAME)
+BINARY_KEY = len(send_reply.BINARY_KEY_NAME)
 put_binary_handle = text_writer(send_reply.BINARY_HANDLE_NAME)
 BINARY_HANDLE = len(send_reply.BINARY_HANDLE_NAME)
 HANDLE_START = recall_handle.VERSION + recall_handle.SEPARATOR
@@ -173,9 +175,14 @@ def put_json_reply(
     address = put_decimal(address + JSON_2, queue_id)
     put_json_3(address)
     address = put_decimal(address + JSON_3, queue_offset)
-    if out_ms == 0:
+    if key_size > 0:
         put_json_4(address)
         address += JSON_4
+        copy(address, key, key_size)
+        address += key_size
+    if out_ms == 0:
+        put_json_5(address)
+        address += JSON_5
     else:
         put_json_handle(address)
         address = put_handle(block, address + JSON_HANDLE, out_ms, key, key_size)
@@ -213,6 +220,12 @@ def put_binary_reply(
     address = put_sized_decimal(address + BINARY_3, queue_id)
     put_binary_4(address)
     address = put_sized_decimal(address + BINARY_4, queue_offset)
+    if key_size > 0:
+        put_binary_key(address)
+        address += BINARY_KEY
+        store_i32(address, key_size)
+        copy(address + 4, key, key_size)
+        address += 4 + key_size
     put_binary_5(address)
     address += BINARY_5
     if out_ms != 0:
@@ -241,7 +254,8 @@ def put_reply(
 ):
     """Write a reply; return its end.
 
-    ``out_ms`` is 0 for a message without a recall handle, else as in ``put_handle``.
+    ``out_ms`` is 0 for a message without a recall handle, else as in ``put_handle``. ``key`` is the
+    unique key, with size 0 if there is none.
     """
     if serialization == JSON:
         return put_json_reply(

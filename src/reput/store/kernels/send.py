@@ -99,6 +99,7 @@ from reput.store.kernels.send_rules import (
     REAL_TOPIC_NAME,
     REPLY_BYTES_MAX,
     SLACK,
+    TRANSACTION_ID_NAME,
     WAIT_PAIR,
 )
 from reput.store.kernels.send_timers import put_leaving
@@ -124,12 +125,14 @@ put_half_topic = text_writer(names.HALF_TOPIC.encode())
 put_schedule_topic = text_writer(names.SCHEDULE_TOPIC.encode())
 put_timer_topic = text_writer(names.TIMER_TOPIC.encode())
 put_wait_pair = text_writer(WAIT_PAIR.encode())
+put_transaction_id_name = text_writer(TRANSACTION_ID_NAME.encode())
 put_real_topic_name = text_writer(REAL_TOPIC_NAME.encode())
 put_real_queue_name = text_writer(REAL_QUEUE_NAME.encode())
 HALF_TOPIC_SIZE = len(names.HALF_TOPIC)
 SCHEDULE_TOPIC_SIZE = len(names.SCHEDULE_TOPIC)
 TIMER_TOPIC_SIZE = len(names.TIMER_TOPIC)
 WAIT_PAIR_SIZE = len(WAIT_PAIR)
+TRANSACTION_ID_SIZE = len(TRANSACTION_ID_NAME)
 REAL_TOPIC_SIZE = len(REAL_TOPIC_NAME)
 REAL_QUEUE_SIZE = len(REAL_QUEUE_NAME)
 ROOM_BESIDE = FIXED_BYTES + 1 + HELD_BYTES_MAX + GAP + SLACK
@@ -263,11 +266,13 @@ def write_properties(block, target):
         end = start + size
     if end - start > PROPERTIES_MAX:
         return 0
-    pairs_end, held, has_wait = write_pairs(start, end, target)
+    pairs_end, held, has_wait, key, key_size = write_pairs(start, end, target)
     if pairs_end == 0 or not may_be_held(block, held):
         return 0
     set_word(block, state.FRAME_HELD, held)
     set_word(block, state.FRAME_OUT_MS, 0)
+    set_word(block, state.FRAME_KEY, key)
+    set_word(block, state.FRAME_KEY_SIZE, key_size)
     end = pairs_end
     suffix_size = word(block, state.SUFFIX_SIZE)
     copy(end, word(block, state.SUFFIX_ADDRESS), suffix_size)
@@ -280,6 +285,12 @@ def write_properties(block, target):
         end = put_leaving(block, target, pairs_end, end, topic_size)
         if end == 0:
             return 0
+    if held == state.HELD_HALF and key_size > 0:
+        put_transaction_id_name(end)
+        end += TRANSACTION_ID_SIZE
+        copy(end, key, key_size)
+        put_u8(end + key_size, PAIR_END)
+        end += key_size + 1
     if held != 0:
         end = put_real_queue(block, end)
     if has_wait and held == state.HELD_TIMER:

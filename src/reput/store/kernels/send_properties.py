@@ -3,8 +3,9 @@ r"""Kernels: turn the property string of a send into the one that is stored.
 The stored string has the pairs as they were sent, each with a separator at its end, but without
 ``WAIT=true``, which is the default; then the suffix. Strings that Java would store otherwise fall
 back: pairs without name, separator or value, repeated names, more than ``send_rules.NAMES_MAX``
-names, a value with ``\x01``, text that is not ASCII, and names that brokers interpret
-(``send_rules.NAMES_OF_PYTHON``), except those of ``send_rules.HELD_BACK``.
+names, a value with ``\x01``, a unique key that a reply has no room for or would have to escape,
+text that is not ASCII, and names that brokers interpret (``send_rules.NAMES_OF_PYTHON``), except
+those of ``send_rules.HELD_BACK``.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -12,7 +13,7 @@ names, a value with ``\x01``, text that is not ASCII, and names that brokers int
 from numba import njit
 
 from reput.format import properties as props
-from reput.format.kernels.columns import NAME_VALUE, PAIR_END
+from reput.format.kernels.columns import NAME_VALUE, PAIR_END, UNIQ_KEY
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
@@ -30,7 +31,12 @@ from reput.format.kernels.plain_text import BACKSLASH, QUOTE, first_word, name_w
 from reput.store.kernels import send_rules
 from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.control_block import HELD_HALF, HELD_TIMER
-from reput.store.kernels.send_rules import NAMES_MAX, NAMES_OF_PYTHON, TIMER_UNITS_MS
+from reput.store.kernels.send_rules import (
+    KEY_BYTES_MAX,
+    NAMES_MAX,
+    NAMES_OF_PYTHON,
+    TIMER_UNITS_MS,
+)
 
 _WORDS = {name_word(start): len(start) for start in NAMES_OF_PYTHON}
 STARTS = tuple(_WORDS)
@@ -54,6 +60,8 @@ BORN_HOST_END = int.from_bytes(send_rules.BORN_HOST[8:].encode(), "little")
 LETTER_U = ord("u")
 SLASH = ord("/")
 ZEROS = int.from_bytes(b"u000", "little")
+KEY_NAME_SIZE = len(props.UNIQ_KEY)
+NOTHING = 0, 0, False, 0, 0
 HASH_FACTOR = -0x61C8864680B583EB
 
 
@@ -162,53 +170,71 @@ def held_by(name, name_size, value, size):
 
 
 @njit(**COMPILE_OPTIONS)
+def is_key_for_reply(address, size):
+    """Return whether a unique key fits into a reply, and has no escapes in JSON."""
+    if size > KEY_BYTES_MAX:
+        return False
+    for i in range(size):
+        byte = get_u8(address + i)
+        if byte == QUOTE or byte == BACKSLASH:
+            return False
+    return True
+
+
+@njit(**COMPILE_OPTIONS)
 def write_pairs(address, end, target):
     """Write the pairs that are stored.
 
     ``target`` is ``GAP`` bytes before the first pair; up to ``SLACK`` bytes after ``end`` are read.
-    Return the end of the pairs, 0 if they fall back; where the message waits, as FRAME_HELD; and
-    whether WAIT was there.
+    Return the end of the pairs, 0 if they fall back; where the message waits, as FRAME_HELD;
+    whether WAIT was there; and address and size of the unique key that was written.
     """
     start = target
     names = 0
     count = 0
     held = 0
     has_wait = False
+    key = key_size = 0
     while address < end:
         name_end = find_separator(address, end)
         name_size = name_end - address
         if name_size == 0 or name_end == end or get_u8(name_end) != NAME_VALUE:
-            return 0, 0, False
+            return NOTHING
         value = name_end + 1
         pair_end = find_separator(value, end)
         if pair_end == value or (pair_end < end and get_u8(pair_end) != PAIR_END):
-            return 0, 0, False
+            return NOTHING
         if is_name_of_broker(address, name_size):
             if held != 0:
-                return 0, 0, False
+                return NOTHING
             held = held_by(address, name_size, value, pair_end - value)
             if held == 0:
-                return 0, 0, False
+                return NOTHING
         size = pair_end - address
         if name_size == WAIT_SIZE and get_i32(address) == WAIT:
             if has_wait or not is_true(value, pair_end - value):
-                return 0, 0, False
+                return NOTHING
             has_wait = True
         else:
             count += 1
             if count > NAMES_MAX:
-                return 0, 0, False
+                return NOTHING
             hashed = (
                 first_word(address, name_size) ^ get_u8(name_end - 1)
             ) * HASH_FACTOR + name_size
             bit = 1 << (hashed >> 57 & 63)
             if names & bit and has_name(start, target, address, name_size):
-                return 0, 0, False
+                return NOTHING
             names |= bit
+            if name_size == KEY_NAME_SIZE and get_i64(address) == UNIQ_KEY:
+                key_size = pair_end - value
+                if not is_key_for_reply(value, key_size):
+                    return NOTHING
+                key = target + KEY_NAME_SIZE + 1
             for i in range(0, size, 16):
                 copy(target + i, address + i, 16)
             target += size
             put_u8(target, PAIR_END)
             target += 1
         address = pair_end + 1
-    return target, held, has_wait
+    return target, held, has_wait, key, key_size

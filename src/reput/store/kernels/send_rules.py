@@ -56,7 +56,10 @@ REAL_TOPIC_NAME = f"{props.REAL_TOPIC}\1"
 REAL_QUEUE_NAME = f"\2{props.REAL_QUEUE_ID}\1"
 HANDLE_PARTS_MAX = 192
 """Maximum of topic, broker name and unique key in a recall handle, bytes. Longer ones fall back."""
-HELD_BYTES_MAX = 256
+TRANSACTION_ID_NAME = f"{props.TRANSACTION_ID}\1"
+KEY_BYTES_MAX = 128
+"""Maximum size of a unique key, bytes: it is part of the reply. Longer ones fall back."""
+HELD_BYTES_MAX = 256 + KEY_BYTES_MAX
 """Room for the additions to a message that waits: the name of its topic, and these pairs, bytes."""
 
 NAMES_MAX = 64
@@ -72,7 +75,7 @@ NOTE_BYTES = 56 + state.PLACE_BYTES
 """Size of the note of a frame, bytes: opaque, serialization, queue id, end, FRAME_OUT_MS, FRAME_KEY
 and its size; and its place.
 """
-REPLY_BYTES_MAX = 320
+REPLY_BYTES_MAX = 352 + KEY_BYTES_MAX
 """Room that a reply needs, bytes."""
 HANDLE_BYTES_MAX = 320
 """Room that a recall handle and its name need in addition, bytes."""

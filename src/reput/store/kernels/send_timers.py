@@ -8,11 +8,9 @@ leading zero: a future time that is not further away than is allowed.
 
 from numba import njit
 
-from reput.format import properties as props
-from reput.format.kernels.columns import NAME_VALUE, PAIR_END, UNIQ_KEY, find_byte
+from reput.format.kernels.columns import NAME_VALUE, PAIR_END, find_byte
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
-    get_i64,
     put_u8,
     set_word,
     text_writer,
@@ -26,13 +24,12 @@ from reput.store.kernels.send_rules import HANDLE_PARTS_MAX, OUT_MS_NAME
 
 put_out_ms_name = text_writer(OUT_MS_NAME.encode())
 OUT_MS_SIZE = len(OUT_MS_NAME)
-KEY_SIZE = len(props.UNIQ_KEY)
 
 
 @njit(**COMPILE_OPTIONS)
 def find_time(address, end):
-    """Return the timer property of pairs, and their unique key: unit, number, address and size."""
-    unit = amount = key = key_size = 0
+    """Return the timer property of pairs: unit and number."""
+    unit = amount = 0
     while address < end:
         name_end = find_byte(address, end, NAME_VALUE)
         value = name_end + 1
@@ -41,11 +38,8 @@ def find_time(address, end):
         if named_unit >= 0:
             unit = named_unit
             amount = number(value, pair_end - value)
-        elif name_end - address == KEY_SIZE and get_i64(address) == UNIQ_KEY:
-            key = value
-            key_size = pair_end - value
         address = pair_end + 1
-    return unit, amount, key, key_size
+    return unit, amount
 
 
 @njit(**COMPILE_OPTIONS)
@@ -66,9 +60,10 @@ def leaving_ms(block, unit, amount):
 def put_leaving(block, start, pairs_end, address, topic_size):
     """Write when the message of pairs leaves the timer; return the end, 0 if the frame falls back.
 
-    FRAME_OUT_MS and FRAME_KEY are set for its recall handle.
+    FRAME_KEY must be set; FRAME_OUT_MS is set for the recall handle.
     """
-    unit, amount, key, key_size = find_time(start, pairs_end)
+    unit, amount = find_time(start, pairs_end)
+    key_size = word(block, state.FRAME_KEY_SIZE)
     out_ms = leaving_ms(block, unit, amount)
     parts_size = topic_size + word(block, state.BROKER_NAME_SIZE) + key_size
     if out_ms < 0 or parts_size > HANDLE_PARTS_MAX:
@@ -76,8 +71,6 @@ def put_leaving(block, start, pairs_end, address, topic_size):
     put_out_ms_name(address)
     address += OUT_MS_SIZE
     set_word(block, state.FRAME_OUT_MS, address if key_size > 0 else 0)
-    set_word(block, state.FRAME_KEY, key)
-    set_word(block, state.FRAME_KEY_SIZE, key_size)
     address = put_decimal(address, out_ms)
     put_u8(address, PAIR_END)
     return address + 1

@@ -31,7 +31,8 @@ NOW_MS = 1_700_000_000_456
 BORN_MS = 1_700_000_000_000
 CLUSTER = "CLUSTER\1DefaultCluster\2"
 """Properties that a 4.9.7 broker appends to those of the client (copied from its commit log)."""
-UNIQ_KEY = "UNIQ_KEY\x017F0000015EF818B4AAC2000000000000"
+KEY = "7F0000015EF818B4AAC2000000000000"
+UNIQ_KEY = f"UNIQ_KEY\x01{KEY}"
 
 
 if not hot.is_compiled:
@@ -187,7 +188,7 @@ def test_a_send_is_stored_and_answered(store: Store, serialization: Serializatio
     assert (second.queue_offset, second.physical_offset) == (1, (1 << 20) + first.store_size)
     ids = [f"7F00000100002A9F{message.physical_offset:016X}" for message in (first, second)]
     assert store.reply_bytes == b"".join(
-        send_reply.send_reply(opaque, serialization, message_id, 3, queue_offset)
+        send_reply.send_reply(opaque, serialization, message_id, 3, queue_offset, KEY)
         for opaque, message_id, queue_offset in ((5, ids[0], 0), (6, ids[1], 1))
     )
     assert store.block[state.RECEIVE_POSITION] == len(frames[0]) + len(frames[1])
@@ -197,21 +198,25 @@ def test_a_send_is_stored_and_answered(store: Store, serialization: Serializatio
 def test_replies_are_those_of_java() -> None:
     """Binary replies are equal; Java's order of JSON keys is that of its hash table."""
     message_id = "C0000202000010910000000000000000"
-    binary = send_reply.send_reply(22, Serialization.ROCKETMQ, message_id, 3, 77)
-    assert binary == (DATA / "4.9.7" / "rocketmq_send_reply.frame").read_bytes()
-    as_json = send_reply.send_reply(22, Serialization.JSON, message_id, 3, 77)
-    java = (DATA / "4.9.7" / "json_send_reply.frame").read_bytes()
-    assert json.loads(as_json[8:]) == json.loads(java[8:])
+    for name, opaque, key in (("send_reply", 22, ""), ("send_reply_with_key", 23, KEY)):
+        binary = send_reply.send_reply(opaque, Serialization.ROCKETMQ, message_id, 3, 77, key)
+        assert binary == (DATA / "4.9.7" / f"rocketmq_{name}.frame").read_bytes()
+        as_json = send_reply.send_reply(opaque, Serialization.JSON, message_id, 3, 77, key)
+        java = (DATA / "4.9.7" / f"json_{name}.frame").read_bytes()
+        assert json.loads(as_json[8:]) == json.loads(java[8:])
 
 
 def test_replies_fit_the_room_that_is_left_for_them() -> None:
     for serialization in Serialization:
-        longest = send_reply.send_reply(2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1)
+        longest_key = "k" * send_rules.KEY_BYTES_MAX
+        longest = send_reply.send_reply(
+            2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1, longest_key
+        )
         assert len(longest) <= send_rules.REPLY_BYTES_MAX
         parts = "t" * 100, "b" * 60, "9" * 19, "k" * (send_rules.HANDLE_PARTS_MAX - 160)
         handle = recall_handle.encode(RecallHandle(*parts))
         more = send_reply.send_reply(
-            2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1, handle
+            2**31 - 1, serialization, "F" * 32, 2**31 - 1, 2**63 - 1, longest_key, handle
         )
         assert len(more) - len(longest) <= send_rules.HANDLE_BYTES_MAX
 
@@ -328,22 +333,27 @@ def allow_delays(store: Store) -> None:
 def test_half_and_delayed_messages(store: Store, serialization: Serialization) -> None:
     """Half and delayed messages are stored as the processors store them (compared with Java's)."""
     allow_delays(store)
-    half = send({"i": "WAIT\1true\2TRAN_MSG\1true\2a\1b", "f": "5"}, serialization=serialization)
+    half = send(
+        {"i": "WAIT\1true\2TRAN_MSG\1true\2UNIQ_KEY\1id\2a\1b", "f": "5"},
+        serialization=serialization,
+    )
     delayed = send({"i": "WAIT\1true\2a\1b\2DELAY\0012\2"}, serialization=serialization)
     assert store.receive(half + delayed) == 2
     first, second = store.messages()
     assert (first.topic, first.queue_id, first.sys_flag) == (names.HALF_TOPIC, 0, 1)
     real_place = "REAL_TOPIC\1TopicTest\2REAL_QID\0013\2"
-    kept = "TRAN_MSG\1true\2a\1b\2" + CLUSTER + "WAIT\1true\2" + real_place
+    kept = "TRAN_MSG\1true\2UNIQ_KEY\1id\2a\1b\2" + CLUSTER + "WAIT\1true\2"
+    kept += "__transactionId__\1id\2" + real_place
     assert first.property_bytes == kept.encode()
     assert (second.topic, second.queue_id, second.sys_flag) == (names.SCHEDULE_TOPIC, 1, 0)
     assert second.property_bytes == ("a\1b\2DELAY\0012\2" + CLUSTER + real_place).encode()
     unit = cq_unit.UNIT.unpack_from(store.tails[-1])
     assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
     replies = store.reply_bytes
-    for message in (first, second):  # the reply has the queue of the request
+    for message, key in ((first, "id"), (second, "")):
         offset_id = f"7F00000100002A9F{message.physical_offset:016X}"
-        reply = send_reply.send_reply(77, serialization, offset_id, 3, 0)
+        # The reply has the queue of the request.
+        reply = send_reply.send_reply(77, serialization, offset_id, 3, 0, key)
         assert replies.startswith(reply)
         replies = replies[len(reply) :]
 
@@ -380,6 +390,7 @@ SLOW: list[dict[str, str | None]] = [
     *({"i": "WAIT\1false"}, {"i": "WAIT\1TRUE"}, {"i": "WAIT\1true\2WAIT\1true"}),
     *({"i": "a\1"}, {"i": "a"}, {"i": "\1b"}, {"i": "a\1b\2\2"}, {"i": "\2"}, {"i": "a\1b\1c"}),
     *({"i": "KEYS\1a\2KEYS\1b"}, {"i": "own\1a\2x\1y\2own\1b"}, {"i": "ключ\1x"}, {"i": "a\1b\3"}),
+    *({"i": f"UNIQ_KEY\1{text}"} for text in ("a" * 129, 'a"b', "a\\b")),
     *({"i": "k\1" + "v" * 32_750}, {"i": "a\1b\n"}, {"i": "a\1\U0001f600"}),
 ]
 SLOW += [
@@ -561,6 +572,6 @@ def test_more_frames_than_notes_and_scratch_hold(store: Store) -> None:
     store.block[state.NOTES_ROOM] = 3
     assert store.receive(send() * 10) == 10
     store.block[state.NOTES_ROOM] = 100
-    store.block[state.SCRATCH_ROOM] = 500
+    store.block[state.SCRATCH_ROOM] = 500 + send_rules.KEY_BYTES_MAX
     assert store.receive(send() * 10) == 10
     assert [message.queue_offset for message in store.messages()] == list(range(20))
