@@ -8,13 +8,11 @@ its brokers like any other.
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from reput.broker.lite.subscriptions import CLIENT_QUOTA_DEFAULT
 from reput.errors import RequestRefused
 from reput.format.codes import ResponseCode
 from reput.format.signing import Signer
 from reput.remoting.channel import Channel, Owner
-
-LITE_QUOTA = 2000
-"""Lite topics to which a client subscribes at most, unless its group has a quota."""
 
 
 class UnknownBroker(RequestRefused):
@@ -28,7 +26,8 @@ class UnknownBroker(RequestRefused):
     def __init__(self, broker_name: str, allowed: str) -> None:
         super().__init__(
             ResponseCode.INVALID_PARAMETER,
-            f"the broker {broker_name!r} is not served at this endpoint; allowed: {allowed}",
+            f"cannot find broker {broker_name}: it is not served at this endpoint; allowed: "
+            f"{allowed}",
         )
 
 
@@ -85,7 +84,7 @@ class GroupFacts:
     retry_max: int
     retry_policy: Any
     lite_parent: str = ""
-    lite_quota: int = LITE_QUOTA
+    lite_quota: int = CLIENT_QUOTA_DEFAULT
 
 
 class Backend(Protocol):

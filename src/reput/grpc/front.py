@@ -13,13 +13,14 @@ Source: rocketmq-proxy 5.5.0 ``GrpcMessagingApplication``.
 import asyncio
 import functools
 import ipaddress
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from reput.clock import Clock
-from reput.errors import InvalidOption, ReputError
+from reput.errors import ReputError
 from reput.format import protobuf
 from reput.format.bodies import ConsumerData
 from reput.format.grpc_messages import METHODS, SERVICE, ClientType
@@ -69,6 +70,8 @@ class Front:
         self._fast: FastCalls | None = None
         self._deliveries: Deliveries | None = None
         self._giving_back: set[asyncio.Task[None]] = set()
+        self._turns = itertools.count()
+        """Turns of brokers in receives that name none."""
         self.clients = Clients(
             backend,
             clock,
@@ -172,7 +175,7 @@ class Front:
         topic = await self._backend.topic(name)
         if topic is None:
             raise StatusError(
-                Code.TOPIC_NOT_FOUND, f"No topic route info in name server for {name}"
+                Code.TOPIC_NOT_FOUND, f"No topic route info in name server for the topic: {name}"
             )
         return topic
 
@@ -233,16 +236,14 @@ class Front:
         if self._gate is not None:
             await self._gate.admit("Telemetry", caller, call.text, {"settings": sent})
         if "publishing" in sent:
+            for topic in sent["publishing"].get("topics", ()):
+                validation.check_topic(topic.get("name", ""))
             sent.setdefault("client_type", int(ClientType.PRODUCER))
             answer = settings.of_producer(sent)
         elif "subscription" in sent:
-            if sent.get("client_type") not in settings.CONSUMERS:
-                raise StatusError(
-                    Code.UNRECOGNIZED_CLIENT_TYPE,
-                    f"the client type {sent.get('client_type')} is not served; allowed: "
-                    "producers, push consumers, simple consumers",
-                )
+            settings.check_consumer(sent)
             group = await self._group(sent["subscription"].get("group", {}), caller)
+            lite.check_settings(sent, group)
             answer = settings.of_consumer(sent, group)
         else:
             raise StatusError(
@@ -262,10 +263,7 @@ class Front:
             producers = settings.topics_of(sent)
             topics = producers
         else:
-            try:
-                consumer = settings.consumer_data(sent, self._clock.now_ms())
-            except InvalidOption as error:
-                raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+            consumer = settings.consumer_data(sent, self._clock.now_ms())
             topics = [entry.topic for entry in consumer.subscription_data_set]
         if not producers and consumer is None:
             return
@@ -304,13 +302,21 @@ class Front:
             raise StatusError(
                 Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
             )
+        _check_group(client.settings, request)
         await self._register(client)
         return {}
 
     async def _notify_client_termination(
         self, caller: Caller, request: dict[str, Any]
     ) -> dict[str, Any]:
-        self.clients.end(self.clients.of(caller))
+        client = self.clients.of(caller)
+        if client.settings is not None:
+            _check_group(client.settings, request)
+        self.clients.end(client)
+        if client.settings is None:
+            raise StatusError(
+                Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
+            )
         return {}
 
     # Producers --------------------------------------------------------------------------------
@@ -361,12 +367,16 @@ class Front:
             await self._gate.admit("ReceiveMessage", caller, call.text, request)
         client = self.clients.of(caller)
         group = await self._group(request.get("group", {}), caller)
-        await self._topic(request.get("message_queue", {}).get("topic", {}))
+        queue = request.get("message_queue", {})
+        topic = await self._topic(queue.get("topic", {}))
+        broker_name = routes.readable_broker(
+            topic, queue.get("broker", {}).get("name", ""), next(self._turns)
+        )
         if not settings.subscribes(client.settings, request):
             is_lite = bool(group.lite_parent)
             client.settings = settings.of_receive(client.settings, request, is_lite=is_lite)
             await self._register(client)
-        wanted = receiving.wanted(caller, request, group, self._clock)
+        wanted = receiving.wanted(caller, request, group, broker_name, self._clock)
         pop = lite.pop if lite.is_lite(client) else receiving.pop
         popping = asyncio.ensure_future(pop(client, wanted, self._clock))
         # If the call or its connection ends before the reply, no client has seen the messages.
@@ -467,8 +477,7 @@ class Front:
         is_over = receipt.visible_ms <= now_ms
         if is_over and not receipt.lite_topic and self._backend.keeps_handles:
             # It may have been renewed before a restart: the broker knows.
-            time_ms = receiving.AUTO_RENEW_MS
-            return await receiving.change(client, group, topic, receipt, time_ms, keeps_handle=True)
+            return await receiving.hold_expired(client, group, topic, receipt)
         receipt.check(now_ms)
         return receipt
 
@@ -509,12 +518,7 @@ class Front:
         try:
             client, group, topic = self._place(caller, request)
             invisible_ms = receiving.milliseconds(request.get("invisible_duration"))
-            if not 0 <= invisible_ms <= receiving.INVISIBLE_MS[1]:
-                raise StatusError(
-                    Code.ILLEGAL_INVISIBLE_TIME,
-                    f"the invisibleTime is {invisible_ms} ms; allowed: 0 to "
-                    f"{receiving.INVISIBLE_MS[1]}",
-                )
+            receiving.check_invisible_time(invisible_ms, 0)
             lite_topic = request.get("lite_topic", "")
             receipt = await self._receipt(client, group, topic, text, lite_topic)
             changed = await receiving.change(
@@ -547,8 +551,17 @@ class Front:
     ) -> dict[str, Any]:
         client, _, topic = self._place(caller, request)
         change = lite.change_of(client, request)
+        group = await self._group(request.get("group", {}), caller)
+        lite.check_parent(group, topic)
+        lite.check_quota(group, change)
         await lite.change(client, await self._brokers_of([topic]), change)
         return {}
+
+
+def _check_group(known: dict[str, Any], request: dict[str, Any]) -> None:
+    """Check the group that a consumer names. Raises ``StatusError``."""
+    if "subscription" in known:
+        validation.check_group(request.get("group", {}).get("name", ""))
 
 
 def _reply(values: dict[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ Source: rocketmq-proxy 5.5.0 ``ClientActivity.syncLiteSubscription``, ``Consumer
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from reput.broker.lite import subscriptions
 from reput.client.core import requests
 from reput.clock import Clock
 from reput.errors import CorruptRecord
@@ -18,6 +19,7 @@ from reput.format.headers import PopLiteMessageHeader, PopLiteMessageReplyHeader
 from reput.format.message import StoredMessage
 from reput.format.pop_codec import Handle
 from reput.grpc import receiving, settings, statuses, validation
+from reput.grpc.backend import GroupFacts
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
 from reput.grpc.receiving import Received, Wanted
@@ -26,6 +28,8 @@ from reput.grpc.statuses import Code, StatusError
 UNACKNOWLEDGED_MAX = 100
 """Messages of lite topics that a client holds, after which it receives no more."""
 _QUEUE_ID = 0
+_ACTIONS = frozenset(LiteSubscriptionAction)
+_ADDING = (LiteSubscriptionAction.PARTIAL_ADD.name, LiteSubscriptionAction.COMPLETE_ADD.name)
 _OFFSETS = {"policy": "POLICY", "offset": "OFFSET", "tail_n": "TAIL_N", "timestamp": "TIMESTAMP"}
 
 
@@ -39,7 +43,14 @@ def is_lite(client: Client) -> bool:
 
 def change_of(client: Client, request: Mapping[str, Any]) -> LiteSubscription:
     """Return the change of a SyncLiteSubscription. Raises ``StatusError``."""
-    action = LiteSubscriptionAction(request.get("action", 0))
+    number = request.get("action", 0)
+    if number not in _ACTIONS:
+        allowed = ", ".join(f"{each.value} {each.name}" for each in LiteSubscriptionAction)
+        raise StatusError(
+            Code.INTERNAL_SERVER_ERROR,
+            f"unknown LiteSubscriptionAction: UNRECOGNIZED: it is {number}; allowed: {allowed}",
+        )
+    action = LiteSubscriptionAction(number)
     lite_topics = list(request.get("lite_topic_set", ()))
     option = None
     if action is LiteSubscriptionAction.PARTIAL_ADD:
@@ -84,6 +95,47 @@ def farewell(client: Client) -> LiteSubscription:
         group=group,
         topic=next(iter(topics), ""),
     )
+
+
+def check_settings(sent: Mapping[str, Any], group: GroupFacts) -> None:
+    """Check that consumers of lite topics, and only these, are in groups that read them.
+
+    Raises:
+        StatusError: They are not, or read another parent.
+    """
+    is_reader = sent.get("client_type") in settings.LITE
+    if is_reader and not group.lite_parent:
+        text = f"regular group cannot use LITE mode: {group.name}; it has no lite.bind.topic"
+        raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, text)
+    if group.lite_parent and not is_reader:
+        text = f"lite group must use LITE mode: {group.name}; it has lite.bind.topic"
+        raise StatusError(Code.ILLEGAL_CONSUMER_GROUP, text)
+    for entry in sent["subscription"].get("subscriptions", ()) if is_reader else ():
+        check_parent(group, entry.get("topic", {}).get("name", ""))
+
+
+def check_parent(group: GroupFacts, topic: str) -> None:
+    """Check that a group reads the lite topics of a topic. Raises ``StatusError``."""
+    if group.lite_parent != topic:
+        raise StatusError(
+            Code.ILLEGAL_TOPIC,
+            f"lite group {group.name} is expected to bind topic {group.lite_parent or 'null'}, "
+            f"but actual is {topic}: the group's attribute lite.bind.topic decides",
+        )
+
+
+def check_quota(group: GroupFacts, change: LiteSubscription) -> None:
+    """Check the lite topics that a change adds; brokers before 5.5.1 do not.
+
+    Raises:
+        StatusError: They are more than a client of the group may have.
+    """
+    count = len(set(change.lite_topic_set or ()))
+    if change.action in _ADDING and count > group.lite_quota:
+        raise StatusError(
+            Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+            subscriptions.quota_exceeded(change.client_id, change.group, count, group.lite_quota),
+        )
 
 
 # --- pops ------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from reput.broker.access.access import Access
 from reput.broker.access.rules import AccessRefused, Account, AccountRow, Need, RuleSet
-from reput.broker.lite.subscriptions import BIND_TOPIC, CLIENT_QUOTA
+from reput.broker.lite.subscriptions import BIND_TOPIC, quota_of
 from reput.broker.server import Broker
 from reput.broker.topic.attributes import MESSAGE_TYPE
 from reput.errors import REMARK_LETTERS, excerpt
@@ -13,7 +13,6 @@ from reput.format.command import Command
 from reput.format.signing import Signer
 from reput.grpc.access import CODES, NAME_LETTERS_SHOWN, Gate, Signers
 from reput.grpc.backend import (
-    LITE_QUOTA,
     BrokerQueues,
     GroupFacts,
     TopicFacts,
@@ -76,7 +75,7 @@ class LocalBackend:
             group.retry_max,
             group.retry_policy,
             attributes.get(BIND_TOPIC, ""),
-            int(attributes.get(CLIENT_QUOTA, LITE_QUOTA)),
+            quota_of(attributes),
         )
 
     async def connect(

@@ -16,7 +16,7 @@ from reput.client.core import pop_handles, requests
 from reput.client.core.pop_handles import ReplyHandles
 from reput.client.core.subscription import Subscription
 from reput.clock import Clock
-from reput.errors import InvalidOption, ReputError
+from reput.errors import ReputError
 from reput.format import headers, message as records, pop_codec, properties as props, protobuf
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -93,8 +93,17 @@ class Received:
         return self.message.tags
 
 
-def wanted(call: Caller, request: dict[str, Any], group: GroupFacts, clock: Clock) -> Wanted:
+def wanted(
+    call: Caller, request: dict[str, Any], group: GroupFacts, broker_name: str, clock: Clock
+) -> Wanted:
     """Return the parameters of a ReceiveMessage.
+
+    Args:
+        call: Who asks.
+        request: The request.
+        group: Its group.
+        broker_name: The broker to ask.
+        clock: The clock.
 
     Raises:
         StatusError: A value is not allowed.
@@ -103,22 +112,12 @@ def wanted(call: Caller, request: dict[str, Any], group: GroupFacts, clock: Cloc
     topic = queue.get("topic", {}).get("name", "")
     renews = bool(request.get("auto_renew"))
     invisible_ms = AUTO_RENEW_MS if renews else milliseconds(request.get("invisible_duration"))
-    least_ms, most_ms = INVISIBLE_MS
-    if not least_ms <= invisible_ms <= most_ms:
-        raise StatusError(
-            Code.ILLEGAL_INVISIBLE_TIME,
-            f"the invisibleTime is {invisible_ms} ms; allowed: {least_ms} to {most_ms}",
-        )
-    try:
-        subscription = settings.filter_of(
-            topic, request.get("filter_expression", {}), clock.now_ms()
-        )
-    except InvalidOption as error:
-        raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+    check_invisible_time(invisible_ms, INVISIBLE_MS[0])
+    subscription = settings.filter_of(topic, request.get("filter_expression", {}), clock.now_ms())
     return Wanted(
         group,
         topic,
-        queue.get("broker", {}).get("name", ""),
+        broker_name,
         subscription,
         min(max(request.get("batch_size", 1), 1), settings.BATCH_MAX),
         invisible_ms,
@@ -135,6 +134,18 @@ def _poll_ms(call: Caller, request: dict[str, Any], clock: Clock) -> int:
     if call.deadline_ms is not None:
         poll_ms = min(poll_ms, call.deadline_ms - clock.monotonic_ms() - EARLY_MS)
     return max(poll_ms, 0)
+
+
+def check_invisible_time(invisible_ms: int, least_ms: int) -> None:
+    """Check an invisible time. Raises ``StatusError``."""
+    most_ms = INVISIBLE_MS[1]
+    if invisible_ms < least_ms:
+        text = f"the invisibleTime is too small. min is {least_ms}"
+    elif invisible_ms > most_ms:
+        text = f"the invisibleTime is too large. max is {most_ms}"
+    else:
+        return
+    raise StatusError(Code.ILLEGAL_INVISIBLE_TIME, f"{text}, in ms; it is {invisible_ms}")
 
 
 def milliseconds(duration: dict[str, int] | None) -> int:
@@ -298,6 +309,21 @@ async def change(
     else:
         renewed = pop_handles.changed(handle, answer)
     return dataclasses.replace(receipt, handle=renewed)
+
+
+async def hold_expired(client: Client, group: str, topic: str, receipt: Receipt) -> Receipt:
+    """Hold a message for a while whose handle is over: its broker may still hold it.
+
+    Raises:
+        StatusError: It does not, or refused.
+        ReputError: There is no connection, or no reply.
+    """
+    try:
+        return await change(client, group, topic, receipt, AUTO_RENEW_MS, keeps_handle=True)
+    except StatusError as error:
+        if error.code is not Code.INVALID_RECEIPT_HANDLE:
+            raise
+        raise StatusError(error.code, f"receipt handle is expired: {error.message}") from error
 
 
 async def check_place(client: Client, group: str, topic: str, receipt: Receipt) -> None:

@@ -14,6 +14,7 @@ from reput.format.codes import PERM_READ, PERM_WRITE
 from reput.format.grpc_messages import AddressScheme, MessageType, Permission
 from reput.grpc.backend import BrokerQueues, TopicFacts
 from reput.grpc.caller import Caller
+from reput.grpc.statuses import Code, StatusError
 
 _TYPES = {
     "MIXED": (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),
@@ -68,6 +69,22 @@ def assignments(
             queue = _queue(topic, broker, queue_id, Permission.READ, endpoints, types)
             assigned.append({"message_queue": queue})
     return assigned
+
+
+def readable_broker(topic: TopicFacts, name: str, turn: int) -> str:
+    """Return the broker that a consumer has named, if it has readable queues; else another one.
+
+    Raises:
+        StatusError: None has.
+    """
+    readable = [
+        broker.broker_name
+        for broker in topic.brokers
+        if broker.permission & PERM_READ and broker.read_count
+    ]
+    if not readable:
+        raise StatusError(Code.FORBIDDEN, "no readable queue")
+    return name if name in readable else readable[turn % len(readable)]
 
 
 def writable_brokers(topic: TopicFacts) -> list[BrokerQueues]:

@@ -102,7 +102,7 @@ class Sender:
         topic = await self._backend.topic(name)
         if topic is None:
             raise StatusError(
-                Code.TOPIC_NOT_FOUND, f"No topic route info in name server for {name}"
+                Code.TOPIC_NOT_FOUND, f"No topic route info in name server for the topic: {name}"
             )
         return topic
 
@@ -153,8 +153,9 @@ class Sender:
         if topic.message_type not in ("DELAY", "MIXED"):
             raise StatusError(
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"the topic {topic_name} has messages of type {topic.message_type}; "
-                "only those of DELAY and MIXED can be recalled",
+                "TopicMessageType validate failed, the expected type is "
+                f"{topic.message_type}, but actual type is DELAY: only messages of topics of DELAY "
+                "and MIXED can be recalled",
             )
         header = RecallMessageHeader(
             producer_group=topic_name, topic=topic_name, recall_handle=handle

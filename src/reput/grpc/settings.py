@@ -8,10 +8,12 @@ from typing import Any
 
 from reput.client.core import subscription
 from reput.client.core.subscription import Subscription
+from reput.errors import InvalidOption
 from reput.format.bodies import ConsumerData
 from reput.format.grpc_messages import ClientType, FilterType
 from reput.format.protobuf import from_ms
 from reput.grpc.backend import GroupFacts
+from reput.grpc.statuses import Code, StatusError
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 PRODUCER_ATTEMPTS = 3
@@ -45,6 +47,18 @@ _KINDS = {
 """Type of a consumer: whether its group reads lite topics, and whether it wants renewals."""
 LITE = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 """Types of consumers that read lite topics."""
+
+
+def check_consumer(sent: Mapping[str, Any]) -> None:
+    """Check the type of a consumer. Raises ``StatusError``: it is not served."""
+    number = sent.get("client_type", 0)
+    if number not in CONSUMERS:
+        known = {kind.value: kind.name for kind in ClientType}
+        raise StatusError(
+            Code.UNRECOGNIZED_CLIENT_TYPE,
+            f"Client type is not consumer, type: {known.get(number, 'UNRECOGNIZED')}; allowed: "
+            "push consumers, simple consumers",
+        )
 
 
 def of_producer(sent: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,19 +157,23 @@ def filter_of(topic: str, expression: Mapping[str, Any], now_ms: int) -> Subscri
     """Return a subscription of a filter expression.
 
     Raises:
-        InvalidOption: The expression has separators and no tag.
+        StatusError: The expression has separators and no tag, or is an empty one of SQL92.
     """
     text = expression.get("expression", "")
-    if expression.get("type", FilterType.TAG) == FilterType.SQL:
-        return subscription.sql(topic, text, now_ms)
-    return subscription.tags(topic, text, now_ms)
+    is_sql = expression.get("type", FilterType.TAG) == FilterType.SQL
+    try:
+        make = subscription.sql if is_sql else subscription.tags
+        return make(topic, text, now_ms)
+    except InvalidOption as error:
+        problem = "Expression can't be null! SQL92" if is_sql else "subString split error"
+        raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, f"{problem}: {error}") from error
 
 
 def consumer_data(settings: Mapping[str, Any], now_ms: int) -> ConsumerData:
     """Return a consumer in the form of heartbeats.
 
     Raises:
-        InvalidOption: A filter expression cannot be used.
+        StatusError: A filter expression cannot be used.
     """
     entries = settings.get("subscription", {}).get("subscriptions", ())
     kind = ClientType(settings["client_type"])

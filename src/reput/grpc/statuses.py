@@ -46,6 +46,7 @@ _CODES = {
 _UNUSABLE_RECEIPT = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
 """Response codes for a handle whose message is not held: push consumers repeat a request for ever,
 unless the code is INVALID_RECEIPT_HANDLE."""
+_UNPARSED = "parse the consumer's subscription failed"
 STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -96,7 +97,10 @@ def of_error(error: BaseException) -> dict[str, Any]:
     if isinstance(error, InvalidProtobuf):
         return status(Code.BAD_REQUEST, str(error))
     if isinstance(error, BrokerError):
-        return status(_code(error.response_code), error.remark or str(error.response_code))
+        code, text = _code(error.response_code), error.remark or str(error.response_code)
+        if code is Code.ILLEGAL_FILTER_EXPRESSION and _UNPARSED not in text:
+            text = f"{_UNPARSED}: {text}"
+        return status(code, text)
     if isinstance(error, ReputError):
         return status(_code(error.response_code), str(error))
     return status(Code.INTERNAL_SERVER_ERROR, "internal server error")
@@ -135,7 +139,7 @@ def of_entries(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the status of a reply from the statuses of its entries."""
     codes = {entry["status"]["code"] for entry in entries}
     if not codes:
-        return status(Code.INTERNAL_SERVER_ERROR, "the request has no entries")
+        return status(Code.INTERNAL_SERVER_ERROR, "ack message result is empty: no entries")
     code = Code(codes.pop()) if len(codes) == 1 else Code.MULTIPLE_RESULTS
     return OK if code is Code.OK else status(code, code.name)
 

@@ -116,7 +116,7 @@ class Stream:
         except StatusError as error:
             is_mistake = 40_000 <= error.code < 50_000
             status = Status.INVALID_ARGUMENT if is_mistake else Status.INTERNAL
-            self._fail(status, f"process client telemetryCommand failed. {error}")
+            self._fail(status, f"process client telemetryCommand failed. {error.message}")
         except AccessRefused as error:
             self.send({"status": statuses.of_error(error)})  # as Java: the stream stays
         except ReputError as error:

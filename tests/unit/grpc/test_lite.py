@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import grpc
 import pytest
 
 from grpc_client import OK, GrpcClient, message
@@ -394,8 +395,11 @@ def test_a_group_that_is_not_bound_to_the_topic_is_refused(
     broker: LocalBroker, topic: str, clients: Any
 ) -> None:
     make_group(broker, f"{topic}-other", "AnotherTopic")
-    reader = Reader(clients("reader"), topic, f"{topic}-other")
+    reader = Reader(clients("reader"), topic, f"{topic}-other", kind=None)
+    with pytest.raises(grpc.RpcError, match="is expected to bind topic AnotherTopic, but actual"):
+        reader.client.consume(reader.group, topic, kind=ClientType.LITE_PUSH_CONSUMER)
     status = reader.sync(LiteSubscriptionAction.PARTIAL_ADD, "a")
+    assert status["code"] == 40_002
     assert "lite.bind.topic" in status["message"]
     replies = reader.client.receive(
         group={"name": reader.group},
@@ -405,6 +409,45 @@ def test_a_group_that_is_not_bound_to_the_topic_is_refused(
     )
     assert replies[0]["status"]["code"] == 50_001
     assert "bind topic not match" in replies[0]["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [[("PARTIAL_ADD", 4)], [("COMPLETE_ADD", 4)], [("PARTIAL_ADD", 2), ("PARTIAL_ADD", 3)]],
+    ids=str,
+)
+def test_a_client_has_as_many_lite_topics_as_its_group_allows(
+    broker: LocalBroker, topic: str, clients: Any, calls: list[tuple[str, int]]
+) -> None:
+    """In the server: SDKs need not check."""
+    group = f"{topic[-40:]}-few"
+    make_group(broker, group, topic, lite_sub_client_quota="3")
+    reader = Reader(clients("reader"), topic, group)
+    *allowed, (action, count) = calls
+    for number, (before, size) in enumerate(allowed):
+        names = [f"{number}-{i}" for i in range(size)]
+        assert reader.sync(LiteSubscriptionAction[before], *names)["code"] == OK
+    too_many = [f"last-{i}" for i in range(count)]
+    status = reader.sync(LiteSubscriptionAction[action], *too_many)
+    assert status["code"] == 42_902
+    assert "lite subscription quota exceeded" in status["message"]
+    assert "allowed: 3" in status["message"]
+    assert reader.sync(LiteSubscriptionAction.COMPLETE_ADD, *too_many[:3])["code"] == OK
+
+
+@pytest.mark.parametrize("reads_lite", [False, True], ids=["regular group", "lite group"])
+def test_only_consumers_of_lite_topics_are_in_their_groups(
+    broker: LocalBroker, topic: str, clients: Any, reads_lite: bool
+) -> None:
+    group = f"{topic[-40:]}-{'lite' if reads_lite else 'regular'}"
+    with Admin(broker.namesrv_addr) as admin:
+        admin.create_group(SubscriptionGroupConfig(group_name=group))
+    if reads_lite:
+        make_group(broker, group, topic)
+    kind = ClientType.PUSH_CONSUMER if reads_lite else ClientType.LITE_PUSH_CONSUMER
+    text = "lite group must use LITE mode" if reads_lite else "regular group cannot use LITE mode"
+    with pytest.raises(grpc.RpcError, match=text):
+        clients("wrong").consume(group, topic, kind=kind)
 
 
 def test_too_many_subscriptions_are_refused(topic: str, group: str) -> None:

@@ -61,12 +61,12 @@ def test_a_broker_is_used_again_after_a_restart() -> None:
     with ProxiedBroker(topics=["T"]) as mq, GrpcClient(mq.grpc_endpoint) as client:
         client.consume("g", "T")
         mq.restart()
-        assert client.call("Heartbeat", client_type=3)["status"]["code"] == OK
+        assert client.call("Heartbeat", client_type=3, group={"name": "g"})["status"]["code"] == OK
         client.call("SendMessage", messages=[message("T", b"after")])
         assert [item["body"] for item in client.messages("g", "T")] == [b"after"]
 
 
-def test_a_handle_of_an_unknown_broker_is_let_go() -> None:
+def test_an_unknown_broker_has_no_handles_and_no_messages() -> None:
     # Push consumers repeat an ack for ever, unless the code is INVALID_RECEIPT_HANDLE.
     with ProxiedBroker(topics=["T"]) as mq, GrpcClient(mq.grpc_endpoint) as client:
         handle = f"0 {mq.now_ms} 60000 0 0 broker-z 0 0 0"
@@ -77,12 +77,11 @@ def test_a_handle_of_an_unknown_broker_is_let_go() -> None:
             entries=[{"message_id": "01", "receipt_handle": handle}],
         )
         assert acked["entries"][0]["status"]["code"] == 40_013
-        replies = client.receive(
-            group={"name": "g"},
-            message_queue={"topic": {"name": "T"}, "id": -1, "broker": {"name": "broker-z"}},
-            invisible_duration={"seconds": 30},
-        )
-        assert replies[0]["status"]["code"] == 40_000
+        assert acked["entries"][0]["status"]["message"].startswith("cannot find broker broker-z")
+        client.call("SendMessage", messages=[message("T", b"elsewhere")])
+        queue = {"topic": {"name": "T"}, "id": -1, "broker": {"name": "broker-z"}}
+        (item,) = client.messages("g", "T", message_queue=queue)  # another broker has it
+        assert item["body"] == b"elsewhere"
 
 
 def test_without_name_servers_a_call_fails_soon_and_health_says_why() -> None:

@@ -22,7 +22,7 @@ from reput.grpc.statuses import Code, StatusError
     ("response_code", "number"),
     [
         (1, 50001), (2, 42900), (3, 50100), (13, 50001), (14, 50001), (16, 50001), (17, 40402),
-        (23, 40010), (26, 40403), (209, 42900), (215, 42900), (2017, 42901), (2018, 42902),
+        (26, 40403), (209, 42900), (215, 42900), (2017, 42901), (2018, 42902),
         (777, 50001),
     ],
 )  # fmt: skip
@@ -34,6 +34,14 @@ def test_response_codes_have_numbers(response_code: int, number: int) -> None:
     with pytest.raises(StatusError, match="why") as caught:
         statuses.check(Command(response_code, remark="why"))
     assert statuses.of_error(caught.value) == expected
+
+
+@pytest.mark.parametrize("remark", ["why", "parse the consumer's subscription failed"])
+def test_a_filter_that_a_broker_cannot_parse_has_the_text_of_java(remark: str) -> None:
+    status = statuses.of_error(BrokerError(23, remark, "host:1"))
+    assert status["code"] == 40010
+    assert status["message"].startswith("parse the consumer's subscription failed")
+    assert status["message"].endswith(remark)
 
 
 def test_reply_without_remark_has_its_code_as_text() -> None:

@@ -11,9 +11,10 @@ each of them, and the first one gets it.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from reput import limits
 from reput.errors import RequestRefused
 from reput.format.codes import ResponseCode
 from reput.remoting.channel import Channel
@@ -23,6 +24,8 @@ from reput.store.table_files import SubscriptionGroup
 
 BIND_TOPIC = "lite.bind.topic"
 CLIENT_QUOTA = "lite.sub.client.quota"
+CLIENT_QUOTA_DEFAULT = 2000
+"""Lite topics to which a client subscribes at most, unless its group has a quota."""
 _MODEL = "lite.sub.model"
 _RESET_EXCLUSIVE = "lite.sub.reset.offset.exclusive"
 _RESET_UNSUBSCRIBED = "lite.sub.reset.offset.unsubscribe"
@@ -48,6 +51,34 @@ class LiteGroup:
     """True if the group begins at the first message after a client has unsubscribed."""
     is_wildcard: bool
     """True if its clients read all lite topics."""
+    client_quota: int
+    """Lite topics to which a client subscribes at most."""
+
+    def check_quota(self, client_id: str, group: str, count: int) -> None:
+        """Refuse more lite topics of a client than the group allows.
+
+        Raises:
+            RequestRefused: There would be more.
+        """
+        if count > self.client_quota:
+            raise RequestRefused(
+                limits.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                quota_exceeded(client_id, group, count, self.client_quota),
+            )
+
+
+def quota_of(attributes: Mapping[str, str]) -> int:
+    """Return the lite topics to which a client of a group subscribes at most."""
+    text = attributes.get(CLIENT_QUOTA, "")
+    return int(text) if text.isdecimal() else CLIENT_QUOTA_DEFAULT
+
+
+def quota_exceeded(client_id: str, group: str, count: int, quota: int) -> str:
+    """Return the text that refuses lite topics of a client."""
+    return (
+        f"lite subscription quota exceeded: {count} lite topics of the client {client_id} of the "
+        f"group {group}; allowed: {quota}, the group's attribute {CLIENT_QUOTA}"
+    )
 
 
 def group_of(group: SubscriptionGroup | None) -> LiteGroup | None:
@@ -62,6 +93,7 @@ def group_of(group: SubscriptionGroup | None) -> LiteGroup | None:
         attributes.get(_RESET_EXCLUSIVE, "").lower() == "true",
         attributes.get(_RESET_UNSUBSCRIBED, "").lower() == "true",
         _WILDCARD in attributes,
+        quota_of(attributes),
     )
 
 

@@ -263,6 +263,10 @@ def _change(parts: Parts, channel: Channel, change: LiteSubscription) -> Iterato
             ResponseCode.ILLEGAL_OPERATION,
             "subscribe lite operation is not supported for this group",
         )
+    if not settings.is_wildcard:
+        kept = known.queues if known is not None and change.action == "PARTIAL_ADD" else ()
+        count = len(kept) + sum(queue not in kept for queue in queues)
+        settings.check_quota(change.client_id, change.group, count)
     if known is None:
         limits.LITE_CLIENTS.check(registry.client_count + 1)
     now_ms = parts.clock.monotonic_ms()

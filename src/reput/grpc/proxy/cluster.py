@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from reput import limits
-from reput.broker.lite.subscriptions import BIND_TOPIC, CLIENT_QUOTA
+from reput.broker.lite.subscriptions import BIND_TOPIC, quota_of
 from reput.client.core import requests
 from reput.clock import Clock
 from reput.errors import (
@@ -29,7 +29,7 @@ from reput.format.bodies import (
 from reput.format.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.grpc_messages import MessageType
-from reput.grpc.backend import LITE_QUOTA, BrokerQueues, GroupFacts, TopicFacts
+from reput.grpc.backend import BrokerQueues, GroupFacts, TopicFacts
 from reput.grpc.proxy.aging_cache import AgingCache
 from reput.grpc.statuses import Code, StatusError
 from reput.remoting.client import RemotingClient
@@ -336,7 +336,7 @@ class Cluster:
             config.retry_max_times,
             config.group_retry_policy,
             attributes.get(BIND_TOPIC, ""),
-            int(attributes.get(CLIENT_QUOTA, LITE_QUOTA)),
+            quota_of(attributes),
         )
 
     async def _created_group(self, address: str, name: str) -> GroupFacts | None:
