@@ -240,6 +240,8 @@ class Loops:
         """
         parts = self._parts
         did = parts.identity.is_master  # a slave gets the messages from its master
+        if asks_producers:
+            parts.transactions.hasten(parts.clock.now_ms())
         while did:
             await self._dispatch_all()
             now_ms = parts.clock.now_ms()
@@ -250,17 +252,29 @@ class Loops:
         parts.store.notify()
         parts.replication.slave_port.pump()
 
-    def next_due_ms(self, now_ms: int) -> int | None:
-        """Return the first later time at which a message becomes due; None if none waits."""
+    def next_due_ms(self, now_ms: int, until_ms: int) -> int | None:
+        """Return the first later time at which a message of a period is delivered; None: no more.
+
+        Args:
+            now_ms: The time.
+            until_ms: End of the period. The timer rounds up, so that it may deliver a message
+                whose time is in the period up to a second after its end.
+        """
         parts = self._parts
+        timers_until_ms = parts.timers.rounded_up_ms(until_ms)
         times = (
-            parts.delayed.next_due_ms(now_ms),
-            parts.timers.next_due_ms(now_ms),
-            parts.pops.next_due_ms(),
-            parts.lite.next_due_ms(),
+            (parts.delayed.next_due_ms(now_ms), until_ms),
+            (parts.timers.next_due_ms(now_ms), timers_until_ms),
+            (parts.pops.next_due_ms(), until_ms),
+            (parts.lite.next_due_ms(), until_ms),
         )
         return min(
-            (due_ms for due_ms in times if due_ms is not None and due_ms > now_ms), default=None
+            (
+                due_ms
+                for due_ms, last_ms in times
+                if due_ms is not None and now_ms < due_ms <= last_ms
+            ),
+            default=None,
         )
 
     async def _dispatch_all(self) -> None:

@@ -157,6 +157,8 @@ class Controls:
     async def advance(self, duration_ms: int) -> None:
         """Advance the brokers' clock, and deliver everything that becomes due, in order of time.
 
+        If a message's time is within the advance and the timer rounds it up to a later one, the
+        clock goes on to that, which is less than the timer's precision away: a second by default.
         Producers of undecided transactions are asked once, at the end. No log file expires.
 
         Raises:
@@ -172,9 +174,9 @@ class Controls:
                 for broker in self._brokers:
                     await broker.loops.deliver_due(asks_producers=False)
                 now_ms = self.clock.now_ms()
-                times = (broker.loops.next_due_ms(now_ms) for broker in self._brokers)
-                due_ms = min((time_ms for time_ms in times if time_ms is not None), default=end_ms)
-                if due_ms >= end_ms:
+                times = (broker.loops.next_due_ms(now_ms, end_ms) for broker in self._brokers)
+                due_ms = min((time_ms for time_ms in times if time_ms is not None), default=None)
+                if due_ms is None:
                     break
                 self.clock.advance(due_ms - now_ms)
             self.clock.advance(max(0, end_ms - self.clock.now_ms()))

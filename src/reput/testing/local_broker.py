@@ -353,7 +353,11 @@ class LocalBroker:
 
         On return everything that is due by then is in its queues: messages of delay levels and
         delivery times, retries of consumers, popped messages whose invisible time is over. The
-        producers of undecided transactions are asked once if that is due. Connections stay.
+        producers of transactions that are undecided for ``transactionTimeOut`` are asked once.
+        Connections stay.
+
+        The timer delivers at whole seconds (``timerPrecisionMs``): if a delivery time within the
+        advance is rounded up past its end, the time goes on to that second.
 
         Raises:
             InvalidOption: The duration is not 0 to 400 days.

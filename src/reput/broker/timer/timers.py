@@ -189,7 +189,7 @@ class Timers:
             return False
         self._refuse_recall(properties.get(props.TIMER_RECALLED_KEY))
         precision_ms = self._precision_ms
-        out_ms = -(-deliver_ms // precision_ms) * precision_ms - precision_ms
+        out_ms = self.rounded_up_ms(deliver_ms) - precision_ms
         self._refuse_crowd(out_ms)
         properties.pop(props.TIMER_ROLL_TIMES, None)  # a message that has waited before has one
         properties[props.TIMER_OUT_MS] = str(out_ms)
@@ -326,7 +326,7 @@ class Timers:
     def _slot_ms(self, progress: TimerProgress) -> int:
         """Return the slot from which RocketMQ's timer continues, ms: it reads whole slots."""
         precision_ms = self._precision_ms
-        slot_ms = -(-progress.leaves_ms // precision_ms) * precision_ms
+        slot_ms = self.rounded_up_ms(progress.leaves_ms)
         first_ms = self._runs.first_ms()
         return slot_ms - precision_ms if first_ms is not None and first_ms < slot_ms else slot_ms
 
@@ -348,6 +348,10 @@ class Timers:
             did = self._deliver(now_ms)
         self._publish_progress(now_ms)
         return did
+
+    def rounded_up_ms(self, deliver_ms: int) -> int:
+        """Return the time at which a message leaves whose wanted time is ``deliver_ms``."""
+        return -(-deliver_ms // self._precision_ms) * self._precision_ms
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """Return when there is work again, ``now_ms`` if there is some; None if no message waits.
