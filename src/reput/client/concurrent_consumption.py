@@ -9,6 +9,7 @@ Source: rocketmq 4.9.8 ``ConsumeMessageConcurrentlyService``.
 import asyncio
 import logging
 
+from reput.client.failed_messages import FailedMessages
 from reput.client.listener import ConsumeContext, ConsumeResult
 from reput.client.listener_workers import ListenerWorkers
 from reput.client.membership import Membership
@@ -33,6 +34,7 @@ class ConcurrentConsumption:
         queues: The member's queues, which record progress.
         workers: Workers that call the listener.
         send_back: Sends failed messages back.
+        failed: Records what happens to failed messages.
         side_tasks: Tasks that consume messages again after a delay.
         clock: The clock.
     """
@@ -43,6 +45,7 @@ class ConcurrentConsumption:
         queues: OwnedQueues,
         workers: ListenerWorkers[OwnedQueue],
         send_back: SendBack,
+        failed: FailedMessages,
         *,
         side_tasks: SideTasks,
         clock: Clock,
@@ -52,6 +55,7 @@ class ConcurrentConsumption:
         self._queues = queues
         self._workers = workers
         self._send_back = send_back
+        self._failed_messages = failed
         self._side_tasks = side_tasks
         self._clock = clock
 
@@ -96,7 +100,8 @@ class ConcurrentConsumption:
         if not failed:
             return []
         if self._membership.is_broadcasting:
-            log.warning("%d messages failed, and are dropped: broadcasting", len(failed))
+            for message in failed:
+                self._failed_messages.dropped(message)
             return []
         taken = await asyncio.gather(
             *(self._send_back.send(message, delay_level) for message in failed)

@@ -93,7 +93,7 @@ class ListenerCalls:
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # the consumer closes; else the listener's own await was cancelled
             log.exception(
-                "listener failed with %d messages of %s, which come again",
+                "listener failed with %d messages of %s",
                 len(messages),
                 context.queue,
             )
@@ -103,7 +103,7 @@ class ListenerCalls:
         if isinstance(result, ConsumeResult):
             return result, None
         log.error(
-            "listener returned %r for %d messages of %s, which come again;"
+            "listener returned %r for %d messages of %s, which counts as a failure;"
             " return a ConsumeResult, or nothing for SUCCESS",
             result,
             len(messages),

@@ -83,6 +83,8 @@ _OF_CONSUMERS = (
            "Messages that were pulled or popped."),
     Metric("reput_client_messages_consumed_total", _COUNTER, "messages", _BY_RESULT,
            "Messages by the result of their consumption."),
+    Metric("reput_client_dead_letters_total", _COUNTER, "messages", _BY_TOPIC,
+           "Messages that went to the dead letters of the group."),
     Metric("reput_client_listener_duration_seconds", _HISTOGRAM, "seconds", _BY_TOPIC,
            "Durations of the listener's calls."),
     Metric("reput_client_queues", _GAUGE, "queues", _BY_TOPIC,
@@ -155,6 +157,7 @@ def consumer_metrics(
         results = (("success", rates.consumed_count), ("failed", rates.failed_count))
         for result, count in results:
             _add(metrics, "reput_client_messages_consumed_total", (*series, result), count)
+        _add(metrics, "reput_client_dead_letters_total", series, rates.dead_count)
         durations = _histogram(rates.listener_durations)
         if durations.count:
             _add(metrics, "reput_client_listener_duration_seconds", series, durations)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 
 from reput.client.config import ConsumerConfig
+from reput.client.failed_messages import FailedMessages
 from reput.client.listener import ConsumeContext, ConsumeResult
 from reput.client.listener_workers import YIELD_COUNT, ListenerWorkers
 from reput.client.owned_queues import Messages, OwnedQueue, OwnedQueues, Record
@@ -30,6 +31,7 @@ class OrderlyConsumption:
         queues: The member's queues, which are locked and record progress.
         workers: Workers that call the listener.
         send_back: Makes dead letters.
+        failed: Records what happens to failed messages.
         clock: The clock.
     """
 
@@ -39,6 +41,7 @@ class OrderlyConsumption:
         queues: OwnedQueues,
         workers: ListenerWorkers[OwnedQueue],
         send_back: SendBack,
+        failed: FailedMessages,
         *,
         clock: Clock,
     ) -> None:
@@ -46,6 +49,7 @@ class OrderlyConsumption:
         self._queues = queues
         self._workers = workers
         self._send_back = send_back
+        self._failed = failed
         self._clock = clock
 
     async def consume(self, owned: OwnedQueue) -> None:
@@ -104,16 +108,15 @@ class OrderlyConsumption:
                     messages.give_back(uncommitted)
                 owned.uncommitted.clear()
                 may_go_on = is_commit = False
-            elif result is ConsumeResult.LATER and await self._may_try_again(owned, batch):
+            elif result is ConsumeResult.LATER and await self._may_try_again(
+                owned, batch, self._rest_ms(context)
+            ):
                 messages.give_back(owned.uncommitted.pop())
                 may_go_on = is_commit = False
             if is_commit:
                 self._commit(owned, messages)
             if not may_go_on:
-                rest_ms = context.suspend_ms
-                if rest_ms is None:
-                    rest_ms = self._config.suspend_current_queue_time_ms
-                self._rest(owned, min(max(rest_ms, 10), 30_000))
+                self._rest(owned, self._rest_ms(context))
             return may_go_on
         finally:
             self._workers.end_call()
@@ -127,7 +130,13 @@ class OrderlyConsumption:
         owned.uncommitted.clear()
         self._queues.note_progress(owned, messages)
 
-    async def _may_try_again(self, owned: OwnedQueue, batch: Record) -> bool:
+    def _rest_ms(self, context: ConsumeContext) -> int:
+        rest_ms = context.suspend_ms
+        if rest_ms is None:
+            rest_ms = self._config.suspend_current_queue_time_ms
+        return min(max(rest_ms, 10), 30_000)
+
+    async def _may_try_again(self, owned: OwnedQueue, batch: Record, rest_ms: int) -> bool:
         """Count a failure; return False once all messages of the batch are dead letters."""
         is_open = False
         for message in batch.messages:
@@ -137,6 +146,7 @@ class OrderlyConsumption:
             ):
                 continue
             owned.failures[message.queue_offset] = failures + 1
+            self._failed.after(message, failures + 1, rest_ms)
             is_open = True
         return is_open
 

@@ -48,6 +48,7 @@ from reput.client.core import pop_handles
 from reput.client.core.assign import Averagely
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.trace_codec import Outcome
+from reput.client.failed_messages import FailedMessages
 from reput.client.group_member import GroupMember
 from reput.client.hooks import ConsumeCall, ConsumeOperation
 from reput.client.instance import ClientInstance
@@ -184,13 +185,15 @@ class PopConsumer(GroupMember):
             self._traces,
             self._facts(instance),
         )
+        failed = FailedMessages(self.group, self._rates, self._clock)
         self._consumption = PopConsumption(
             self.config,
             self._popper,
             self._pops,
             self._acks,
             self._workers,
-            SendBack(instance, self.group, retries_max),
+            SendBack(instance, self.group, retries_max, failed),
+            failed,
             is_ordered=self._orderly,
             clock=self._clock,
         )

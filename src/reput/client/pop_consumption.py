@@ -18,6 +18,7 @@ from reput.client.acks import Acks
 from reput.client.config import ConsumerConfig
 from reput.client.core import pop_handles
 from reput.client.core.process_queue import Batch
+from reput.client.failed_messages import FailedMessages
 from reput.client.listener import ConsumeContext, ConsumeResult
 from reput.client.listener_workers import YIELD_COUNT, ListenerWorkers
 from reput.client.membership import Problem
@@ -54,6 +55,7 @@ class PopConsumption:
         acks: Pending acknowledgements.
         workers: Workers that call the listener.
         send_back: Makes dead letters.
+        failed: Records what happens to failed messages.
         is_ordered: True if a queue is consumed one batch at a time.
         clock: The clock.
     """
@@ -66,6 +68,7 @@ class PopConsumption:
         acks: Acks,
         workers: ListenerWorkers[PopLine],
         send_back: SendBack,
+        failed: FailedMessages,
         *,
         is_ordered: bool,
         clock: Clock,
@@ -76,6 +79,7 @@ class PopConsumption:
         self._acks = acks
         self._workers = workers
         self._send_back = send_back
+        self._failed_messages = failed
         self._is_ordered = is_ordered
         self._clock = clock
         self._lines: dict[PopSource, dict[MessageQueue, PopLine]] = {}
@@ -197,6 +201,8 @@ class PopConsumption:
                 self._acks.add([message])
             else:
                 delay_ms = self._delay_ms(message, context)
+                if is_attempt:
+                    self._failed_messages.after(message, _retries(message) + 1, delay_ms)
                 await self._see_again(message, delay_ms, is_attempt=is_attempt)
 
         await asyncio.gather(

@@ -36,6 +36,7 @@ from reput.client.connection_events import ConnectionCallback
 from reput.client.consumer_offsets import ConsumerOffsets, keep_saved
 from reput.client.core.assign import Averagely, Strategy
 from reput.client.core.offset_table import OffsetTable
+from reput.client.failed_messages import FailedMessages
 from reput.client.group_member import GroupMember
 from reput.client.instance import ClientInstance
 from reput.client.listener import Listener, ListenerCalls
@@ -254,16 +255,18 @@ class PushConsumer(GroupMember):
         retries_max = self.config.max_reconsume_times
         if retries_max < 0:
             retries_max = UNLIMITED if self._orderly else MAX_RECONSUME_TIMES
-        send_back = SendBack(instance, self.group, retries_max)
+        failed = FailedMessages(self.group, self._rates, self._clock)
+        send_back = SendBack(instance, self.group, retries_max, failed)
         if self._orderly:
             return OrderlyConsumption(
-                self.config, self._queues, self._workers, send_back, clock=self._clock
+                self.config, self._queues, self._workers, send_back, failed, clock=self._clock
             )
         return ConcurrentConsumption(
             self._membership,
             self._queues,
             self._workers,
             send_back,
+            failed,
             side_tasks=self._side_tasks,
             clock=self._clock,
         )

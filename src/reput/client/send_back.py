@@ -12,6 +12,7 @@ import random
 
 from reput.client.core import requests
 from reput.client.core.requests import SendRequests
+from reput.client.failed_messages import FailedMessages
 from reput.client.instance import ClientInstance
 from reput.client.membership import Problem
 from reput.client.message import ReceivedMessage
@@ -36,10 +37,14 @@ class SendBack:
         instance: Client instance for requests.
         group: The consumer group, by its full name.
         retries_max: Number of retries after which a message becomes a dead letter.
+        failed: Records what happens to the messages.
     """
 
-    def __init__(self, instance: ClientInstance, group: str, retries_max: int) -> None:
+    def __init__(
+        self, instance: ClientInstance, group: str, retries_max: int, failed: FailedMessages
+    ) -> None:
         self.retries_max = retries_max
+        self._failed = failed
         self._instance = instance
         self._group = group
         self._requests = SendRequests(PRODUCER_GROUP, "TBW102", 4)
@@ -56,6 +61,12 @@ class SendBack:
         except (*Problem, CorruptRecord) as error:
             log.warning("%s is not sent back by its broker: %s", _name(message), error)
             return await self.send_copy(message, message.reconsume_times)
+        retry_count = message.reconsume_times
+        if delay_level < 0 or retry_count >= self.retries_max:
+            self._failed.dead(message, retry_count + 1)
+        else:
+            level = delay_level or FIRST_DELAY_LEVEL + retry_count
+            self._failed.after_level(message, retry_count + 1, level)
         return True
 
     async def give_up(self, message: ReceivedMessage) -> bool:
@@ -65,6 +76,7 @@ class SendBack:
         except (*Problem, CorruptRecord) as error:
             log.warning("%s is no dead letter yet: %s", _name(message), error)
             return False
+        self._failed.dead(message, message.reconsume_times + 1)
         return True
 
     async def _ask_its_broker(self, message: ReceivedMessage, delay_level: int) -> None:
@@ -97,9 +109,8 @@ class SendBack:
             properties.setdefault(props.ORIGIN_MESSAGE_ID, message.message_id)
             properties[props.RETRY_TOPIC] = message.full_topic
             properties.pop(props.DELAY, None)
-            if (
-                reconsume_times + 1 < self.retries_max
-            ):  # otherwise it is a dead letter, without delay
+            is_dead = reconsume_times + 1 >= self.retries_max
+            if not is_dead:  # otherwise without delay
                 properties[props.DELAY] = str(FIRST_DELAY_LEVEL + reconsume_times)
             properties.pop(props.TRANSACTION_PREPARED, None)
             text = java.decode_utf8(props.encode(properties, last_separator=False))
@@ -126,6 +137,11 @@ class SendBack:
             except Problem as error:
                 log.warning("%s is not taken by %s: %s", _name(message), queue.broker_name, error)
             else:
+                if is_dead:
+                    self._failed.dead(message, reconsume_times + 1)
+                else:
+                    level = FIRST_DELAY_LEVEL + reconsume_times
+                    self._failed.after_level(message, reconsume_times + 1, level)
                 return True
         log.error("%s cannot be sent to %s now", _name(message), topic)
         return False

@@ -158,7 +158,7 @@ class Controls:
         """Advance the brokers' clock, and deliver everything that becomes due, in order of time.
 
         If a message's time is within the advance and the timer rounds it up to a later one, the
-        clock goes on to that, which is less than the timer's precision away: a second by default.
+        clock continues to that, which is less than the timer's precision away: a second by default.
         Producers of undecided transactions are asked once, at the end. No log file expires.
 
         Raises:

@@ -357,7 +357,7 @@ class LocalBroker:
         Connections stay.
 
         The timer delivers at whole seconds (``timerPrecisionMs``): if a delivery time within the
-        advance is rounded up past its end, the time goes on to that second.
+        advance is rounded up past its end, the time continues to that second.
 
         Raises:
             InvalidOption: The duration is not 0 to 400 days.

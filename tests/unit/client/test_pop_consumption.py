@@ -8,6 +8,7 @@ import pytest
 
 from reput.client.config import ConsumerConfig
 from reput.client.core.consume_rates import RatesByTopic
+from reput.client.failed_messages import FailedMessages
 from reput.client.listener import ConsumeContext, ConsumeResult, ListenerCalls
 from reput.client.listener_workers import ListenerWorkers
 from reput.client.message import ReceivedMessage
@@ -82,7 +83,8 @@ class Subject:
         parts: Any = self.broker
         self.consumption = PopConsumption(
             ConsumerConfig(pop_invisible_ms=HELD_MS, **settings), parts, parts, parts,
-            self.workers, parts, is_ordered=is_ordered, clock=self.clock,
+            self.workers, parts, FailedMessages("G", RatesByTopic(), self.clock),
+            is_ordered=is_ordered, clock=self.clock,
         )  # fmt: skip
         self.line = PopLine(PopSource(ANY), ANY)
 

@@ -42,6 +42,8 @@ class ConsumeRates:
         """Number of messages consumed since the start."""
         self.failed_count = 0
         """Number of messages since the start that were not consumed, and are delivered again."""
+        self.dead_count = 0
+        """Number of messages since the start that went to the dead letters."""
         self.listener_durations = Durations()
         """Durations of the listener's calls since the start."""
         self._old = _Sums(now_ms)
