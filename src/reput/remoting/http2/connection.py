@@ -59,6 +59,7 @@ _BUSY_CALLS = 16
 _DATA, _HEADERS = FrameType.DATA, FrameType.HEADERS
 _OWN_SETTINGS = frames.settings(
     (
+        (Setting.MAX_CONCURRENT_STREAMS, limits.HTTP2_STREAMS.maximum),
         (Setting.INITIAL_WINDOW_SIZE, STREAM_WINDOW),
         (Setting.MAX_HEADER_LIST_SIZE, limits.HTTP2_HEADER_BYTES.maximum),
     )

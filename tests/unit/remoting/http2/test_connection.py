@@ -11,6 +11,7 @@ from reput.remoting.http2.frames import PREFACE, ErrorCode, Flag, FrameType, Set
 
 REPLY = ((b":status", b"200"),)
 OWN_SETTINGS = [
+    (Setting.MAX_CONCURRENT_STREAMS, limits.HTTP2_STREAMS.maximum),
     (Setting.INITIAL_WINDOW_SIZE, STREAM_WINDOW),
     (Setting.MAX_HEADER_LIST_SIZE, limits.HTTP2_HEADER_BYTES.maximum),
 ]
