@@ -17,7 +17,7 @@ string alone.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 from reput import limits
@@ -30,6 +30,11 @@ SECONDS_MAX = 315_576_000_000
 TIMESTAMP_SECONDS_MIN = -62_135_596_800
 TIMESTAMP_SECONDS_MAX = 253_402_300_799
 """Range of the seconds of a timestamp: years 1 to 9999."""
+
+SMALL_BYTES = 4 * 1024
+"""Size of a message that is decoded at once, in bytes; of a larger one, that of a step."""
+FIELDS_PER_STEP = 1_000
+"""Fields that a step of decoding, or of counting, reads at most, nested ones apart."""
 
 _TAG_BYTES_MAX = 5
 _VARINT_BYTES_MAX = 10
@@ -94,14 +99,29 @@ class MessageTable:
         fields: Its fields, by number.
     """
 
-    __slots__ = ("fields", "name", "nested", "read", "write")
+    __slots__ = ("fields", "name", "nested", "nested_tables", "read", "write")
 
     def __init__(self, name: str, *fields: MessageField) -> None:
         self.name = name
         self.fields = fields
         self.nested = _nested(fields)
+        self.nested_tables = {
+            field.number << 3 | _DELIMITED: (field, field.message)
+            for field in fields
+            if field.message
+        }
         self.read = _reader(name, fields)
         self.write = _writer(name, fields)
+
+    def place(self, values: dict[str, Any], field: MessageField, item: dict[str, Any]) -> None:
+        """Add a nested message to a message, as if it had been read now."""
+        if field.label == "repeated":
+            values.setdefault(field.name, []).append(item)
+            return
+        values[field.name] = item
+        for rival in self.fields:
+            if field.oneof == rival.oneof != "" and rival != field:
+                values.pop(rival.name, None)
 
     def __repr__(self) -> str:
         return f"<table of {self.name}>"
@@ -115,8 +135,110 @@ def decode(table: MessageTable, data: bytes) -> dict[str, Any]:
             which reading stopped.
     """
     if len(data) > _UNCOUNTED_BYTES:
-        _check_field_count(table, data)
+        for _ in counted_in_steps(table, data):
+            pass
     return table.read(data, 0, len(data), {})
+
+
+def counted_in_steps(table: MessageTable, data: bytes) -> Generator[None, None, int]:
+    """Return the number of fields, before dicts are made of them; yield after each bounded part.
+
+    Damaged bytes are counted up to the damage, which is left to the reader.
+
+    Raises:
+        InvalidProtobuf: There are too many fields.
+    """
+    count_max = limits.PROTOBUF_FIELDS.maximum
+    count = position = group_depth = 0
+    nested, end = table.nested, len(data)
+    outer: list[tuple[Nested, int]] = []
+    try:
+        while position < end or outer:
+            if position >= end:
+                nested, end = outer.pop()
+                continue
+            count += 1
+            if count > count_max:
+                refusal = limits.PROTOBUF_FIELDS.exceeded()
+                raise InvalidProtobuf(f"{table.name}: {refusal}, at byte {position}")
+            if count % FIELDS_PER_STEP == 0:
+                yield
+            tag, position = _tag(data, position)
+            wire_type = tag & 7
+            if wire_type == _DELIMITED:
+                size, position = _varint(data, position)
+                if position + size > end:
+                    return count
+                inner = _NO_FIELDS if group_depth else nested.get(tag, _NO_FIELDS)
+                if inner is _NO_FIELDS or not size:
+                    position += size
+                elif inner is None:
+                    count += size
+                    position += size
+                else:
+                    outer.append((nested, end))
+                    nested, end = inner, position + size
+            elif wire_type == _GROUP_START:
+                group_depth += 1
+            elif wire_type == _GROUP_END:
+                group_depth -= 1
+            else:
+                position = _skip(data, position, end, tag)
+    except (IndexError, ValueError):
+        pass
+    return count
+
+
+def decoded_in_steps(table: MessageTable, data: bytes) -> Generator[None, None, dict[str, Any]]:
+    """Return the message that bytes encode, as ``decode``; yield after each bounded part.
+
+    The fields must have been counted (``counted_in_steps``). Parts of a message that follow each
+    other are as good as the whole, so that it is read in runs of fields; a nested message that is
+    large itself is read in the same way.
+
+    Raises:
+        InvalidProtobuf: As ``decode``.
+    """
+    values: dict[str, Any] = {}
+    yield from _read_in_steps(table, data, 0, len(data), values)
+    return values
+
+
+def _read_in_steps(
+    table: MessageTable, data: bytes, position: int, end: int, values: dict[str, Any]
+) -> Generator[None, None, None]:
+    begin = position
+    count = 0
+    while position < end:
+        start = position
+        try:
+            tag, position = _tag(data, position)
+            nested = table.nested_tables.get(tag)
+            size = inner = 0
+            if tag & 7 == _DELIMITED:
+                size, inner = _varint(data, position)
+                position = inner + size
+            else:
+                position = _skip(data, position, end, tag)
+        except (IndexError, ValueError):
+            break  # the reader names the place
+        if position > end:
+            break
+        count += 1
+        if nested is not None and size > SMALL_BYTES:
+            table.read(data, begin, start, values)
+            field, inner_table = nested
+            item: dict[str, Any] = {}
+            if field.label != "repeated":
+                item = values.get(field.name) or {}
+            yield from _read_in_steps(inner_table, data, inner, position, item)
+            table.place(values, field, item)
+            begin = position
+        elif position - begin > SMALL_BYTES or count >= FIELDS_PER_STEP:
+            table.read(data, begin, position, values)
+            begin, count = position, 0
+            yield
+    table.read(data, begin, end, values)
 
 
 def encode(table: MessageTable, values: Mapping[str, Any]) -> bytes:
@@ -276,46 +398,6 @@ def _nested(fields: tuple[MessageField, ...]) -> Nested:
 
 _UNCOUNTED_BYTES = 2 * limits.PROTOBUF_FIELDS.maximum
 """Size of a message that cannot have too many fields: each takes two bytes."""
-
-
-def _check_field_count(table: MessageTable, data: bytes) -> None:
-    """Check the number of fields before dicts are made of them; damage is left to the reader."""
-    count_max = limits.PROTOBUF_FIELDS.maximum
-    count = position = group_depth = 0
-    nested, end = table.nested, len(data)
-    outer: list[tuple[Nested, int]] = []
-    try:
-        while position < end or outer:
-            if position >= end:
-                nested, end = outer.pop()
-                continue
-            count += 1
-            if count > count_max:
-                refusal = limits.PROTOBUF_FIELDS.exceeded()
-                raise InvalidProtobuf(f"{table.name}: {refusal}, at byte {position}")
-            tag, position = _tag(data, position)
-            wire_type = tag & 7
-            if wire_type == _DELIMITED:
-                size, position = _varint(data, position)
-                if position + size > end:
-                    return
-                inner = _NO_FIELDS if group_depth else nested.get(tag, _NO_FIELDS)
-                if inner is _NO_FIELDS or not size:
-                    position += size
-                elif inner is None:
-                    count += size
-                    position += size
-                else:
-                    outer.append((nested, end))
-                    nested, end = inner, position + size
-            elif wire_type == _GROUP_START:
-                group_depth += 1
-            elif wire_type == _GROUP_END:
-                group_depth -= 1
-            else:
-                position = _skip(data, position, end, tag)
-    except (IndexError, ValueError):
-        return
 
 
 _NO_FIELDS: Nested = {}

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, strategies as st
@@ -265,6 +266,46 @@ def test_damaged_bytes_have_the_verdict_of_google(
         return
     decoded = _without_zeros(table, protobuf.decode(table, data))
     assert repr(_sorted(decoded)) == repr(_sorted(expected))  # nan is nan
+
+
+def _in_steps(table: MessageTable, data: bytes) -> tuple[dict[str, Any], int]:
+    """Return a message that is read in steps, and their number."""
+    count = 0
+    steps = protobuf.decoded_in_steps(table, data)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+@given(damaged())
+def test_a_message_read_in_steps_is_the_same(drawn: tuple[MessageTable, bytes]) -> None:
+    table, data = drawn
+    with (
+        mock.patch.object(protobuf, "SMALL_BYTES", 4),
+        mock.patch.object(protobuf, "FIELDS_PER_STEP", 2),
+    ):
+        assert _outcome(lambda: _in_steps(table, data)[0]) == _outcome(
+            lambda: protobuf.decode(table, data)
+        )
+
+
+def _outcome(read: Callable[[], dict[str, Any]]) -> str:
+    try:
+        return repr(read())
+    except InvalidProtobuf as error:
+        return str(error)
+
+
+def test_steps_are_bounded_at_any_depth() -> None:
+    entries = {"subscriptions": [{"topic": {"name": f"Topic{number}"}} for number in range(5_000)]}
+    settings = {"settings": {"subscription": entries}}
+    encoded = protobuf.encode(grpc_messages.TELEMETRY_COMMAND, settings)
+    decoded, count = _in_steps(grpc_messages.TELEMETRY_COMMAND, encoded)
+    assert decoded == settings
+    assert count >= len(encoded) // (2 * protobuf.SMALL_BYTES)
 
 
 def _sorted(value: Any) -> Any:
