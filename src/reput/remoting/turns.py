@@ -1,0 +1,113 @@
+"""The time that tasks may take in a turn of the event loop: a slice for all of them together.
+
+    task -> take: time is left in this turn -> it continues
+                  none is left              -> it waits for a later turn
+
+The tasks of a key, such as a connection, continue in the order in which they began, so that the
+first one ends before the next one begins, unless it waits for something else; keys take turns. A
+task asks before each step that may be costly.
+"""
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Hashable
+from typing import TypeVar
+
+from reput.remoting.time_slices import SLICE_S, Steps
+
+RELEASED_MAX = 16
+"""Tasks that are woken in a turn; if no time is left, they wait again, in their place."""
+
+_T = TypeVar("_T")
+
+
+class Turns:
+    """The turns of one event loop.
+
+    Args:
+        slice_s: Time of all tasks in a turn, in seconds.
+    """
+
+    def __init__(self, slice_s: float = SLICE_S) -> None:
+        self._slice_s = slice_s
+        self._deadline: float | None = None  # of this turn; None before the first task asks
+        self._waiting: dict[Hashable, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._tickets = itertools.count()
+        self._woken_count = 0
+        self._is_scheduled = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time of this turn is used up."""
+        if self._deadline is None:
+            self._deadline = time.perf_counter() + self._slice_s
+            asyncio.get_running_loop().call_soon(self._end)
+            return self._slice_s <= 0
+        return time.perf_counter() >= self._deadline
+
+    def _end(self) -> None:
+        self._deadline = None
+
+    async def take(self, key: Hashable) -> int:
+        """Begin to work: wait while others wait, or no time is left.
+
+        Returns:
+            The ticket of the work: its place among that of the key.
+        """
+        ticket = next(self._tickets)
+        if self._waiting or self._woken_count or self.is_over:
+            await self._wait(key, ticket)
+        return ticket
+
+    async def pause(self, key: Hashable, ticket: int) -> None:
+        """Continue to work: wait if no time is left, before later work of the key."""
+        if self.is_over:
+            await self._wait(key, ticket)
+
+    async def run(self, key: Hashable, ticket: int, steps: Steps[_T]) -> _T:
+        """Run a generator, with a pause where necessary; return its value."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                value: _T = end.value
+                return value
+            await self.pause(key, ticket)
+
+    async def _wait(self, key: Hashable, ticket: int) -> None:
+        while True:
+            woken = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting.setdefault(key, []), (ticket, woken))
+            self._schedule()
+            try:
+                await woken
+            finally:
+                if woken.done() and not woken.cancelled():
+                    self._woken_count -= 1
+            if not self.is_over or self._slice_s <= 0:
+                return
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        """Wake some tasks, which continue in the next turn."""
+        self._is_scheduled = False
+        self._deadline = None
+        count = 0
+        while self._waiting and count < RELEASED_MAX:
+            key, tasks = next(iter(self._waiting.items()))
+            _, woken = heapq.heappop(tasks)
+            del self._waiting[key]
+            if tasks:
+                self._waiting[key] = tasks  # the last one in turn
+            if not woken.done():
+                woken.set_result(None)
+                self._woken_count += 1
+                count += 1
+        if self._waiting:
+            self._schedule()
