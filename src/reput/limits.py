@@ -621,6 +621,46 @@ GRPC_INFLATED_BYTES = Limit(
     8 * MIB,
     "bytes",
 )
+GRPC_WORKED_ON_BYTES = Limit(
+    "grpc_worked_on_bytes",
+    "messages of unanswered gRPC calls; further ones wait",
+    64 * MIB,
+    "bytes",
+    scope="server",
+)
+GRPC_WORKED_ON_BYTES_PER_ADDRESS = Limit(
+    "grpc_worked_on_bytes_per_address",
+    "messages of unanswered gRPC calls of one address; further ones wait",
+    32 * MIB,
+    "bytes",
+    scope="address",
+)
+GRPC_WORKED_ON_BYTES_PER_CONNECTION = Limit(
+    "grpc_worked_on_bytes_per_connection",
+    "messages of unanswered gRPC calls of a connection; further ones wait",
+    16 * MIB,
+    "bytes",
+    scope="connection",
+)
+GRPC_WAITING = Limit(
+    "grpc_waiting",
+    "calls of a connection that wait for their turn, before more of it is read",
+    128,
+    scope="connection",
+)
+GRPC_WAITING_BYTES = Limit(
+    "grpc_waiting_bytes",
+    "calls of a connection that wait for their turn, before more of it is read",
+    4 * MIB,
+    "bytes",
+    scope="connection",
+)
+GRPC_SETTINGS_TOPICS = Limit(
+    "grpc_settings_topics", "topics, or subscriptions, in the settings of a gRPC client", 1_000
+)
+GRPC_SETTINGS_BYTES = Limit(
+    "grpc_settings_bytes", "texts in the settings of a gRPC client", 256 * KIB, "bytes"
+)
 GRPC_CLIENTS = Limit("grpc_clients", "clients of gRPC, by their ids", 20_000, scope="server")
 GRPC_RENEWED = Limit(
     "grpc_renewed",

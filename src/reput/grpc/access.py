@@ -101,27 +101,43 @@ class Gate:
         self._unsigned = unsigned
         self._unruled = unruled
 
-    async def admit(
-        self, method: str, caller: Caller, header: Callable[[str], str], request: dict[str, Any]
-    ) -> None:
-        """Check a call, and note its user in the caller.
+    async def identify(self, method: str, caller: Caller, header: Callable[[str], str]) -> None:
+        """Check who makes a call, by its headers alone, and note the user in the caller.
 
         Args:
             method: Name of the method.
             caller: The caller.
             header: Returns a header of the call; empty if it has none.
+
+        Raises:
+            AccessRefused: It may not be made.
+            ReputError: Users cannot be read.
+        """
+        try:
+            caller.user = await self._user(method, caller, header)
+            if not caller.user and self._authorizes and method not in self._unruled:
+                raise _unverified("username cannot be null.")
+        except AccessRefused as refusal:
+            self._accounts.refused(method, caller.address[0], refusal)
+            raise
+
+    async def authorize(self, method: str, caller: Caller, request: dict[str, Any]) -> None:
+        """Check that an identified caller may make a call.
+
+        Args:
+            method: Name of the method.
+            caller: The caller.
             request: The request.
 
         Raises:
             AccessRefused: It may not be made.
-            ReputError: Users or rules cannot be read.
+            ReputError: Rules cannot be read.
         """
+        if not self._authorizes or method in self._unruled:
+            return
         try:
-            name = await self._user(method, caller, header)
-            if self._authorizes and method not in self._unruled:
-                if not name:
-                    raise _unverified("username cannot be null.")
-                await self._accounts.authorize(name, needs_of(method, request), caller.address[0])
+            needs = needs_of(method, request)
+            await self._accounts.authorize(caller.user, needs, caller.address[0])
         except AccessRefused as refusal:
             self._accounts.refused(method, caller.address[0], refusal)
             raise

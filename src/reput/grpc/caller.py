@@ -1,5 +1,6 @@
 """The caller: who asks, from where, and how long it waits."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from reput.format.codes import LanguageCode
@@ -22,6 +23,13 @@ _LANGUAGES = {
 }
 
 
+Pause = Callable[[], Awaitable[None]]
+
+
+async def _no_pause() -> None:
+    """Continue."""
+
+
 @dataclass(slots=True)
 class Caller:
     """The client of a call.
@@ -33,6 +41,8 @@ class Caller:
         local_address: Host and port that it has connected to.
         deadline_ms: Monotonic time in ms at which it gives up; None if it waits forever.
         signer: Signs as its user; None without access control.
+        user: Name of its user; empty without one.
+        pause: Waits, if this turn of the loop has no time left: to be called in long work.
     """
 
     client_id: str
@@ -41,6 +51,8 @@ class Caller:
     local_address: tuple[str, int]
     deadline_ms: int | None = None
     signer: Signer | None = None
+    user: str = ""
+    pause: Pause = _no_pause
 
     @property
     def language_code(self) -> int:

@@ -48,7 +48,7 @@ class Outgoing:
 
 
 def outgoing(message: Mapping[str, Any], address: tuple[str, int], now_ms: int) -> Outgoing:
-    """Convert a checked message of a SendMessageRequest (``validation.check_messages``).
+    """Convert a checked message of a SendMessageRequest (``validation.check_message``).
 
     A tag, property or name that is empty is left out: a property string cannot hold it.
 

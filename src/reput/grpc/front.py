@@ -20,10 +20,15 @@ from dataclasses import replace
 from typing import Any
 
 from reput.clock import Clock
-from reput.errors import ReputError
+from reput.errors import CallFailed, ReputError
 from reput.format import protobuf
 from reput.format.bodies import ConsumerData
-from reput.format.grpc_messages import METHODS, SERVICE, ClientType
+from reput.format.grpc_messages import (
+    ACK_MESSAGE_RESULT_ENTRY,
+    METHODS,
+    SERVICE,
+    ClientType,
+)
 from reput.format.message import Host
 from reput.grpc import deliveries, lite, receiving, routes, settings, statuses, validation
 from reput.grpc.access import Gate
@@ -41,10 +46,20 @@ from reput.grpc.statuses import Code, StatusError
 from reput.grpc.telemetry import Answers, Stream
 from reput.grpc.transactions import Transactions
 from reput.remoting.http2 import messages
-from reput.remoting.http2.grpc import Call, Service, bidirectional, server_stream, unary
+from reput.remoting.http2.grpc import (
+    Call,
+    SentMessage,
+    Service,
+    bidirectional,
+    server_stream,
+    unary,
+)
 
 GIVE_BACK_S = 0.2
 """Time at a stop to give back the messages of calls that have ended, in seconds."""
+
+_FIELD_BYTES = 120
+"""Memory that a field of a decoded message takes at most, besides its own bytes."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,8 +110,8 @@ class Front:
         self.service = Service(
             {
                 **{_path(name): self._unary(name, handler) for name, handler in handlers.items()},
-                _path("ReceiveMessage"): server_stream(self._receive_message),
-                _path("Telemetry"): bidirectional(self._telemetry),
+                _path("ReceiveMessage"): server_stream(self._receive_message).paced(),
+                _path("Telemetry"): bidirectional(self._telemetry).paced(),
             }
         )
 
@@ -130,16 +145,15 @@ class Front:
         method = METHODS[name]
         is_fast = name in ("SendMessage", "AckMessage")
 
-        async def answer(call: Call, message: bytes) -> bytes:
+        async def answer(call: Call, sent: SentMessage) -> bytes:
             try:
-                request = protobuf.decode(method.request, message)
-                caller = self._caller(call)
-                if self._gate is not None:
-                    await self._gate.admit(name, caller, call.text, request)
+                caller, request = await self._request(name, call, sent)
                 reply = await handler(caller, request)
                 reply.setdefault("status", statuses.OK)
                 if is_fast and self._fast is not None and reply["status"] is statuses.OK:
                     self._fast.learn(call, self.clients.of(caller), request)
+            except CallFailed:
+                raise
             except (StatusError, ReputError) as error:
                 reply = {"status": statuses.of_error(error)}
             except Exception as error:  # noqa: BLE001 - the outermost edge of a call
@@ -147,7 +161,38 @@ class Front:
                 reply = {"status": statuses.of_error(error)}
             return protobuf.encode(method.reply, reply)
 
-        return unary(answer)
+        return unary(answer).paced()
+
+    async def _request(
+        self, name: str, call: Call, sent: SentMessage
+    ) -> tuple[Caller, dict[str, Any]]:
+        """Return the caller of a call, who may make it, and the request.
+
+        Who calls is checked before the message is decompressed or decoded: only clients that are
+        known may cause the work.
+
+        Raises:
+            StatusError: The call has no client id.
+            ReputError: It may not be made, or the message is damaged.
+        """
+        await call.turn()
+        caller = self._caller(call)
+        if self._gate is not None:
+            await self._gate.identify(name, caller, call.text)
+        request = await self._decoded(name, call, sent)
+        if self._gate is not None:
+            await self._gate.authorize(name, caller, request)
+        return caller, request
+
+    async def _decoded(self, name: str, call: Call, sent: SentMessage) -> dict[str, Any]:
+        """Return a message of a client. Raises ``ReputError``: it is damaged, or too large."""
+        content = await call.content(sent)
+        table = METHODS[name].request
+        if len(content) <= protobuf.SMALL_BYTES:
+            return protobuf.decode(table, content)
+        count = await call.run(protobuf.counted_in_steps(table, content))
+        call.claim_more(count * _FIELD_BYTES)
+        return await call.run(protobuf.decoded_in_steps(table, content))
 
     def _caller(self, call: Call) -> Caller:
         """Return the client of a call. Raises ``StatusError``: it has no id."""
@@ -165,6 +210,7 @@ class Front:
             (peer.address, peer.host.port),
             _address(peer.local_host),
             deadline_ms,
+            pause=call.pause,
         )
 
     # Routes -----------------------------------------------------------------------------------
@@ -205,8 +251,10 @@ class Front:
     # Clients ----------------------------------------------------------------------------------
 
     def _telemetry(self, call: Call) -> None:
-        set_settings = functools.partial(self._set_settings, call)
-        Stream(call, self._caller(call), set_settings, self._answers, self._stream_ended)
+        read = functools.partial(self._command, call)
+        Stream(
+            call, self._caller(call), read, self._set_settings, self._answers, self._stream_ended
+        )
         if self._gate is None:
             call.headers = _TELEMETRY_HEADERS  # it stays open, and nothing more is needed of them
 
@@ -229,12 +277,20 @@ class Front:
         except (StatusError, ReputError) as error:
             _log.warning("%r keeps its lite topics for minutes: %s", client, error)
 
+    async def _command(self, call: Call, caller: Caller, sent: SentMessage) -> dict[str, Any]:
+        """Return a command of a client, who may send it. Raises ``ReputError``."""
+        await call.turn()
+        if self._gate is not None:
+            await self._gate.identify("Telemetry", caller, call.text)
+        return await self._decoded("Telemetry", call, sent)
+
     async def _set_settings(
-        self, call: Call, caller: Caller, sent: dict[str, Any], stream: Stream
+        self, caller: Caller, sent: dict[str, Any], stream: Stream
     ) -> dict[str, Any]:
         """Take the settings of a client, and register it at brokers; return those to answer."""
+        settings.check_size(sent)
         if self._gate is not None:
-            await self._gate.admit("Telemetry", caller, call.text, {"settings": sent})
+            await self._gate.authorize("Telemetry", caller, {"settings": sent})
         if "publishing" in sent:
             for topic in sent["publishing"].get("topics", ()):
                 validation.check_topic(topic.get("name", ""))
@@ -251,10 +307,10 @@ class Front:
             )
         client = self.clients.of(caller)
         client.settings, client.telemetry, stream.client = sent, stream, client
-        await self._register(client)
+        await self._register(client, caller)
         return answer
 
-    async def _register(self, client: Client) -> None:
+    async def _register(self, client: Client, caller: Caller) -> None:
         """Send the heartbeat of a client to the brokers of its topics."""
         sent = client.settings or {}
         producers: list[str] = []
@@ -263,7 +319,11 @@ class Front:
             producers = settings.topics_of(sent)
             topics = producers
         else:
-            consumer = settings.consumer_data(sent, self._clock.now_ms())
+            data = []
+            for subscription in settings.subscriptions(sent, self._clock.now_ms()):
+                data.append(subscription)
+                await caller.pause()
+            consumer = settings.consumer_data(sent, data)
             topics = [entry.topic for entry in consumer.subscription_data_set]
         if not producers and consumer is None:
             return
@@ -303,7 +363,7 @@ class Front:
                 Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client"
             )
         _check_group(client.settings, request)
-        await self._register(client)
+        await self._register(client, caller)
         return {}
 
     async def _notify_client_termination(
@@ -328,6 +388,7 @@ class Front:
             request.get("messages", ()),
             self._clock.now_ms(),
             caller.patience_ms(self._clock.monotonic_ms(), SEND_MS),
+            caller.pause,
         )
         return {"status": statuses.of_entries(entries), "entries": entries}
 
@@ -349,9 +410,11 @@ class Front:
 
     # Consumers --------------------------------------------------------------------------------
 
-    async def _receive_message(self, call: Call, message: bytes) -> None:
+    async def _receive_message(self, call: Call, sent: SentMessage) -> None:
         try:
-            replies = await self._received(call, message)
+            replies = await self._received(call, sent)
+        except CallFailed:
+            raise
         except (StatusError, ReputError) as error:
             replies = [_reply({"status": statuses.of_error(error)})]
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
@@ -360,11 +423,8 @@ class Front:
         end = _reply({"delivery_timestamp": protobuf.from_ms(self._clock.now_ms())})
         call.send_encoded(b"".join((*replies, end)))
 
-    async def _received(self, call: Call, message: bytes) -> list[bytes]:
-        request = protobuf.decode(METHODS["ReceiveMessage"].request, message)
-        caller = self._caller(call)
-        if self._gate is not None:
-            await self._gate.admit("ReceiveMessage", caller, call.text, request)
+    async def _received(self, call: Call, sent: SentMessage) -> list[bytes]:
+        caller, request = await self._request("ReceiveMessage", call, sent)
         client = self.clients.of(caller)
         group = await self._group(request.get("group", {}), caller)
         queue = request.get("message_queue", {})
@@ -374,9 +434,13 @@ class Front:
         )
         if not settings.subscribes(client.settings, request):
             is_lite = bool(group.lite_parent)
-            client.settings = settings.of_receive(client.settings, request, is_lite=is_lite)
-            await self._register(client)
+            known = settings.of_receive(client.settings, request, is_lite=is_lite)
+            settings.check_size(known)
+            client.settings = known
+            await self._register(client, caller)
         wanted = receiving.wanted(caller, request, group, broker_name, self._clock)
+        del request, queue, sent  # a poll lasts for long
+        call.forget_content()
         pop = lite.pop if lite.is_lite(client) else receiving.pop
         popping = asyncio.ensure_future(pop(client, wanted, self._clock))
         # If the call or its connection ends before the reply, no client has seen the messages.
@@ -483,8 +547,9 @@ class Front:
 
     async def _ack_message(self, caller: Caller, request: dict[str, Any]) -> dict[str, Any]:
         client, group, topic = self._place(caller, request)
-        entries = []
+        entries, encoded = [], []
         for entry in request.get("entries", ()):
+            await caller.pause()
             text = entry.get("receipt_handle", "")
             try:
                 lite_topic = entry.get("lite_topic", "")
@@ -494,14 +559,10 @@ class Front:
                 status: dict[str, Any] = statuses.OK
             except (StatusError, ReputError) as error:
                 status = statuses.of_error(error)
-            entries.append(
-                {
-                    "message_id": entry.get("message_id", ""),
-                    "receipt_handle": text,
-                    "status": status,
-                }
-            )
-        return {"status": statuses.of_entries(entries), "entries": entries}
+            entries.append({"status": status})
+            answer = {"message_id": entry.get("message_id", ""), "receipt_handle": text}
+            encoded.append(protobuf.encode(ACK_MESSAGE_RESULT_ENTRY, {**answer, "status": status}))
+        return {"status": statuses.of_entries(entries), "entries": encoded}
 
     def _place(self, caller: Caller, request: dict[str, Any]) -> tuple[Client, str, str]:
         """Return client, group and topic of a request about received messages."""
@@ -550,7 +611,7 @@ class Front:
         self, caller: Caller, request: dict[str, Any]
     ) -> dict[str, Any]:
         client, _, topic = self._place(caller, request)
-        change = lite.change_of(client, request)
+        change = await lite.change_of(client, request, caller.pause)
         group = await self._group(request.get("group", {}), caller)
         lite.check_parent(group, topic)
         lite.check_quota(group, change)

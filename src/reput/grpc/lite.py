@@ -20,6 +20,7 @@ from reput.format.message import StoredMessage
 from reput.format.pop_codec import Handle
 from reput.grpc import receiving, settings, statuses, validation
 from reput.grpc.backend import GroupFacts
+from reput.grpc.caller import Pause
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
 from reput.grpc.receiving import Received, Wanted
@@ -41,7 +42,7 @@ def is_lite(client: Client) -> bool:
 # --- subscriptions ---------------------------------------------------------------
 
 
-def change_of(client: Client, request: Mapping[str, Any]) -> LiteSubscription:
+async def change_of(client: Client, request: Mapping[str, Any], pause: Pause) -> LiteSubscription:
     """Return the change of a SyncLiteSubscription. Raises ``StatusError``."""
     number = request.get("action", 0)
     if number not in _ACTIONS:
@@ -55,6 +56,7 @@ def change_of(client: Client, request: Mapping[str, Any]) -> LiteSubscription:
     option = None
     if action is LiteSubscriptionAction.PARTIAL_ADD:
         for lite_topic in lite_topics:
+            await pause()
             validation.check_lite_topic(lite_topic)
         for name, kind in _OFFSETS.items():
             if name in request.get("offset_option", {}):

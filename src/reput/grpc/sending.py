@@ -27,6 +27,7 @@ from reput.format.headers import (
 )
 from reput.grpc import conversion, queue_choice, routes, statuses, validation
 from reput.grpc.backend import Backend, BrokerQueues, TopicFacts
+from reput.grpc.caller import Pause
 from reput.grpc.clients import Client
 from reput.grpc.conversion import Outgoing
 from reput.grpc.settings import RETRY_DELAYS_S
@@ -60,7 +61,8 @@ class Sender:
         client: Client,
         messages: Sequence[dict[str, Any]],
         now_ms: int,
-        timeout_ms: int = SEND_MS,
+        timeout_ms: int,
+        pause: Pause,
     ) -> list[dict[str, Any]]:
         """Send messages; return an entry with its own status for each.
 
@@ -69,34 +71,39 @@ class Sender:
             messages: The messages.
             now_ms: The time in ms since the epoch.
             timeout_ms: Time that the broker has, in ms.
+            pause: Called before each message.
 
         Raises:
             StatusError: The request is refused as a whole: nothing was sent.
             ReputError: There is no connection to the broker.
         """
-        validation.check_messages(messages, now_ms)
-        outgoing = [conversion.outgoing(message, client.address, now_ms) for message in messages]
+        validation.check_topic_of(messages)
+        outgoing = []
+        for message in messages:
+            await pause()
+            validation.check_message(message, now_ms)
+            outgoing.append(conversion.outgoing(message, client.address, now_ms))
         topic = await self._topic(outgoing[0].topic)
-        for message in outgoing:
-            check_type(topic, message)
+        for each in outgoing:
+            check_type(topic, each)
         queues = self._queues(topic, outgoing)
         broker, queue_id = await self._reachable(client, queues)
         broker_name = broker.broker_name
         if not broker.has_timers:
             outgoing = [with_delay_level(message, broker, now_ms) for message in outgoing]
-        pending = [
-            await client.send(broker_name, _request(message, queue_id), timeout_ms)
-            for message in outgoing
-        ]
+        pending = []
+        for each in outgoing:
+            await pause()
+            pending.append(await client.send(broker_name, _request(each, queue_id), timeout_ms))
         replies = await asyncio.gather(*pending)
-        for reply, message in zip(replies, outgoing, strict=True):
-            if message.sys_flag & flags.TRANSACTION_PREPARED and reply.code in statuses.STORED:
+        entries = []
+        for reply, each in zip(replies, outgoing, strict=True):
+            await pause()
+            if each.sys_flag & flags.TRANSACTION_PREPARED and reply.code in statuses.STORED:
                 half = _half(reply, broker_name)
-                self._transactions.add(message.topic, message.message_id, half)
-        return [
-            entry(reply, message.message_id)
-            for reply, message in zip(replies, outgoing, strict=True)
-        ]
+                self._transactions.add(each.topic, each.message_id, half)
+            entries.append(entry(reply, each.message_id))
+        return entries
 
     async def _topic(self, name: str) -> TopicFacts:
         topic = await self._backend.topic(name)

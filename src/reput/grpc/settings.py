@@ -3,13 +3,14 @@
 Source: rocketmq-proxy 5.5.0 ``GrpcClientSettingsManager``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from reput import limits
 from reput.client.core import subscription
 from reput.client.core.subscription import Subscription
 from reput.errors import InvalidOption
-from reput.format.bodies import ConsumerData
+from reput.format.bodies import ConsumerData, SubscriptionData
 from reput.format.grpc_messages import ClientType, FilterType
 from reput.format.protobuf import from_ms
 from reput.grpc.backend import GroupFacts
@@ -26,6 +27,9 @@ RETRY_DELAYS_S = (
     1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
 )  # fmt: skip
 """Pauses before further attempts, in seconds, for groups without a policy."""
+
+_VALUE_LETTERS = 64
+"""Characters that a value counts for in settings, besides its own."""
 
 CONSUMERS = {
     ClientType.PUSH_CONSUMER: "CONSUME_PASSIVELY",
@@ -169,21 +173,46 @@ def filter_of(topic: str, expression: Mapping[str, Any], now_ms: int) -> Subscri
         raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, f"{problem}: {error}") from error
 
 
-def consumer_data(settings: Mapping[str, Any], now_ms: int) -> ConsumerData:
-    """Return a consumer in the form of heartbeats.
+def check_size(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that are too large to be kept.
+
+    Raises:
+        LimitExceeded: They have too many topics, or too long filters.
+    """
+    entries = settings.get("subscription", {}).get("subscriptions", ())
+    count = max(len(entries), len(settings.get("publishing", {}).get("topics", ())))
+    limits.GRPC_SETTINGS_TOPICS.check(count)
+    limits.GRPC_SETTINGS_BYTES.check(_letters(settings))
+
+
+def _letters(value: Any) -> int:
+    """Return the size of all texts in settings, in characters, and some more for each value."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_letters, value.values())) + sum(map(_letters, value)) + _VALUE_LETTERS
+    if isinstance(value, list):
+        return sum(map(_letters, value)) + _VALUE_LETTERS
+    return 0
+
+
+def subscriptions(settings: Mapping[str, Any], now_ms: int) -> Iterator[SubscriptionData]:
+    """Yield the subscriptions of a consumer, in the form of heartbeats.
 
     Raises:
         StatusError: A filter expression cannot be used.
     """
-    entries = settings.get("subscription", {}).get("subscriptions", ())
+    for entry in settings.get("subscription", {}).get("subscriptions", ()):
+        yield filter_of(entry["topic"]["name"], entry.get("expression", {}), now_ms).data()
+
+
+def consumer_data(settings: Mapping[str, Any], data: list[SubscriptionData]) -> ConsumerData:
+    """Return a consumer with subscriptions, in the form of heartbeats."""
     kind = ClientType(settings["client_type"])
     return ConsumerData(
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
         consume_type=CONSUMERS[kind],
         group_name=group_of(settings),
         message_model="LITE_SELECTIVE" if kind in LITE else "CLUSTERING",
-        subscription_data_set=[
-            filter_of(entry["topic"]["name"], entry.get("expression", {}), now_ms).data()
-            for entry in entries
-        ],
+        subscription_data_set=data,
     )

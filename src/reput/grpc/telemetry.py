@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from reput.broker.access.rules import AccessRefused
-from reput.errors import CorruptRecord, InvalidHeader, InvalidProtobuf, ReputError
+from reput.errors import CallFailed, CorruptRecord, InvalidHeader, ReputError
 from reput.format import (
     bodies,
     command as commands,
@@ -34,7 +34,7 @@ from reput.grpc.clients import Client
 from reput.grpc.statuses import StatusError
 from reput.grpc.transactions import Half, Transactions
 from reput.remoting.channel import Channel
-from reput.remoting.http2.grpc import Call
+from reput.remoting.http2.grpc import Call, SentMessage
 from reput.remoting.http2.status import Status
 
 ANSWER_S = 5.0
@@ -44,6 +44,8 @@ _WAITING_MAX = 1_000
 
 _log = logging.getLogger(__name__)
 
+ReadCommand = Callable[[Caller, SentMessage], Awaitable[dict[str, Any]]]
+"""Returns the command in a message of a client, who may send it."""
 SetSettings = Callable[[Caller, dict[str, Any], "Stream"], Awaitable[dict[str, Any]]]
 """Takes the settings of a client; returns those to answer."""
 
@@ -56,29 +58,43 @@ class Stream:
     Args:
         call: The call.
         caller: Its client.
+        read: Reads commands.
         set_settings: Takes settings.
         answers: Takes the answers of the client to requests of brokers.
         ended: Called with the client when its stream has ended, unless it has another one.
     """
 
-    __slots__ = ("_answers", "_call", "_caller", "_ended", "_set_settings", "_work", "client")
+    __slots__ = (
+        "_answers",
+        "_call",
+        "_caller",
+        "_ended",
+        "_is_half_closed",
+        "_read",
+        "_set_settings",
+        "_work",
+        "client",
+    )
 
     def __init__(
         self,
         call: Call,
         caller: Caller,
+        read: ReadCommand,
         set_settings: SetSettings,
         answers: "Answers",
         ended: Callable[[Client], None],
     ) -> None:
         self._call = call
         self._caller = caller
+        self._read = read
         self._set_settings = set_settings
         self._answers = answers
         self._ended = ended
         self.client: Client | None = None
         """The client, once it has sent settings."""
         self._work: asyncio.Task[None] | None = None
+        self._is_half_closed = False
         call.on_message = self._on_message
         call.on_cancel = self._end
         call.on_half_close = self._on_half_close
@@ -89,28 +105,44 @@ class Stream:
         if self._call.is_writable:
             self._call.send(protobuf.encode(tables.TELEMETRY_COMMAND, command))
 
-    def _on_message(self, message: bytes) -> None:
+    def _on_message(self) -> None:
+        if self._work is None:
+            self._work = asyncio.ensure_future(self._take_commands())
+
+    async def _take_commands(self) -> None:
+        """Take the commands of the client, in order."""
         try:
-            command = protobuf.decode(tables.TELEMETRY_COMMAND, message)
-        except InvalidProtobuf as error:
-            self._call.fail(Status.INTERNAL, str(error))
+            while self._call.inbox and not self._call.has_ended:
+                await self._take(self._call.inbox.popleft())
+        finally:
+            self._work = None
+        if self._is_half_closed and not self._call.has_ended:
+            self._finish()
+
+    async def _take(self, sent: SentMessage) -> None:
+        try:
+            command = await self._read(self._caller, sent)
+        except AccessRefused as error:
+            self.send({"status": statuses.of_error(error)})  # as Java: the stream stays
+            return
+        except CallFailed as error:
+            self._fail(Status(error.status), str(error))
+            return
+        except StatusError as error:
+            self._fail(Status.INTERNAL, str(error))
+            return
+        except ReputError as error:
+            self._fail(Status.INTERNAL, str(error))
             return
         if "settings" in command:
-            taking = self._take_settings(command["settings"], self._work)
-            self._work = asyncio.ensure_future(taking)
-            self._work.add_done_callback(self._taken)
+            await self._take_settings(command["settings"])
         elif "thread_stack_trace" in command or "verify_message_result" in command:
             self._answers.take(command)
+        self._call.forget_content()
+        if self._call.has_ended:
+            self._end()
 
-    def _taken(self, work: "asyncio.Task[None]") -> None:
-        if self._work is work:
-            self._work = None
-
-    async def _take_settings(
-        self, sent: dict[str, Any], before: "asyncio.Task[None] | None"
-    ) -> None:
-        if before is not None:
-            await asyncio.gather(before, return_exceptions=True)
+    async def _take_settings(self, sent: dict[str, Any]) -> None:
         try:
             answer = await self._set_settings(self._caller, sent, self)
         except StatusError as error:
@@ -137,6 +169,11 @@ class Stream:
             self._ended(self.client)
 
     def _on_half_close(self) -> None:
+        self._is_half_closed = True
+        if self._work is None:
+            self._finish()
+
+    def _finish(self) -> None:
         self._call.finish()
         self._end()
 
@@ -253,9 +290,7 @@ def _running_info(client: Client, request: Command, jstack: str | None) -> Comma
 
 
 def _info(known: dict[str, Any], jstack: str | None) -> ConsumerRunningInfo:
-    subscriptions = (
-        settings.consumer_data(known, 0).subscription_data_set if "subscription" in known else []
-    )
+    subscriptions = list(settings.subscriptions(known, 0))
     return ConsumerRunningInfo(
         jstack=jstack,
         mq_table=ProcessQueueInfos({}),

@@ -86,24 +86,21 @@ def check_lite_topic(name: str) -> None:
     raise StatusError(Code.ILLEGAL_LITE_TOPIC, text)
 
 
-def check_messages(messages: Sequence[Mapping[str, Any]], now_ms: int) -> None:
-    """Check the messages of a send: at least one, of one topic.
+def check_topic_of(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Check the topic of the messages of a send: at least one, all of one topic.
 
     Args:
         messages: Message dicts of a SendMessageRequest.
-        now_ms: The time, ms since the epoch.
 
     Raises:
-        StatusError: A message is refused.
+        StatusError: They are refused.
     """
     if not messages:
         raise StatusError(Code.MESSAGE_CORRUPTED, "no message to send")
     topic = _topic(messages[0])
     check_topic(topic)
-    for message in messages:
-        if _topic(message) != topic:
-            raise StatusError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-        check_message(message, now_ms)
+    if any(_topic(message) != topic for message in messages):
+        raise StatusError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
 
 
 def check_message(message: Mapping[str, Any], now_ms: int) -> None:

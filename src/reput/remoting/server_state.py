@@ -12,11 +12,16 @@ from reput.format.ip_address import Network
 from reput.limits import Limit, Refusals
 from reput.remoting import time_slices
 from reput.remoting.byte_budget import ByteBudget
+from reput.remoting.byte_room import ByteRoom
 from reput.remoting.client_faults import ClientFaults
 from reput.remoting.proxy_acceptor import ProxyAcceptor
 from reput.remoting.time_slices import TimeSlices
 from reput.remoting.tls_acceptor import TlsAcceptor
 from reput.remoting.tls_settings import TlsSettings
+from reput.remoting.turns import Turns
+
+_READS = 4
+"""Slices that the reads of all connections of gRPC may take in a turn of the loop."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +92,16 @@ class ServerState:
         self.connection_limits = made
         self.slices = TimeSlices(slice_s)
         """Running long requests."""
+        self.turns = Turns(slice_s)
+        """Time of the calls of gRPC in each turn of the loop."""
+        self.reads = Turns(_READS * slice_s)
+        """Time of the reads of gRPC in each turn of the loop."""
+        self.room = ByteRoom(
+            limits.GRPC_WORKED_ON_BYTES,
+            limits.GRPC_WORKED_ON_BYTES_PER_ADDRESS,
+            limits.GRPC_WORKED_ON_BYTES_PER_CONNECTION,
+        )
+        """Room for messages of gRPC that are worked on."""
         self.refusals = Refusals()
         """Counts of refusals by limits."""
         self.faults = ClientFaults(_log, time.monotonic)

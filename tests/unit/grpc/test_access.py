@@ -12,11 +12,12 @@ import pytest
 from access_broker import ROOT, ROOT_PASSWORD, access_broker, client_of
 from grpc_client import OK, GrpcClient, message, signed
 from proxied_broker import ProxiedBroker
+from raw_grpc import RawGrpc
 from reput.broker.access.rules import AccessRefused
 from reput.client.blocking import Admin
 from reput.format.access import UserStatus
 from reput.format.bodies import AclInfo, PolicyEntryInfo, PolicyInfo
-from reput.grpc.access import credentials_of
+from reput.grpc.access import CODES, credentials_of
 from reput.secret import Secret
 from reput.testing import LocalBroker
 
@@ -100,6 +101,21 @@ def test_a_call_needs_a_known_user_with_the_right_secret(broker: LocalBroker) ->
     with client(broker, "stranger") as stranger:
         status = stranger.call("QueryRoute", **route)["status"]
     assert (status["code"], status["message"]) == (UNAUTHORIZED, "User:stranger is not found.")
+
+
+def test_the_user_is_checked_before_the_message_is_read(broker: LocalBroker) -> None:
+    damaged = b"\xff\xff"
+    calls = [(name, damaged) for name in CODES if name != "Telemetry"]
+    with RawGrpc(broker.grpc_endpoint, "unsigned") as unsigned:
+        for (name, _), replies in zip(calls, unsigned.calls(*calls), strict=True):
+            status = replies[0]["status"]
+            assert (status["code"], status["message"]) == (
+                UNAUTHORIZED,
+                "username cannot be null.",
+            ), name
+    with GrpcClient(broker.grpc_endpoint, "unsigned") as unsigned:
+        answer = unsigned.telemetry(client_properties={"": "no settings of either kind"})
+        assert answer["status"]["code"] == UNAUTHORIZED
 
 
 def test_a_call_without_a_rule_for_it_is_refused(broker: LocalBroker) -> None:

@@ -21,6 +21,12 @@ def _message(**system: Any) -> dict[str, Any]:
     }
 
 
+def _check_messages(messages: list[dict[str, Any]], now_ms: int) -> None:
+    validation.check_topic_of(messages)
+    for message in messages:
+        validation.check_message(message, now_ms)
+
+
 def _refusal(check: Callable[[], None]) -> tuple[int, str]:
     with pytest.raises(StatusError) as caught:
         check()
@@ -117,7 +123,7 @@ MESSAGES: list[tuple[dict[str, Any], int, str]] = [
 @pytest.mark.parametrize(("system", "number", "text"), MESSAGES)
 def test_system_properties_are_checked(system: dict[str, Any], number: int, text: str) -> None:
     message = _message(**system)
-    assert _refusal(lambda: validation.check_messages([message], NOW_MS)) == (number, text)
+    assert _refusal(lambda: _check_messages([message], NOW_MS)) == (number, text)
 
 
 @pytest.mark.parametrize(
@@ -136,35 +142,35 @@ def test_system_properties_are_checked(system: dict[str, Any], number: int, text
 )
 def test_user_properties_are_checked(properties: dict[str, str], number: int, text: str) -> None:
     message = {**_message(), "user_properties": properties}
-    assert _refusal(lambda: validation.check_messages([message], NOW_MS)) == (number, text)
+    assert _refusal(lambda: _check_messages([message], NOW_MS)) == (number, text)
 
 
 def test_tag_and_keys_count_for_the_size() -> None:
     message = {**_message(tag="t" * 10, keys=["k" * 10]), "user_properties": {"a": "v" * 16363}}
-    validation.check_messages([message], NOW_MS)
+    _check_messages([message], NOW_MS)
     message["user_properties"]["a"] += "v"
-    assert _refusal(lambda: validation.check_messages([message], NOW_MS))[0] == 43101
+    assert _refusal(lambda: _check_messages([message], NOW_MS))[0] == 43101
 
 
 def test_bodies_are_checked() -> None:
     message = _message()
     message["body"] = b"x" * (4 << 20)
-    validation.check_messages([message], NOW_MS)
+    _check_messages([message], NOW_MS)
     message["body"] += b"x"
     text = "message body cannot exceed the max 4194304"
-    assert _refusal(lambda: validation.check_messages([message], NOW_MS)) == (41301, text)
+    assert _refusal(lambda: _check_messages([message], NOW_MS)) == (41301, text)
     del message["body"]
     text = "message body cannot be empty"
-    assert _refusal(lambda: validation.check_messages([message], NOW_MS)) == (41302, text)
+    assert _refusal(lambda: _check_messages([message], NOW_MS)) == (41302, text)
 
 
 def test_messages_are_of_one_topic() -> None:
     text = "no message to send"
-    assert _refusal(lambda: validation.check_messages([], NOW_MS)) == (40016, text)
+    assert _refusal(lambda: _check_messages([], NOW_MS)) == (40016, text)
     other = copy.deepcopy(_message())
     other["topic"]["name"] = "Other"
     text = "topic in message is not same"
-    assert _refusal(lambda: validation.check_messages([_message(), other], NOW_MS)) == (40016, text)
+    assert _refusal(lambda: _check_messages([_message(), other], NOW_MS)) == (40016, text)
 
 
 def test_limits_themselves_pass() -> None:
@@ -179,7 +185,7 @@ def test_limits_themselves_pass() -> None:
         lite_topic="a" * 64,
     )
     message["user_properties"] = {f"k{i}": "v" for i in range(128)}
-    validation.check_messages([message, message], NOW_MS)
+    _check_messages([message, message], NOW_MS)
 
 
 def test_reserved_properties_are_those_of_java() -> None:

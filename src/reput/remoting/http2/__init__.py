@@ -46,6 +46,11 @@ own use. It must return soon: everything runs on the loop. With ``None``, a unar
 is called if the client no longer waits. ``Service.after_read`` is called once for each read, before
 the replies are written: there a broker can answer the collected calls of a read together.
 
+A method that is ``paced()`` gets its message as it was sent, and shares the time of the loop with
+all others: it awaits ``call.turn()``, checks the caller, then awaits ``call.content(sent)``, which
+inflates in steps, and ``call.pause()`` in loops. A bidirectional one takes messages from
+``call.inbox`` when its ``on_message`` is called.
+
 ``call.send`` never blocks. A stream that produces much checks ``call.is_writable``, and continues
 in ``call.when_writable``: what a client does not read is kept in memory, and a call that is begun
 while a connection keeps more than ``http2_unsent_bytes`` is refused.

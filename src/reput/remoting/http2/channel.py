@@ -21,7 +21,7 @@ from reput.remoting.server_state import Cuttable, ServerState
 
 _JOINED_BYTES_MAX = 64 * 1024
 """Larger writes are made in parts of about this size, in bytes."""
-_KEPT_BYTES_COUNTED = 64 * 1024
+_KEPT_BYTES_COUNTED = 4 * 1024
 """Bytes that each connection may keep without being counted."""
 
 _log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
     """Set by the server while there is no deadline; the next read or write unsets it."""
     _is_stalled = False  # complete frames are kept, for a later turn
     _waits_for_turn = False
+    _is_full = False  # too many calls wait
     _is_counted = False  # in the budget of unfinished bytes
     _is_unread_counted = False
 
@@ -95,6 +96,8 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
             spawn=self._spawn,
             report=self._report,
             on_output=self._flush_soon,
+            turns=self._state.turns,
+            room=self._state.room,
         )
         """The state of HTTP/2 and the calls."""
 
@@ -177,7 +180,19 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
             # The loop reads a connection many times in a turn: all reads share one deadline.
             self._turn_at = now
             self._deadline = 0.0
-        self._handle(len(self._tail) + nbytes, now)
+        end = len(self._tail) + nbytes
+        if self._state.reads.is_over:
+            self._put_off(end)
+        else:
+            self._handle(end, now)
+
+    def _put_off(self, end: int) -> None:
+        """Leave the bytes of a read to a later turn: other connections have used up this one."""
+        self._tail = bytes(self._buffer[:end])
+        self._is_stalled = True
+        self.unfinished_since = None
+        self._wait_for_turn()
+        self._count_tail()
 
     def _stir(self) -> None:
         self.is_quiet = False
@@ -197,6 +212,9 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
         try:
             while True:
                 position = connection.receive(view, position, end, now)
+                if connection.is_full:
+                    self._is_stalled = True
+                    break
                 if not connection.has_more:
                     break
                 if not self._has_time():
@@ -223,7 +241,9 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
         if connection.call_count != self._call_count:
             self._call_count = connection.call_count
             self.active_at = now
-        if self._is_stalled:
+        if connection.is_full:
+            self._wait_for_ease()
+        elif self._is_stalled:
             self._wait_for_turn()
         if connection.failure is not None:
             self._end()
@@ -232,7 +252,10 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
             self._has_begun = True
             self._owner.on_begun(self)
         self._flush()
-        kept_bytes = connection.kept_bytes + len(self._tail)
+        self._count_tail()
+
+    def _count_tail(self) -> None:
+        kept_bytes = self.connection.kept_bytes + len(self._tail)
         if kept_bytes > _KEPT_BYTES_COUNTED or self._is_counted:
             self._count_kept(kept_bytes)
 
@@ -260,6 +283,23 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
                 self._transport.pause_reading()
             self._state.slices.add(self._take_turn)
 
+    def _wait_for_ease(self) -> None:
+        """Read no more until fewer calls wait."""
+        self._is_full = True
+        self.connection.on_eased = self._eased
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _eased(self) -> None:
+        """Handle that a call waits no more; called by the connection while calls waited."""
+        if self._is_full and not self.connection.is_full:
+            self._is_full = False
+            self._wait_for_turn()
+        if self._is_counted:
+            self._count_tail()
+        if not self._is_full and not self._is_counted:
+            self.connection.on_eased = None
+
     def _take_turn(self, deadline: float) -> bool:
         self._waits_for_turn = False
         self._deadline = deadline
@@ -277,11 +317,18 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
 
     @property
     def _can_resume(self) -> bool:
-        return self.is_writable and not self._waits_for_turn and not self.is_closed
+        return (
+            self.is_writable
+            and not self._waits_for_turn
+            and not self._is_full
+            and not self.is_closed
+        )
 
     def _count_kept(self, kept_bytes: int) -> None:
         """Report the kept bytes to the budget; cut a connection that exceeds it."""
         self._is_counted = kept_bytes > _KEPT_BYTES_COUNTED
+        if self._is_counted:
+            self.connection.on_eased = self._eased
         self._drop(
             self._state.unfinished.set(self, self.address, kept_bytes if self._is_counted else 0)
         )

@@ -45,7 +45,7 @@ CONNECTION_WINDOW = 16 << 20
 """Bytes of all streams that a peer may send at once."""
 FRAMES_PER_PASS = 64
 """Frames after which ``receive`` returns, so that its caller can look at the time."""
-_BLOCK_BYTES_PER_PASS = 16 * 1024
+_BLOCK_BYTES_PER_PASS = 4 * 1024
 """Bytes of header blocks after which it returns as well."""
 _REASON_LETTERS = 200
 _YOUNG_S = 1.0

@@ -14,14 +14,16 @@ import enum
 import math
 import re
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from reput import limits
 from reput.errors import CallFailed, LimitExceeded, ReputError
 from reput.format.kernels import call_words as words
 from reput.format.message import Host
+from reput.remoting.byte_room import ByteRoom
 from reput.remoting.http2 import messages
 from reput.remoting.http2.call_reader import CallReader, Row
 from reput.remoting.http2.connection import Http2Connection, Stream
@@ -29,6 +31,8 @@ from reput.remoting.http2.frames import HEAD, PAYLOAD_BYTES_MAX, Flag, FrameType
 from reput.remoting.http2.hpack import Encoder, Field
 from reput.remoting.http2.request_fields import Headers
 from reput.remoting.http2.status import Status
+from reput.remoting.time_slices import Steps, run_whole
+from reput.remoting.turns import Turns
 
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
 _STATUS_200 = (b":status", b"200")
@@ -37,6 +41,8 @@ _OK_TRAILERS = ((b"grpc-status", b"0"),)
 _RECURRING = frozenset((*_REPLY_HEADERS, *_OK_TRAILERS))
 _DATA_PREFIX = struct.Struct(">IBIBI")
 """Head of a DATA frame, and prefix of a message."""
+_SMALL_BYTES = 4 * 1024
+"""Messages up to this size need no room: calls themselves take as much."""
 _GRPC = re.compile(rb"application/grpc(?:\+[^;]*)?\s*(?:;.*)?", re.IGNORECASE)
 _REFUSAL_HEADERS = ((b":status", b"415"), (b"content-type", b"text/plain; charset=utf-8"))
 _NOT_GRPC = (
@@ -48,6 +54,9 @@ _LOOK_S = 10.0
 """Interval of checks for requests that do not arrive completely, in seconds."""
 _FIRST_FLAGS, _LAST_FLAGS = Flag.END_HEADERS, Flag.END_HEADERS | Flag.END_STREAM
 _HEADERS = FrameType.HEADERS
+
+
+_T = TypeVar("_T")
 
 
 class MethodKind(enum.Enum):
@@ -67,9 +76,23 @@ class Method:
 
     kind: MethodKind
     handle: Callable[..., Any]
+    is_paced: bool = False
+    """Whether it gets messages as they were sent (``SentMessage``), and waits for ``call.turn`` and
+    ``call.content``: so the cost of its calls is shared out among the turns of the loop."""
+
+    def paced(self) -> "Method":
+        """Return the same method, with ``is_paced``."""
+        return replace(self, is_paced=True)
 
 
-def unary(handle: Callable[["Call", bytes], Reply]) -> Method:
+class SentMessage(NamedTuple):
+    """A message as it was sent: perhaps compressed."""
+
+    flag: int
+    data: bytes
+
+
+def unary(handle: Callable[["Call", Any], Reply]) -> Method:
     """Return a method with one message each way: ``handle(call, message)`` returns the reply.
 
     The reply may be a future or coroutine. With None, ``call.reply`` or ``call.fail`` follows.
@@ -77,7 +100,7 @@ def unary(handle: Callable[["Call", bytes], Reply]) -> Method:
     return Method(MethodKind.UNARY, handle)
 
 
-def server_stream(handle: Callable[["Call", bytes], Awaitable[None] | None]) -> Method:
+def server_stream(handle: Callable[["Call", Any], Awaitable[None] | None]) -> Method:
     """Return a method with one message of the client and any number of replies.
 
     ``handle(call, message)`` calls ``call.send`` and, now or later, ``call.finish``. A coroutine is
@@ -168,16 +191,23 @@ class GrpcConnection(Http2Connection):
         spawn: Runs a coroutine that a method returns.
         report: Called with an error that is a bug, and the path of the method.
         on_output: Called when there is output outside of ``receive``.
+        turns: Time for calls of paced methods.
+        room: Room for their messages.
     """
 
     __slots__ = (
         "_looked_at",
         "fast",
+        "on_eased",
         "peer",
         "report",
+        "room",
         "service",
         "spawn",
         "timed",
+        "turns",
+        "unbegun_bytes",
+        "unbegun_count",
         "waiting",
     )
 
@@ -189,8 +219,12 @@ class GrpcConnection(Http2Connection):
         spawn: Callable[[Any], Future],
         report: Callable[[Exception, str], object],
         on_output: Callable[[], object] = lambda: None,
+        turns: Turns | None = None,
+        room: ByteRoom | None = None,
     ) -> None:
         super().__init__(cast(Any, Call), on_output)
+        self.turns = turns
+        self.room = room
         self.encoder = Encoder(_RECURRING)
         self.service = service
         self.peer = peer
@@ -201,6 +235,12 @@ class GrpcConnection(Http2Connection):
         self.waiting: dict[Call, None] = {}
         """Calls that wait until the connection is writable, in turn; not those whose own window is
         used up."""
+        self.unbegun_count = 0
+        """Complete messages that wait for their turn, or for room."""
+        self.unbegun_bytes = 0
+        """Bytes of these messages."""
+        self.on_eased: Callable[[], object] | None = None
+        """Called when one of them waits no more."""
         self._looked_at = 0.0
         self.fast: Any = None
         """Property of ``Service.fast``: whatever it keeps with the connection."""
@@ -245,6 +285,14 @@ class GrpcConnection(Http2Connection):
         """Let the service answer the calls of a read; to be called before its output is written."""
         if self.service.after_read is not None:
             self.service.after_read(self)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many messages wait, so that no more are read."""
+        return (
+            self.unbegun_count > limits.GRPC_WAITING.maximum
+            or self.unbegun_bytes > limits.GRPC_WAITING_BYTES.maximum
+        )
 
     @property
     def is_quiet(self) -> bool:
@@ -303,10 +351,15 @@ class Call(Stream):
         "_kept_bytes",
         "_message_count",
         "_on_writable",
+        "_room_bytes",
         "_running",
         "_second",
+        "_ticket",
+        "_unbegun_bytes",
+        "_unbegun_count",
         "deadline",
         "headers",
+        "inbox",
         "method",
         "on_cancel",
         "on_half_close",
@@ -323,7 +376,7 @@ class Call(Stream):
         self.method: Method | None = None
         self.deadline: float | None = None
         """Time until which the client waits, in the loop's seconds; None: for ever."""
-        self.on_message: Callable[[bytes], object] | None = None
+        self.on_message: Callable[..., object] | None = None
         """Handler of further messages of the client; of bidirectional methods."""
         self.on_half_close: Callable[[], object] | None = None
         """Handler of the end of the client's messages; without it, the call is finished then."""
@@ -331,8 +384,14 @@ class Call(Stream):
         """Handler of the end of a call that was not answered: cancelled, late, connection lost."""
         self.state: Any = None
         """Property of the method: whatever it keeps with the call."""
+        self.inbox: deque[SentMessage] | None = None
+        """Messages of the client to a paced bidirectional method, which takes them from here; its
+        ``on_message`` is called without one."""
         self._data: bytes | bytearray | None = None  # of an incomplete request or message
         self._kept_bytes = 0
+        self._unbegun_count = self._unbegun_bytes = 0
+        self._room_bytes = 0
+        self._ticket = 0  # of the latest turn
         self._encoding = b"identity"
         self._second = 0
         self._message_count = 0  # of a bidirectional method, in this second
@@ -444,10 +503,10 @@ class Call(Stream):
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
             self._failed(error)
 
-    def _only_message(self, data: bytes | bytearray) -> bytes:
+    def _only_message(self, data: bytes | bytearray) -> SentMessage:
         """Return the one message of a request. Raises CallFailed."""
         if len(data) >= 5 and not data[0] and int.from_bytes(data[1:5], "big") == len(data) - 5:
-            return bytes(memoryview(data)[5:])
+            return SentMessage(0, bytes(memoryview(data)[5:]))
         buffer = bytearray(data)
         taken = messages.take(buffer)
         if taken is None:
@@ -457,35 +516,142 @@ class Call(Stream):
             raise CallFailed(Status.INTERNAL if data else Status.UNIMPLEMENTED, reason)
         if buffer:
             raise CallFailed(Status.UNIMPLEMENTED, "the request has more than one message")
-        return self._content(*taken)
+        return self._checked(SentMessage(*taken))
 
-    def _content(self, flag: int, message: bytes) -> bytes:
-        if not flag:
-            return message
-        if flag != 1:
-            raise CallFailed(Status.INTERNAL, f"a message with the flag {flag}; allowed: 0, 1")
-        return messages.decompressed(message, self._encoding)
+    @staticmethod
+    def _checked(sent: SentMessage) -> SentMessage:
+        if sent.flag > 1:
+            raise CallFailed(Status.INTERNAL, f"a message with the flag {sent.flag}; allowed: 0, 1")
+        return sent
 
     def _take_messages(self, buffer: bytearray) -> None:
         """Pass on the complete messages of a buffer."""
         limit = limits.GRPC_STREAM_MESSAGES
+        is_paced = self.method is not None and self.method.is_paced
         while not self.has_ended and (taken := messages.take(buffer)) is not None:
             if int(self.connection.now) != self._second:
                 self._second, self._message_count = int(self.connection.now), 0
             self._message_count += 1
             if self._message_count > limit.maximum:
                 raise limit.exceeded(None, self.path)
-            if self._kept_bytes:
-                self._keep(-min(self._kept_bytes, len(taken[1]) + messages.PREFIX.size))
-            content = self._content(*taken)
-            if self.on_message is not None:
-                self.on_message(content)
+            if self._kept_bytes > self._unbegun_bytes:
+                kept_bytes = self._kept_bytes - self._unbegun_bytes
+                self._keep(-min(kept_bytes, len(taken[1]) + messages.PREFIX.size))
+            sent = self._checked(SentMessage(*taken))
+            if is_paced:
+                self._put_off(sent)
+                if self.inbox is None:
+                    self.inbox = deque()
+                self.inbox.append(sent)
+                if self.on_message is not None:
+                    self.on_message()
+            elif self.on_message is not None:
+                self.on_message(self._content_now(sent))
+
+    # Messages of paced methods ----------------------------------------------------------------
+
+    def _put_off(self, sent: SentMessage) -> None:
+        """Count a message that waits for its turn."""
+        size = len(sent.data)
+        connection = self.connection
+        self._unbegun_count += 1
+        self._unbegun_bytes += size
+        connection.unbegun_count += 1
+        connection.unbegun_bytes += size
+        self._keep(size)
+
+    def _begun(self, count: int, size: int) -> None:
+        """Count messages that wait no more."""
+        connection = self.connection
+        self._unbegun_count -= count
+        self._unbegun_bytes -= size
+        connection.unbegun_count -= count
+        connection.unbegun_bytes -= size
+        self._keep(-size)
+        if connection.on_eased is not None:
+            connection.on_eased()
+
+    async def turn(self) -> None:
+        """Wait until there is time for this call."""
+        turns = self.connection.turns
+        if turns is not None:
+            self._ticket = await turns.take(self.connection)
+
+    async def pause(self) -> None:
+        """Wait, if this turn of the loop has no time left."""
+        turns = self.connection.turns
+        if turns is not None and turns.is_over:
+            await turns.pause(self.connection, self._ticket)
+
+    async def run(self, steps: Steps[_T]) -> _T:
+        """Run a generator of steps, with pauses; return its value."""
+        turns = self.connection.turns
+        if turns is None:
+            return run_whole(steps)
+        return await turns.run(self.connection, self._ticket, steps)
+
+    async def content(self, sent: SentMessage) -> bytes:
+        """Return a message, decompressed if necessary, as soon as there is room for it.
+
+        Its bytes count until the call ends, or ``forget_content``.
+
+        Raises:
+            CallFailed: The message is damaged, or exceeds a limit.
+        """
+        size = len(sent.data)
+        if sent.flag:
+            size = messages.inflated_bytes_max(sent.data)
+        if size > _SMALL_BYTES:
+            await self._take_room(size)
+        if self._unbegun_count:
+            self._begun(1, len(sent.data))
+        if not sent.flag:
+            return sent.data
+        content = await self.run(messages.inflated(sent.data, self._encoding))
+        if self._room_bytes:
+            self._leave_room(self._room_bytes - len(content))
+        return content
+
+    async def _take_room(self, size: int) -> None:
+        self.forget_content()  # of the message before, in a stream
+        connection = self.connection
+        if connection.room is not None:
+            await connection.room.take(connection, connection.peer.address, size)
+            if self.has_ended or self.trailers is not None:
+                connection.room.release(connection, connection.peer.address, size)
+            else:
+                self._room_bytes = size
+
+    def claim_more(self, size: int) -> None:
+        """Count further bytes that the method keeps because of the message."""
+        connection = self.connection
+        if connection.room is not None and not self.has_ended and self.trailers is None:
+            self._room_bytes += size
+            connection.room.add(connection, connection.peer.address, size)
+
+    def _leave_room(self, size: int) -> None:
+        connection = self.connection
+        if connection.room is not None and size:
+            self._room_bytes -= size
+            connection.room.release(connection, connection.peer.address, size)
+
+    def forget_content(self) -> None:
+        """Count the message no more: the method has read it."""
+        if self._room_bytes:
+            self._leave_room(self._room_bytes)
+
+    def _content_now(self, sent: SentMessage) -> bytes:
+        return run_whole(messages.inflated(sent.data, self._encoding)) if sent.flag else sent.data
 
     # The method -------------------------------------------------------------------------------
 
-    def _handle(self, message: bytes) -> None:
+    def _handle(self, sent: SentMessage) -> None:
         method = cast(Method, self.method)
-        reply = method.handle(self, message)
+        if method.is_paced:
+            self._put_off(sent)
+            reply = method.handle(self, sent)
+        else:
+            reply = method.handle(self, self._content_now(sent))
         if type(reply) is bytes:
             self.reply(reply)
         elif not self.has_ended:
@@ -661,9 +827,12 @@ class Call(Stream):
             connection.timed.pop(self, None)
         if connection.waiting:
             connection.waiting.pop(self, None)
+        if self._unbegun_count:
+            self._begun(self._unbegun_count, self._unbegun_bytes)
         if self._kept_bytes:
             self._keep(-self._kept_bytes)
-        self._data = None
+        self.forget_content()
+        self._data = self.inbox = None
         self._on_writable = None
 
     def on_reset(self) -> None:

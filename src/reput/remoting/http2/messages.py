@@ -12,12 +12,19 @@ import zlib
 from reput import limits
 from reput.errors import CallFailed, excerpt
 from reput.remoting.http2.status import Status
+from reput.remoting.time_slices import Steps
 
 PREFIX = struct.Struct(">BI")
 REASON_LETTERS = 1_000
 """Characters of the text of an error."""
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+STEP_BYTES = 256 * 1024
+"""Bytes that one step of decompression returns: less than a millisecond."""
+INPUT_BYTES = 8 * 1024
+"""Bytes that one step reads: blocks without content take time, too."""
+_RATIO_MAX = 1_032
+"""Largest ratio of deflate: its longest match is 258 bytes, and takes two bits at least."""
 _GZIP_WINDOW = 31  # of zlib: with the header of gzip
 
 
@@ -65,8 +72,8 @@ def check_size(size: int) -> None:
         raise CallFailed(Status.RESOURCE_EXHAUSTED, str(limit.exceeded(size)))
 
 
-def decompressed(message: bytes, encoding: bytes) -> bytes:
-    """Return the content of a message with the flag 1.
+def inflated(message: bytes, encoding: bytes) -> Steps[bytes]:
+    """Decompress the content of a message with the flag 1, in steps of ``STEP_BYTES``; return it.
 
     Raises:
         CallFailed: The encoding is unknown, the message is damaged, or exceeds a limit.
@@ -75,15 +82,33 @@ def decompressed(message: bytes, encoding: bytes) -> bytes:
         raise CallFailed(Status.INTERNAL, "a compressed message, without grpc-encoding")
     limit = limits.GRPC_INFLATED_BYTES
     inflater = zlib.decompressobj(_GZIP_WINDOW)
+    pieces: list[bytes] = []
+    size = position = 0
+    rest = b""
     try:
-        content = inflater.decompress(message, limit.maximum + 1)
+        while not inflater.eof:
+            if not rest:
+                rest = message[position : position + INPUT_BYTES]
+                position += INPUT_BYTES
+            piece = inflater.decompress(rest, min(STEP_BYTES, limit.maximum + 1 - size))
+            if not piece and position >= len(message) and not inflater.unconsumed_tail:
+                break
+            rest = inflater.unconsumed_tail
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit.maximum:
+                raise CallFailed(Status.RESOURCE_EXHAUSTED, str(limit.exceeded()))
+            yield
     except zlib.error as error:
         raise CallFailed(Status.INTERNAL, f"a message is not gzip: {error}") from None
-    if len(content) > limit.maximum:
-        raise CallFailed(Status.RESOURCE_EXHAUSTED, str(limit.exceeded()))
-    if not inflater.eof or inflater.unused_data:
+    if not inflater.eof or inflater.unused_data or position < len(message):
         raise CallFailed(Status.INTERNAL, "a message is not gzip: it ends early, or too late")
-    return content
+    return b"".join(pieces)
+
+
+def inflated_bytes_max(message: bytes) -> int:
+    """Return the largest size that a compressed message may have, as far as it is accepted."""
+    return min(_RATIO_MAX * len(message), limits.GRPC_INFLATED_BYTES.maximum)
 
 
 def encode_reason(reason: str) -> bytes:

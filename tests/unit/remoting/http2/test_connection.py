@@ -171,7 +171,7 @@ def test_frames_of_one_read_are_handled_in_passes() -> None:
     assert passes_of(peer, b"".join(map(peer.headers, range(1, 257, 2)))) == 2
     peer = Http2Peer()
     large = (*REQUEST, *((b"a%d" % number, bytes(b"x" * 900)) for number in range(10)))
-    assert passes_of(peer, b"".join(peer.headers(n, large) for n in (1, 3, 5, 7))) == 2
+    assert passes_of(peer, b"".join(peer.headers(n, large) for n in (1, 3, 5, 7))) == 4
 
 
 # --- windows ------------------------------------------------------------------------------------

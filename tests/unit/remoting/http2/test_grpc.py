@@ -1,8 +1,10 @@
 """gRPC calls without I/O: kinds of methods, messages, deadlines, errors, limits."""
 
 import gzip
+import struct
+import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +17,7 @@ from reput.remoting.http2 import frames, messages
 from reput.remoting.http2.frames import ErrorCode, Flag, FrameType, Setting
 from reput.remoting.http2.grpc import Call, GrpcConnection, Service, server_stream, unary
 from reput.remoting.http2.status import Status
+from reput.remoting.time_slices import Steps, run_whole
 
 
 class FutureReply:
@@ -281,12 +284,51 @@ def test_wrong_messages(body: bytes, status: int, words: str) -> None:
 
 def test_a_gzip_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "GRPC_INFLATED_BYTES", limits.GRPC_INFLATED_BYTES.at(10_000))
-    assert messages.decompressed(gzip.compress(bytes(10_000)), b"gzip") == bytes(10_000)
+    assert run_whole(messages.inflated(gzip.compress(bytes(10_000)), b"gzip")) == bytes(10_000)
     for damage in (lambda data: data[:-1], lambda data: data + b"x"):
         with pytest.raises(CallFailed, match="not gzip"):
-            messages.decompressed(damage(gzip.compress(b"abc")), b"gzip")
+            run_whole(messages.inflated(damage(gzip.compress(b"abc")), b"gzip"))
     with pytest.raises(CallFailed, match="grpc_inflated_bytes"):
-        messages.decompressed(gzip.compress(bytes(10_001)), b"gzip")
+        run_whole(messages.inflated(gzip.compress(bytes(10_001)), b"gzip"))
+
+
+EMPTY_BLOCK = b"\0\0\0\xff\xff"  # deflate, stored, not the last one
+
+
+def gzip_of(blocks: bytes, content: bytes = b"") -> bytes:
+    """Return gzip of raw deflate blocks, the last of which follows."""
+    head = b"\x1f\x8b\x08" + bytes(7)
+    return head + blocks + b"\x03\0" + struct.pack("<II", zlib.crc32(content), len(content))
+
+
+@pytest.mark.parametrize(
+    ("compressed", "content"),
+    [
+        (gzip.compress(bytes(3 << 20), 9), bytes(3 << 20)),
+        (gzip.compress(bytes(range(256)) * 4_000, 0), bytes(range(256)) * 4_000),
+        (gzip_of(EMPTY_BLOCK * 100_000), b""),
+        (gzip.compress(b""), b""),
+    ],
+    ids=["zeros", "stored", "empty blocks", "nothing"],
+)
+def test_messages_are_decompressed_in_bounded_steps(compressed: bytes, content: bytes) -> None:
+    count = 0
+
+    def counting() -> Steps[bytes]:
+        nonlocal count
+        steps = messages.inflated(compressed, b"gzip")
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(bytes, end.value)
+            count += 1
+            yield
+
+    assert run_whole(counting()) == content
+    assert count >= len(content) // messages.STEP_BYTES
+    assert count >= len(compressed) // messages.INPUT_BYTES
+    assert messages.inflated_bytes_max(compressed) >= len(content)
 
 
 def test_unknown_encodings_methods_and_content_types() -> None:

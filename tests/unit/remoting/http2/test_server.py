@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -17,10 +18,18 @@ from remoting_subject import both_loops, until
 from reput import limits
 from reput.errors import CallFailed
 from reput.remoting import networks, tls_settings
-from reput.remoting.http2 import frames
+from reput.remoting.http2 import frames, messages
 from reput.remoting.http2.channel import GrpcChannel
+from reput.remoting.http2.connection import FRAMES_PER_PASS
 from reput.remoting.http2.frames import FrameType
-from reput.remoting.http2.grpc import Call, Service, bidirectional, server_stream, unary
+from reput.remoting.http2.grpc import (
+    Call,
+    SentMessage,
+    Service,
+    bidirectional,
+    server_stream,
+    unary,
+)
 from reput.remoting.http2.server import GrpcServer
 from reput.remoting.http2.status import Status
 from reput.remoting.server_state import ConnectionLimits, ServerState
@@ -113,6 +122,120 @@ async def test_more_calls_than_a_slice_of_time_allows() -> None:
             assert await client.ended(stream_id) == (0, b"")
             assert client.replies.messages(stream_id) == [b"%d" % stream_id]
         assert not only(server)._tail
+
+
+class Paced:
+    """A service whose calls wait for their turn, and then until the test lets them end."""
+
+    def __init__(self, *, is_open: bool) -> None:
+        self.begun: list[bytes] = []
+        self.may_end = asyncio.Event()
+        if is_open:
+            self.may_end.set()
+        self.service = Service(
+            {
+                "/test.Service/Echo": unary(self._echo).paced(),
+                "/test.Service/Chat": bidirectional(self._chat).paced(),
+            }
+        )
+
+    async def _echo(self, call: Call, sent: SentMessage) -> bytes:
+        await call.turn()
+        content = await call.content(sent)
+        self.begun.append(content[:10])
+        await self.may_end.wait()
+        return b"%d bytes" % len(content)
+
+    def _chat(self, call: Call) -> None:
+        async def answer() -> None:
+            await call.turn()
+            assert call.inbox is not None
+            call.send(await call.content(call.inbox.popleft()))
+
+        call.on_message = lambda: asyncio.ensure_future(answer())
+
+
+@both_loops
+async def test_costly_calls_take_turns_with_those_of_others() -> None:
+    paced = Paced(is_open=True)
+    state = ServerState(slice_s=0.0)
+    async with (
+        running(state=state, service=paced.service) as server,
+        raw(server) as client,
+        raw(server) as other,
+    ):
+        ids = range(1, 1001, 2)
+        client.writer.write(b"".join(client.peer.call(n, b"%d" % n) for n in ids))
+        other.writer.write(other.peer.call(1, b"other"))
+        assert await other.ended(1) == (0, b"")
+        assert len(paced.begun) < 250
+        assert await client.ended(999) == (0, b"")
+        paced.begun.remove(b"other")
+        assert paced.begun == [b"%d" % number for number in ids]
+
+
+@both_loops
+async def test_a_connection_with_many_waiting_calls_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = limits.GRPC_WORKED_ON_BYTES_PER_CONNECTION.at(100_000)
+    monkeypatch.setattr(limits, "GRPC_WORKED_ON_BYTES_PER_CONNECTION", room)
+    paced = Paced(is_open=False)
+    message = gzip.compress(bytes(40_000))
+    body = b"\1" + len(message).to_bytes(4, "big") + message
+    fields = (*wire.REQUEST, (b"grpc-encoding", b"gzip"))
+    ids = range(1, 2001, 2)
+    async with running(service=paced.service) as server, raw(server) as client:
+        for number in ids:
+            headers = client.peer.headers(number, fields)
+            client.writer.write(headers + wire.data(number, body, is_end=True))
+        await until(lambda: only(server).connection.is_full)
+        connection = only(server).connection
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(paced.begun) == 1  # another one might need more than 60,000 bytes
+        assert server.state.room.total_bytes == 40_000
+        assert len(connection.streams) <= limits.GRPC_WAITING.maximum + FRAMES_PER_PASS
+        assert connection.kept_bytes == connection.unbegun_count * len(message)
+        paced.may_end.set()
+        for number in ids:
+            assert await client.ended(number) == (0, b"")
+            assert client.replies.messages(number) == [b"40000 bytes"]
+        assert connection.kept_bytes == connection.unbegun_bytes == connection.unbegun_count == 0
+        assert server.state.room.total_bytes == server.state.unfinished.total_bytes == 0
+
+
+@both_loops
+async def test_a_call_that_ends_while_it_waits_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = limits.GRPC_WORKED_ON_BYTES_PER_CONNECTION.at(1 << 20)
+    monkeypatch.setattr(limits, "GRPC_WORKED_ON_BYTES_PER_CONNECTION", room)
+    paced = Paced(is_open=False)
+    async with running(service=paced.service) as server, raw(server) as client:
+        client.writer.write(client.peer.call(1, bytes(1 << 20)))
+        await until(lambda: len(paced.begun) == 1)
+        client.writer.write(client.peer.call(3, bytes(1 << 20)))
+        connection = only(server).connection
+        await until(lambda: connection.unbegun_bytes == 1 << 20)
+        client.writer.write(frames.rst_stream(3, 8) + frames.rst_stream(1, 8))
+        client.writer.close()
+        await until(lambda: not server.channels)
+        assert connection.kept_bytes == connection.unbegun_bytes == 0
+        assert server.state.room.total_bytes == 0
+
+
+@both_loops
+async def test_messages_of_a_paced_stream_are_taken_from_its_inbox() -> None:
+    paced = Paced(is_open=True)
+    async with running(service=paced.service) as server, raw(server) as client:
+        client.writer.write(client.peer.headers(1, CHAT))
+        for number in range(3):
+            client.writer.write(wire.data(1, messages.encode(b"%d" % number)))
+        while len(client.replies.data.get(1, b"")) < 18:
+            await client.frame()
+        assert client.replies.messages(1) == [b"0", b"1", b"2"]
+        assert only(server).connection.kept_bytes == 0
 
 
 @both_loops
