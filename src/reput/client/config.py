@@ -6,9 +6,10 @@ also make them directly: ``ProducerConfig(send_timeout_ms=1000)``.
 
 import enum
 import os
+import re
 import ssl
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeVar
 
 from reput import config
 from reput.config import Keys, Range
@@ -267,24 +268,63 @@ class ConsumerConfig:
     )
 
     def __post_init__(self) -> None:
-        """Validate all numbers and their combinations."""
+        """Validate all numbers and their combinations; take the texts of enums for their values."""
+        model = _member("messageModel", self.message_model, MessageModel)
+        where = _member("consumeFromWhere", self.consume_from_where, ConsumeFromWhere)
+        object.__setattr__(self, "message_model", model)
+        object.__setattr__(self, "consume_from_where", where)
         config.check_ranges(self)
         if self.pull_timeout_ms <= self.broker_suspend_ms:
             allowed = f"more than brokerSuspendMs, {self.broker_suspend_ms}"
             raise InvalidOption("pullTimeoutMs", self.pull_timeout_ms, allowed)
 
 
+E = TypeVar("E", bound=enum.StrEnum)
+_MEANT: dict[str, enum.StrEnum] = {
+    "earliest": ConsumeFromWhere.FIRST_OFFSET,
+    "beginning": ConsumeFromWhere.FIRST_OFFSET,
+    "first": ConsumeFromWhere.FIRST_OFFSET,
+    "latest": ConsumeFromWhere.LAST_OFFSET,
+    "end": ConsumeFromWhere.LAST_OFFSET,
+    "last": ConsumeFromWhere.LAST_OFFSET,
+    "broadcast": MessageModel.BROADCASTING,
+    "cluster": MessageModel.CLUSTERING,
+}
+"""Words of other systems, in small letters, and the members that are probably meant."""
+
+
+def _member(name: str, value: object, members: type[E]) -> E:
+    """Return the member of an enum with this value or name. Raises ``InvalidOption``."""
+    if isinstance(value, members):
+        return value
+    for member in members:
+        if value in (member.value, member.name):
+            return member
+    allowed = ", ".join(f"{members.__name__}.{member.name}" for member in members)
+    meant = _MEANT.get(value.lower()) if isinstance(value, str) else None
+    if isinstance(meant, members):
+        allowed += f"; did you mean {members.__name__}.{meant.name}?"
+    raise InvalidOption(name, value, allowed)
+
+
+_OTHER_SEPARATORS = re.compile(r"[;,|\s]+")
+
+
 def name_servers(text: str) -> tuple[str, ...]:
     """Return the addresses in ``host:port;host:port``, each with a port.
 
     Raises:
-        InvalidOption: The list is empty, or a port is not a number from 1 to 65535.
+        InvalidOption: The list is empty, a port is not a number from 1 to 65535, or the addresses
+            are separated by something else.
     """
     allowed = "host:port, several separated by ;"
     addresses = []
     for word in (word.strip() for word in text.split(";")):
         if not word:
             continue
+        if _OTHER_SEPARATORS.search(word):
+            meant = ";".join(filter(None, _OTHER_SEPARATORS.split(text)))
+            raise InvalidOption("namesrvAddr", text, f"{allowed}; did you mean {meant!r}?")
         host, colon, port = word.rpartition(":")
         if not colon or (word.startswith("[") and word.endswith("]")):
             host, port = word, str(DEFAULT_PORT)

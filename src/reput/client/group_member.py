@@ -258,10 +258,11 @@ class GroupMember:
             expression: ``*``, or ``TagA || TagB``.
 
         Raises:
-            InvalidOption: The topic's name is illegal, the expression has no tags, or queues are
-                assigned.
+            InvalidOption: The topic's name is illegal, the expression is no list of tags, or queues
+                are assigned.
         """
         check_topic_name(topic)
+        subscriptions.check_tags(expression)
         full = namespace.wrap(self._client_config.namespace, topic)
         await self._subscribe(subscriptions.tags(full, expression, self._clock.now_ms()))
 

@@ -7,7 +7,7 @@ A producer takes a ``Message`` and returns a ``SendResult``. Consumers and queri
 import enum
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from json import dumps as encode_json, loads as decode_json
 from typing import Any, Self, TypeVar, overload
@@ -37,7 +37,8 @@ class Message:
     """A message to be sent. Sending does not change it, so that it can be sent again.
 
     Raises:
-        InvalidOption: There is a body and ``json`` as well, or the value is not one of JSON.
+        InvalidOption: Tags or keys are no texts, there is a body and ``json`` as well, or the value
+            is not one of JSON.
     """
 
     topic: str
@@ -65,7 +66,14 @@ class Message:
     """Value whose JSON, in UTF-8, is the body; instead of ``body``. None: not given."""
 
     def __post_init__(self, json: object) -> None:
-        """Make the body of a JSON value."""
+        """Check the types of tags and keys, and make the body of a JSON value."""
+        if self.tags is not None and not isinstance(self.tags, str):
+            raise InvalidOption("tags", self.tags, "a text: a message has one tag")
+        keys: object = self.keys
+        if not isinstance(keys, (str, Iterable)) or (
+            isinstance(keys, Sequence) and not all(isinstance(key, str) for key in keys)
+        ):
+            raise InvalidOption("keys", keys, "a text, or several")
         if json is None:
             return
         if self.body:

@@ -229,11 +229,12 @@ class PullConsumer(GroupMember):
             expression: Tags to select.
 
         Raises:
-            InvalidOption: A topic is subscribed.
+            InvalidOption: A topic is subscribed, or the expression is no list of tags.
             NoRoute, RemotingError: A start offset cannot be determined; the assignment is
                 unchanged.
         """
         instance = self._started()
+        subscriptions.check_tags(expression)
         if self._membership.wanted and not self._is_assigned:
             raise InvalidOption("queues", "assigned", "either subscribe or assign, not both")
         wanted = set(queues)

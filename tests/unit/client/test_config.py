@@ -32,6 +32,35 @@ def test_no_name_servers(text: str) -> None:
         ClientConfig(namesrv_addr=text)
 
 
+@pytest.mark.parametrize("text", ["h1:9876,h2:9876", "h1:9876 h2:9876", "h1:9876, h2:9876"])
+def test_name_servers_with_another_separator_are_refused(text: str) -> None:
+    with pytest.raises(InvalidOption, match="did you mean 'h1:9876;h2:9876'"):
+        ClientConfig(namesrv_addr=text)
+
+
+@pytest.mark.parametrize(
+    ("where", "meant"),
+    [("earliest", "FIRST_OFFSET"), ("latest", "LAST_OFFSET"), ("Beginning", "FIRST_OFFSET")],
+)
+def test_words_of_other_systems_are_explained(where: str, meant: str) -> None:
+    with pytest.raises(InvalidOption, match=rf"did you mean ConsumeFromWhere\.{meant}\?"):
+        ConsumerConfig(consume_from_where=where)  # type: ignore[arg-type]
+
+
+def test_values_of_enums_may_be_texts_and_nothing_else() -> None:
+    given = ConsumerConfig(
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",  # type: ignore[arg-type]
+        message_model="BROADCASTING",  # type: ignore[arg-type]
+    )
+    assert given.consume_from_where is ConsumeFromWhere.FIRST_OFFSET
+    assert given.message_model is MessageModel.BROADCASTING
+    for wrong in (0, None, "nonsense"):
+        with pytest.raises(InvalidOption, match=r"consumeFromWhere.*TIMESTAMP$"):
+            ConsumerConfig(consume_from_where=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption, match=r"messageModel.*MessageModel.BROADCASTING$"):
+            ConsumerConfig(message_model=wrong)  # type: ignore[arg-type]
+
+
 def test_option_names_of_rocketmq_are_accepted() -> None:
     loaded = config.Settings(
         {

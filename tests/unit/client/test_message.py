@@ -1,6 +1,7 @@
 import dataclasses
 import struct
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -268,3 +269,15 @@ async def test_json_is_sent_and_received() -> None:
     assert by_body[b'{"id":7}'].json() == {"id": 7}
     with pytest.raises(InvalidBody, match=by_body[b"{"].message_id):
         by_body[b"{"].json()
+
+
+@pytest.mark.parametrize("wrong", [["a"], b"a", 5])
+def test_tags_of_another_type_are_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match="a message has one tag"):
+        Message("T", b"x", tags=wrong)
+
+
+@pytest.mark.parametrize("wrong", [[5], [b"k"], 5])
+def test_keys_of_another_type_are_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidOption, match="keys"):
+        Message("T", b"x", keys=wrong)

@@ -1,9 +1,12 @@
 """Subscriptions of a member. Expectations: rocketmq 4.9.8 ``FilterAPITest``, ``FilterAPI``."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
 
+from reput.client import PopConsumer, PullConsumer, PushConsumer
 from reput.client.core import subscription as subscriptions
 from reput.errors import InvalidOption
 from reput.format import java
@@ -45,6 +48,38 @@ def test_other_whitespace_is_part_of_a_tag() -> None:
 def test_separators_without_tags_are_refused(expression: str) -> None:
     with pytest.raises(InvalidOption, match="TagA"):
         subscriptions.tags("T", expression, 1)
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("a,b", r"did you mean 'a || b'\?"),
+        ("a|b", r"did you mean 'a || b'\?"),
+        ("a b", r"did you mean 'a || b'\?"),
+        ("a, b || c", r"did you mean 'a || b || c'\?"),
+        ("tag = 'x'", "conditions are for subscribe_sql"),
+        ('TAGS="x"', "conditions are for subscribe_sql"),
+        (["b", "a"], r"did you mean 'a || b'\?"),
+        (5, "one text"),
+    ],
+)
+async def test_what_is_no_list_of_tags_is_refused_with_what_was_meant(
+    expression: object, text: str
+) -> None:
+    wrong: Any = expression
+    pattern = text.replace("|", r"\|")
+    for kind in (PullConsumer, PopConsumer, partial(PushConsumer, listener=lambda *_: None)):
+        with pytest.raises(InvalidOption, match=pattern):
+            await kind("G", namesrv="127.0.0.1:9876").subscribe("T", wrong)
+    with pytest.raises(InvalidOption, match=pattern):
+        subscriptions.check_tags(wrong)
+
+
+@pytest.mark.parametrize(
+    "expression", ["*", "", None, "a", "a||b", " a || b ", "a=b", "Tag\u00a0A"]
+)
+def test_lists_of_tags_are_accepted(expression: str | None) -> None:
+    subscriptions.check_tags(expression)
 
 
 def test_tags_are_compared_by_text() -> None:

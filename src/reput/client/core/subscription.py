@@ -5,6 +5,7 @@ expressions are evaluated by brokers only.
 Source: rocketmq 4.9.8 ``FilterAPI``, ``PullAPIWrapper``.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -67,6 +68,42 @@ class Subscription:
             tags_set=sorted(self.tag_set),
             topic=self.topic,
         )
+
+
+def check_tags(expression: object) -> None:
+    """Check that an expression of a program is a list of tags as brokers understand it.
+
+    Brokers take any other text for one tag, which no message has.
+
+    Raises:
+        InvalidOption: It is no text, or has other separators, spaces or a comparison; the error
+            has the expression that was probably meant.
+    """
+    if expression is None:
+        return
+    if not isinstance(expression, str):
+        allowed = "one text, such as 'TagA || TagB'"
+        if isinstance(expression, (list, tuple, set, frozenset)):
+            meant = f" {TAG_SEPARATOR} ".join(sorted(map(str, expression)))
+            allowed = f"one text; did you mean {meant!r}?"
+        raise InvalidOption("expression", expression, allowed)
+    words = [word.strip(_JAVA_SPACE) for word in expression.split(TAG_SEPARATOR)]
+    if any("=" in word for word in words) and _COMPARISON.search(expression):
+        raise InvalidOption("expression", expression, "tags; conditions are for subscribe_sql")
+    if any(_OTHER_SEPARATORS.search(word) for word in words):
+        meant = f" {TAG_SEPARATOR} ".join(filter(None, _OTHER_SEPARATORS.split(expression)))
+        sql_text = f"TAGS = '{expression}'"
+        raise InvalidOption(
+            "expression",
+            expression,
+            f"tags separated by {TAG_SEPARATOR}; did you mean {meant!r}? One tag with this name is"
+            f" subscribed with subscribe_sql and {sql_text!r}",
+        )
+
+
+_OTHER_SEPARATORS = re.compile(r"[,;|\x00-\x20]+")
+"""Characters that were probably meant to separate tags."""
+_COMPARISON = re.compile(r"=\s*['\"]")
 
 
 def tags(topic: str, expression: str | None, now_ms: int) -> Subscription:
