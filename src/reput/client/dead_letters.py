@@ -45,6 +45,8 @@ _DELIVERY_PROPERTIES = {
     "MSG_REGION",
     "TRACE_ON",
     props.CRC32,
+    props.RECONSUME_TIME,
+    props.MAX_RECONSUME_TIMES,
     "CONSUME_START_TIME",
     "MIN_OFFSET",
     "MAX_OFFSET",
@@ -64,6 +66,10 @@ _DELIVERY_PROPERTIES = {
     props.INNER_MULTI_DISPATCH,
     props.INNER_MULTI_QUEUE_OFFSET,
 }
-"""Properties that brokers and consumers set, and properties that would delay the message again."""
+"""Properties that brokers and consumers set, and properties that would delay the message again.
+
+Java's ordered consumers leave the number of their tries on it, which would make it a dead letter at
+once.
+"""
 _RETRY_PROPERTIES = {props.RETRY_TOPIC, props.ORIGIN_MESSAGE_ID, props.ORIGIN_GROUP}
 """Properties of a retried message that the members of its group read."""

@@ -1030,8 +1030,6 @@ _log = logging.getLogger(__name__)
 _FLAG_LIMIT = 1 << 31
 DEFAULT_DELAY_LEVELS = 18
 """Number of delay levels of a broker without messageDelayLevel."""
-_RECONSUME_TIME = "RECONSUME_TIME"
-_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 
 
 def _take_retry_fields(outgoing: _Outgoing) -> Message:
@@ -1043,8 +1041,8 @@ def _take_retry_fields(outgoing: _Outgoing) -> Message:
         The message without those properties.
     """
     properties = dict(outgoing.first.properties)
-    outgoing.reconsume_times = properties.pop(_RECONSUME_TIME, "0")
-    retries_max = properties.pop(_MAX_RECONSUME_TIMES, str(MAX_RECONSUME_TIMES))
+    outgoing.reconsume_times = properties.pop(props.RECONSUME_TIME, "0")
+    retries_max = properties.pop(props.MAX_RECONSUME_TIMES, str(MAX_RECONSUME_TIMES))
     outgoing.max_reconsume_times = retries_max
     return dataclasses.replace(outgoing.first, properties=properties)
 

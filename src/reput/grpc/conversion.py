@@ -22,7 +22,6 @@ from reput.grpc.statuses import StatusError
 
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"
-RECONSUME_TIME = "RECONSUME_TIME"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 _INT_MAX = (1 << 31) - 1
@@ -77,7 +76,7 @@ def outgoing(message: Mapping[str, Any], address: tuple[str, int], now_ms: int) 
         properties[props.TIMER_DELIVER_MS] = f"{protobuf.timestamp_ms(deliver)}"
     if "priority" in system:
         properties[props.PRIORITY] = f"{system['priority']}"
-    properties[RECONSUME_TIME] = f"{system.get('delivery_attempt', 0)}"
+    properties[props.RECONSUME_TIME] = f"{system.get('delivery_attempt', 0)}"
     properties[props.PRODUCER_GROUP] = topic
     if group:
         properties[props.SHARDING_KEY] = group

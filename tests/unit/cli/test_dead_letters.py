@@ -8,7 +8,8 @@ import pytest
 from reput.client import Message, blocking
 from reput.client.admin import Admin
 from reput.client.core import requests
-from reput.format import headers
+from reput.client.core.requests import SendRequests
+from reput.format import headers, properties as props
 from reput.format.codes import RequestCode
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command
@@ -98,6 +99,47 @@ def test_resend_to_the_original_topic(
     again = results[-1].stored.properties
     assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY", "REAL_TOPIC"} & again.keys()
     assert again["KEYS"] == "key1"
+
+
+@pytest.fixture
+async def ordered_letter(rocketmq: LocalBroker) -> str:
+    """Id of a dead letter as Java's ordered consumers send it, after two tries.
+
+    ``ConsumeMessageOrderlyService.sendMessageBack`` and ``DefaultMQProducerImpl.sendKernelImpl``:
+    the numbers of tries are header fields, and remain properties.
+    """
+    rocketmq.create_topic("Orders", queues=1)
+    tries = {"RECONSUME_TIME": "2", "MAX_RECONSUME_TIMES": "1"}
+    own = {"RETRY_TOPIC": "Orders", "ORIGIN_MESSAGE_ID": "0A0B", "DELAY": "4"}
+    async with Admin(rocketmq.namesrv_addr) as admin:
+        await admin.create_group(GROUP)
+        send = SendRequests(GROUP, "TBW102", 1).send(
+            f"%RETRY%{GROUP}",
+            "broker-a",
+            0,
+            props.encode({"UNIQ_KEY": "0A0B", **own, **tries}).decode(),
+            b"ordered",
+            1_700_000_000_000,
+            reconsume_times="2",
+            max_reconsume_times="1",
+        )
+        await admin.calls.ask(rocketmq.broker_addr, send)
+    (letter,) = rocketmq.messages(f"%DLQ%{GROUP}")
+    assert tries.items() <= letter.stored.properties.items()
+    return letter.message_id
+
+
+def test_a_letter_of_an_ordered_group_reaches_the_group(
+    command: Command, rocketmq: LocalBroker, ordered_letter: str
+) -> None:
+    command("dlq", "resend", GROUP, "--yes")
+    (message,) = rocketmq.messages(f"%RETRY%{GROUP}")
+    assert (message.body, message.message_id) == (b"ordered", ordered_letter)
+    assert message.reconsume_times == 0
+    assert len(rocketmq.messages(f"%DLQ%{GROUP}")) == 1
+    command("dlq", "resend", GROUP, "--to-origin", "--yes")
+    (again,) = rocketmq.messages("Orders")
+    assert not {"RECONSUME_TIME", "MAX_RECONSUME_TIMES"} & again.stored.properties.keys()
 
 
 @pytest.mark.usefixtures("letters")
