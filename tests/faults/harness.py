@@ -479,6 +479,11 @@ class Pair:
             raise ReputError(reply.remark or f"code {reply.code}")
         return headers.decode(headers.OffsetReplyHeader, reply.ext_fields).offset
 
+    @property
+    def is_reput(self) -> bool:
+        """Whether both brokers are ours."""
+        return set(self._kinds) == {REPUT}
+
     async def has_topic(self, node: Node) -> bool:
         """Return whether a node has the topic. Raises ``ReputError``."""
         request = Command(RequestCode.GET_ALL_TOPIC_CONFIG)

@@ -29,9 +29,14 @@ PULL_TIMEOUT_MS = 3_000
 PAUSE_S = 0.03
 RETRY_S = 0.1
 COMMIT_EVERY_S = 0.5
+NEW_TOPIC_EVERY = 8
+"""Number of sends of which one creates a topic, on average."""
 BODY_BYTES = (1, 40, 300, 3_000, 40_000)
 PULL_SYS_FLAG = 4  # The request contains the subscription.
 NOT_ENOUGH = "in-sync replicas not enough"
+
+_MISSING = ("not exist", "is illegal")
+"""Texts of refusals that a topic or queue is missing: an acknowledged message of it is lost."""
 
 STATUSES = {
     ResponseCode.SUCCESS: Status.OK,
@@ -65,6 +70,8 @@ class Traffic:
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
         self._positions: dict[int, int] = {}
+        self._new_topics: list[str] = []
+        """Topics that a send has created, or tried to."""
 
     def start(self) -> None:
         """Start all clients."""
@@ -95,7 +102,11 @@ class Traffic:
         key = f"k{number}"
         size = self._chance.choice(BODY_BYTES)
         body = f"{key}:{number * 7919}".encode().ljust(size, b".")
-        queue_id = self._chance.randrange(QUEUE_COUNT)
+        topic, queue_id = TOPIC, self._chance.randrange(QUEUE_COUNT)
+        # A slave of Java copies topics every minute.
+        if self._pair.is_reput and not self._chance.randrange(NEW_TOPIC_EVERY):
+            topic = f"New{number}"
+            self._new_topics.append(topic)
         term = self._pair.term if term is None else term
         start_ms = self._clock()
         status, reason = Status.UNKNOWN, "cancelled"
@@ -103,7 +114,9 @@ class Traffic:
         physical_offset: int | None = None
         try:
             reply = await self._pair.client.invoke(
-                node.address, _send_request(key, body, queue_id, start_ms), SEND_TIMEOUT_MS
+                node.address,
+                _send_request(key, body, topic, queue_id, start_ms),
+                SEND_TIMEOUT_MS,
             )
             status, reason = status_of(reply), reply.remark or ""
             if "queueOffset" in (reply.ext_fields or {}):
@@ -119,7 +132,7 @@ class Traffic:
                 key=key,
                 producer=producer,
                 broker=node.name,
-                topic=TOPIC,
+                topic=topic,
                 queue_id=queue_id,
                 body=digest(body),
                 started_ms=start_ms,
@@ -216,7 +229,13 @@ class Traffic:
         return consumer_offset
 
     async def read(
-        self, node: Node, queue_id: int, queue_offset: int, *, is_final: bool = False
+        self,
+        node: Node,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        topic: str = TOPIC,
+        is_final: bool = False,
     ) -> tuple[int, int]:
         """Pull once, and record the messages.
 
@@ -228,7 +247,7 @@ class Traffic:
         """
         header = PullMessageHeader(
             consumer_group=GROUP,
-            topic=TOPIC,
+            topic=topic,
             queue_id=queue_id,
             queue_offset=queue_offset,
             max_msg_nums=32,
@@ -277,6 +296,13 @@ class Traffic:
                         f"queue {queue_id} of {node.name} ends at {position}, not {end}"
                     )
                 position = following
+        for topic in self._new_topics:
+            for queue_id in range(QUEUE_COUNT):
+                try:
+                    await self.read(node, queue_id, 0, topic=topic, is_final=True)
+                except ReputError as error:
+                    if not any(text in str(error) for text in _MISSING):
+                        raise
 
 
 def status_of(reply: Command) -> Status:
@@ -286,10 +312,10 @@ def status_of(reply: Command) -> Status:
     return STATUSES.get(ResponseCode(reply.code), Status.UNKNOWN)
 
 
-def _send_request(key: str, body: bytes, queue_id: int, time_ms: int) -> Command:
+def _send_request(key: str, body: bytes, topic: str, queue_id: int, time_ms: int) -> Command:
     header = SendMessageHeader(
         producer_group="faultProducers",
-        topic=TOPIC,
+        topic=topic,
         default_topic="TBW102",
         default_topic_queue_nums=QUEUE_COUNT,
         queue_id=queue_id,

@@ -168,7 +168,7 @@ class MetadataSync:
         async def done(work: Callable[[], Awaitable[_T]]) -> _T | None:
             try:
                 return await work()
-            except Unanswered as error:
+            except ReputError as error:  # also of a disk: the other tables are copied
                 problems.append(str(error))
                 return None
 

@@ -10,6 +10,7 @@ import pytest_asyncio
 import broker_subject
 from broker_subject import Subject
 from reput.broker.replication.master_requests import MasterRange, MasterRequests, Unanswered
+from reput.broker.tables.saved_tables import SavedTables
 from reput.clock import ManualClock
 from reput.format import bodies, command, names, timer_check
 from reput.format.bodies import KvTable
@@ -170,6 +171,19 @@ async def test_a_bad_table_does_not_stop_the_others(
     assert_others_are_copied(slave)
     assert modes_of(slave) == set()
     assert slave.parts.timers.table.progress is None
+
+
+async def test_topics_that_cannot_be_saved_do_not_stop_the_other_tables(
+    slave: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(SavedTables, "save", fails)
+    async with ScriptedMaster({}) as master:
+        with pytest.raises(Unanswered, match="cannot be saved now; the topics are copied again"):
+            await copy(slave, master.address)
+    assert_others_are_copied(slave)
 
 
 @pytest.mark.parametrize(
