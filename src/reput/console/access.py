@@ -50,6 +50,11 @@ class User:
         """Return whether the role includes a right."""
         return self.right >= right
 
+    @property
+    def sees_everything(self) -> bool:
+        """Whether all topics and groups exist for this user."""
+        return self.topics == ALL and self.groups == ALL
+
     def sees_topic(self, topic: str) -> bool:
         """Return whether a topic exists for this user."""
         return _matches(topic, self.topics)

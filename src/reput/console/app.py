@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from reput.console import changes, compression, live_rows, rendering, texts
-from reput.console.access import ALL, Right, User
+from reput.console.access import Right, User
 from reput.console.actions import (
     brokers as broker_actions,
     dead_letters as dead_letter_actions,
@@ -194,7 +194,7 @@ class Console:
 
     def _metrics(self, user: User) -> Response:
         """Return the metrics of all topics and groups. Raises ``RequestFailed``."""
-        if user.topics != ALL or user.groups != ALL:
+        if not user.sees_everything:
             raise RequestFailed(403, "metrics need a user who sees all topics and groups")
         return metrics(self._parts.cluster, self._parts.clock.now_ms())
 

@@ -4,8 +4,9 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from reput.console.access import User
 from reput.console.history import History, time_of
 from reput.console.listing import Listing
 from reput.console.snapshot import BrokerFacts, Snapshot
@@ -17,6 +18,8 @@ TOPIC_FIELDS = ("name", "queues", "messages", "rate", "last_ms", "groups", "lag"
 GROUP_KINDS = ("user", "system", "all")
 GROUP_FIELDS = ("name", "lag", "delay_ms", "rate", "members", "retries", "dead_letters")
 NOT_YET = Unknown("not asked for yet")
+NO_OFFSETS = Unknown("the group has no offsets in the topic")
+"""Reasons name no topics and groups: a user may see a sum, and not all of its parts."""
 TREND_MS = 600_000
 """Time over which a trend is computed."""
 TREND_SHARE = 0.05
@@ -82,6 +85,10 @@ class GroupRow:
     members: Number
     ends_ms: Number
     """Time of the oldest answer that the row comes from."""
+
+    def seen_by(self, user: User) -> "GroupRow":
+        """Return the row without the names of topics that a user does not see."""
+        return replace(self, topics=tuple(filter(user.sees_topic, self.topics)))
 
 
 class Rows:
@@ -304,7 +311,7 @@ class Rows:
             is_any_about = is_any_about or is_about
             oldest_ms = time_ms if oldest_ms is None else min(oldest_ms, time_ms)
         if oldest_ms is None:
-            return Unknown(f"{group} has no offsets in {topic}"), False, NOT_YET
+            return NO_OFFSETS, False, NOT_YET
         return total, is_any_about, oldest_ms
 
     def _broker_lag(
@@ -313,9 +320,9 @@ class Rows:
         """Return the same of one broker."""
         offsets, ends = facts.consumed.get((topic, group)), facts.ends.get(topic)
         if offsets is None:
-            return Unknown(f"{group} has no offsets in {topic}"), False, NOT_YET
+            return NO_OFFSETS, False, NOT_YET
         if ends is None:
-            reason = f"the ends of {topic} on {facts.place.name} are not known yet"
+            reason = f"the ends of its queues on {facts.place.name} are not known yet"
             return Unknown(reason), False, NOT_YET
         # Of a queue without an offset, the group has not consumed a message: Java counts it too.
         lag = sum(

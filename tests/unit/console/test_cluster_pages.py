@@ -13,16 +13,21 @@ from asgi import Answer, call
 from console_forms import confirmation, hidden_fields
 from reput.client import Message, PushConsumer
 from reput.client.admin import Admin
+from reput.client.core import requests
 from reput.client.producer import Producer
 from reput.clock import SystemClock
-from reput.console.access import ROLES
+from reput.console.access import ROLES, Proxy
 from reput.console.app import CHANGES, ROUTES, Console
 from reput.console.audit import AuditLog
 from reput.console.cluster import WatchedCluster
 from reput.console.parts import ConsoleParts
+from reput.console.settings import StorePlace
+from reput.console.sources.folder import StoreFolders
 from reput.console.users import make
+from reput.console.verifying import Verifications
 from reput.format.bodies import MessageQueue
-from reput.format.codes import PERM_WRITE
+from reput.format.codes import PERM_WRITE, RequestCode
+from reput.format.headers import SendBackHeader
 from reput.testing import LocalBroker
 
 FORM = {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:8080"}
@@ -377,3 +382,89 @@ async def test_names_outside_of_a_users_patterns_do_not_exist(site: Site) -> Non
     assert (await call(console, "/topics/Orders", headers=cookie)).status == 404
     assert (await call(console, "/groups/billing", headers=cookie)).status == 404
     assert "billing" not in (await call(console, "/", headers=cookie)).text
+
+
+QUERIES = (
+    *("", "?kind=all", "?format=json", "?stacks=1&format=json", "?export=jsonl", "?export=csv"),
+    *("?topic=GoodT&key=key", "?topic=GoodT&key=key&format=json", "?topic=GoodT&live=1"),
+)
+
+
+async def test_no_page_names_what_a_user_does_not_see(tmp_path: Path) -> None:
+    """The group that the user sees reads a secret topic, and a secret group reads its topic.
+
+    Rows that follow the cluster (``live=1``) are parts of the same pages.
+    """
+    shown = {"topic": "GoodT", "group": "GoodG", "broker": "broker-a", "store": "s", "job": "1"}
+    root = tmp_path / "store"
+    async with (
+        LocalBroker(topics={"GoodT": 1, "SecretT": 1}, folder=root) as mq,
+        Admin(mq.namesrv_addr) as admin,
+    ):
+        member = PushConsumer("GoodG", namesrv=mq.namesrv_addr, listener=lambda *_: None)
+        await admin.create_group("SecretG")
+        async with Producer("P", namesrv=mq.namesrv_addr) as producer:
+            for topic in ("GoodT", "SecretT"):
+                sent = await producer.send(Message(topic, b"body", keys=["key"]))
+                shown.setdefault("id", sent.message_id)
+                queue = MessageQueue(topic, "broker-a", 0)
+                for group in ("GoodG", "SecretG"):
+                    await admin.update_consumer_offset(group, queue, 0)
+                await _send_to_dead_letters(admin, mq, topic, "GoodG")
+                await member.subscribe(topic)
+        async with member:
+            shown["client"] = (await _members(admin, "GoodG"))[0]
+            clock = SystemClock()
+            cluster = WatchedCluster.of(admin, clock)
+            await cluster.collector.round()
+            await cluster.collector.refresh()
+            limited = make("rob", "reader", None, topics=("Good*", "%DLQ%Good*"), groups=("Good*",))
+            parts = ConsoleParts(
+                *(clock, mq.namesrv_addr, cluster, AuditLog(tmp_path / "audit.jsonl")),
+                {"rob": limited},
+                proxy=Proxy(frozenset({"127.0.0.1"})),
+                folders=StoreFolders({"s": StorePlace("s", str(root), may_be_live=True)}, clock),
+                verifications=Verifications(clock),
+            )
+            parts.verifications.start(parts.folders.check("s"))
+            await parts.verifications.wait()
+            console = Console(parts)
+            walked = set()
+            for pattern in ROUTES:
+                path = "/".join(
+                    quote(shown[part.strip("{}")], safe="") if part.startswith("{") else part
+                    for part in pattern.split("/")
+                )
+                for query in QUERIES:
+                    if "live" in query and "messages" not in pattern:
+                        continue  # it does not end
+                    answer = await call(console, path + query, headers={"x-forwarded-user": "rob"})
+                    assert "Secret" not in answer.text, (path, query)
+                    walked.add((pattern, answer.status))
+            assert {pattern for pattern, status in walked if status == 200} == {*ROUTES} - {
+                "/audit",
+                "/dlq/{group}/jobs/{job}",
+            }
+            await parts.verifications.close()
+
+
+async def _send_to_dead_letters(admin: Admin, mq: LocalBroker, topic: str, group: str) -> None:
+    for message in mq.messages(topic):
+        header = SendBackHeader(
+            offset=message.physical_offset,
+            group=group,
+            delay_level=-1,
+            origin_msg_id=message.message_id,
+            origin_topic=topic,
+            unit_mode=False,
+            max_reconsume_times=16,
+        )
+        await admin.calls.ask(
+            mq.broker_addr, requests.make(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        )
+
+
+async def _members(admin: Admin, group: str) -> list[str]:
+    connection = await admin.consumer_connection(group)
+    assert connection is not None
+    return [member.client_id for member in connection.connection_set]

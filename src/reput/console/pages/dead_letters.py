@@ -15,8 +15,10 @@ from reput.client.admin import Admin
 from reput.client.dead_letters import copy, problem_of
 from reput.client.message import ReceivedMessage
 from reput.console import bodies, search
+from reput.console.access import User
 from reput.console.changes import Preview, Receipt
 from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
+from reput.console.pages.message import seen_properties
 from reput.console.paging import cut
 from reput.console.resending import RATE, RATE_MAX
 from reput.console.resends import RESENT, TO, ResendReceipt, place_text, target
@@ -177,7 +179,8 @@ async def _json_lines(
     view: View, source: LiveMessages, question: Question
 ) -> AsyncGenerator[bytes | Fragment, None]:
     async for item in _all(view, source, question):
-        values = {"incomplete": str(item)} if isinstance(item, Missing) else _document(item)
+        is_missing = isinstance(item, Missing)
+        values = {"incomplete": str(item)} if is_missing else _document(item, view.user)
         yield json.dumps(values, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
@@ -195,7 +198,7 @@ async def _csv(
         if isinstance(item, Missing):
             yield _csv_line([f"incomplete: {item}"])
         else:
-            document = _document(item)
+            document = _document(item, view.user)
             yield _csv_line([document[name] for name in _COLUMNS])
 
 
@@ -214,8 +217,9 @@ def _csv_value(value: object) -> object:
     return value
 
 
-def _document(message: ReceivedMessage) -> dict[str, Any]:
+def _document(message: ReceivedMessage, user: User) -> dict[str, Any]:
     stored = message.stored
+    properties = seen_properties(stored, user)
     view = bodies.view(stored)
     body = search.plain_body(message) if view.problem is None else bytes(stored.body)
     is_text = view.kind is not bodies.BodyKind.HEX
@@ -230,11 +234,11 @@ def _document(message: ReceivedMessage) -> dict[str, Any]:
         "queue_offset": stored.queue_offset,
         "id": message.message_id,
         "offset_id": message.offset_message_id,
-        "origin_topic": stored.properties.get(props.RETRY_TOPIC),
+        "origin_topic": properties.get(props.RETRY_TOPIC),
         "tags": stored.tags,
         "keys": stored.keys,
         "reconsume_times": stored.reconsume_times,
-        "properties": dict(stored.properties),
+        "properties": properties,
         "body_encoding": "text" if is_text else "hex",
         "body": text,
     }

@@ -85,12 +85,16 @@ async def page(view: View) -> Page:
         if view.user.sees_topic(queue.topic)
     ]
     data = {
-        "group": row,
+        "group": row.seen_by(view.user),
         "problems": problems,
         "queues": queues,
         "members": members,
         "may_read": view.user.may(Right.READ),
-        "subscriptions": _subscriptions(connections),
+        "subscriptions": {
+            topic: expression
+            for topic, expression in _subscriptions(connections).items()
+            if view.user.sees_topic(topic)
+        },
         "settings": {facts.place.name: _settings(facts, group) for facts in holders},
         "series": {
             "lag": cluster.history.hour(("lag", group), view.now_ms),

@@ -19,7 +19,7 @@ async def page(view: View) -> Page:
         "counts": choice.counts,
         "known": bool(cluster.snapshot.listed_ms),
         "problem": cluster.snapshot.name_server_problem or None,
-        "rows": shown,
+        "rows": [row.seen_by(user) for row in shown],
         "series": {row.name: cluster.history.hour(("lag", row.name), view.now_ms) for row in shown},
         "step_ms": history.FINE_MS,
         "paging": paging,

@@ -18,19 +18,23 @@ from reput.client.core.trace_codec import (
 )
 from reput.client.message import ReceivedMessage
 from reput.console import bodies, search
+from reput.console.access import User
 from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
 from reput.console.pages.messages import place_of, source_of
 from reput.console.scan import MessageSource
 from reput.console.search import Missing, Question, Span, Way, Window
 from reput.console.sources.live_messages import ANSWER_MS
 from reput.errors import BrokerError, CorruptRecord, InvalidOption, ReputError
-from reput.format import body as codec, headers, message_id as ids, sys_flag as flags
+from reput.format import body as codec, headers, message_id as ids, properties, sys_flag as flags
 from reput.format.bodies import GroupList, decode
 from reput.format.codes import RequestCode, ResponseCode
+from reput.format.message import StoredMessage
 
 GROUPS_MAX = 200
 """Groups of a topic that are asked for their offsets."""
 _GROUPS_AT_ONCE = 16
+_TOPIC_PROPERTIES = (properties.RETRY_TOPIC, properties.REAL_TOPIC)
+"""Properties with the topic that a message had before: of dead letters, retries, delays."""
 _TRANSACTIONS = {
     flags.TRANSACTION_NONE: "none",
     flags.TRANSACTION_PREPARED: "prepared",
@@ -64,7 +68,7 @@ async def page(view: View) -> Page:
     if message is not None:
         stored = message.stored
         data["message"] = head(message)
-        data["properties"] = dict(stored.properties)
+        data["properties"] = seen_properties(stored, view.user)
         data["body"] = bodies.view(stored)
         data["groups"] = await _groups(view, message)
         data["trace"] = await _trace(view, message)
@@ -115,6 +119,15 @@ def head(message: ReceivedMessage) -> Mapping[str, object]:
         "sys_flag": stored.sys_flag,
         "body_crc": stored.body_crc,
         "version": stored.version,
+    }
+
+
+def seen_properties(stored: StoredMessage, user: User) -> dict[str, str]:
+    """Return the properties of a message, without names of topics that a user does not see."""
+    return {
+        name: value
+        for name, value in stored.properties.items()
+        if name not in _TOPIC_PROPERTIES or user.sees_topic(value)
     }
 
 
@@ -243,16 +256,19 @@ _TRACES: Mapping[type[Trace], str] = {
 async def _groups(view: View, message: ReceivedMessage) -> list[Consumption] | Unknown:
     if "store" in view.names:
         try:
-            return await _groups_of_store(view, message)
+            return _seen(view, await _groups_of_store(view, message))
         except ReputError as error:
             return Unknown(str(error))
     try:
         async with asyncio.timeout(ANSWER_MS / 1000):
-            states = await _groups_of_broker(view, message)
+            return _seen(view, await _groups_of_broker(view, message))
     except TimeoutError:
         return Unknown(f"{message.broker_name} did not answer in {ANSWER_MS / 1000:g} s")
     except ReputError as error:
         return Unknown(str(error))
+
+
+def _seen(view: View, states: list[Consumption]) -> list[Consumption]:
     return [state for state in states if view.user.sees_group(state.group)]
 
 

@@ -44,8 +44,8 @@ async def page(view: View) -> Page:
         "brokers": brokers,
         "topic_count": topic_counts["user"],
         "group_count": len(user_groups),
-        "lagging": lagging,
-        "dead": dead,
+        "lagging": [row.seen_by(view.user) for row in lagging],
+        "dead": [row.seen_by(view.user) for row in dead],
         "series": {name: _sum_of(cluster, name, view.now_ms) for name in ("in", "out")},
         "step_ms": history.FINE_MS,
     }

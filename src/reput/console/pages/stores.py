@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from reput.console.access import User
 from reput.console.changes import Preview, Receipt
 from reput.console.page import Page, Unknown, View
 from reput.console.pages.messages import store_of
 from reput.console.settings import StorePlace
+from reput.console.verifying import Verification
 from reput.errors import ReputError
 from reput.html.texts import size_text
 
 _Read = Callable[[str], asyncio.Task[Mapping[str, Any]]]
+_TABLES = ("topics", "queues", "groups")
+"""Facts with the names of topics and groups."""
 WAIT_S = 2.0
 """Time that a page waits for a folder; then it says that the folder is still being read."""
 
@@ -35,11 +40,38 @@ async def page(view: View) -> Page:
     data = {
         "name": place.name,
         "path": place.path,
-        "facts": facts,
-        "verification": view.parts.verifications.of(place.name),
+        "facts": facts if isinstance(facts, Unknown) else _seen(facts, view.user),
+        "verification": _seen_report(view.parts.verifications.of(place.name), view.user),
         "running": view.parts.verifications.running,
     }
     return Page("store.html.j2", f"Store {place.name}", data)
+
+
+def _seen(facts: Mapping[str, Any], user: User) -> Mapping[str, Any]:
+    """Return facts of a store without topics and groups that a user does not see."""
+    return {**facts, **{name: _seen_rows(facts[name], user) for name in _TABLES}}
+
+
+def _seen_rows(
+    rows: list[Mapping[str, Any]] | Unknown, user: User
+) -> list[Mapping[str, Any]] | Unknown:
+    if isinstance(rows, Unknown):
+        return rows
+    return [
+        row
+        for row in rows
+        if user.sees_topic(row["topic"]) and ("group" not in row or user.sees_group(row["group"]))
+    ]
+
+
+def _seen_report(run: Verification | None, user: User) -> Verification | None:
+    """Return a verification; its findings name topics, and are left out if not all are seen."""
+    if run is None or run.report is None or user.sees_everything:
+        return run
+    left_out = run.report["left_out"]
+    count = left_out["findings"] + len(run.report["findings"])
+    report = {**run.report, "findings": [], "left_out": {**left_out, "findings": count}}
+    return replace(run, report=report)
 
 
 async def _facts(place: StorePlace, read: _Read) -> Mapping[str, Any] | Unknown:
