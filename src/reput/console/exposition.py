@@ -6,7 +6,7 @@ the name ``_other``.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from reput.console.rows import Rows
 from reput.console.snapshot import BrokerFacts, BrokerPlace, Snapshot
@@ -16,6 +16,9 @@ from reput.format import names
 NAMES_MAX = 500
 """Topics, and groups, with series of their names."""
 OTHER = "_other"
+OUT_OF_TIME_MS = 60_000
+"""Age of a broker's last answer from which on its values have no series: ``outOfTimeSeconds`` of
+rocketmq-exporter."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _TOPIC = ("cluster", "broker", "topic")
@@ -148,14 +151,16 @@ def render(snapshot: Snapshot, rows: Rows, now_ms: int, survey: SurveyFacts | No
     group_name = _limited(rows.groups().rows)
     for facts in snapshot.brokers.values():
         _add_broker(families, facts, now_ms)
-    for facts in snapshot.masters():
+    masters = [facts for facts in snapshot.masters() if now_ms - facts.answer_ms < OUT_OF_TIME_MS]
+    for facts in masters:
         _add_topics(families, facts, topic_name, group_name)
         _add_offsets(families, facts, rows, topic_name, group_name)
-    _add_lags(families, snapshot, rows, topic_name, group_name)
+    _add_lags(families, snapshot, masters, rows, topic_name, group_name)
     if survey is not None:
-        places = {facts.place.address: facts.place for facts in snapshot.masters()}
+        places = {facts.place.address: facts.place for facts in masters}
+        groups = {group for facts in masters for group in facts.groups}
         _add_counters(families, survey, places, topic_name, group_name)
-        _add_clients(families, survey, topic_name, group_name)
+        _add_clients(families, survey, groups, topic_name, group_name)
     return families.text()
 
 
@@ -262,6 +267,7 @@ def _add_offsets(
 def _add_lags(
     families: _Families,
     snapshot: Snapshot,
+    masters: Sequence[BrokerFacts],
     rows: Rows,
     topic_name: Callable[[str], str],
     group_name: Callable[[str], str],
@@ -270,17 +276,36 @@ def _add_lags(
         members = snapshot.members.get(group)
         count = "" if members is None else str(members.count)
         for topic in row.topics:
-            lag = rows.lag(topic, group)
-            if isinstance(lag, int):
+            lag = _lag(masters, rows, topic, group)
+            if lag is not None:
                 series = (group_name(group), topic_name(topic), count, _CLUSTERING)
                 families.add("rocketmq_group_diff", _DIFF, series, lag)
-        for metric, prefix, value in (
-            ("rocketmq_group_retrydiff", names.RETRY_PREFIX, row.retries),
-            ("rocketmq_group_dlqdiff", names.DLQ_PREFIX, row.dead_letters),
+        retry, dead = names.RETRY_PREFIX + group, names.DLQ_PREFIX + group
+        for metric, topic, value in (
+            ("rocketmq_group_retrydiff", retry, _lag(masters, rows, retry, group)),
+            ("rocketmq_group_dlqdiff", dead, _kept(masters, dead)),
         ):
-            if isinstance(value, int):
-                series = (group_name(group), topic_name(prefix + group), count, _CLUSTERING)
+            if value is not None:
+                series = (group_name(group), topic_name(topic), count, _CLUSTERING)
                 families.add(metric, _DIFF, series, value)
+
+
+def _lag(masters: Sequence[BrokerFacts], rows: Rows, topic: str, group: str) -> int | None:
+    """Return the lag of a group on some brokers; None if it is unknown, or has no offsets there."""
+    lags = [
+        rows.broker_lag(facts, topic, group)
+        for facts in masters
+        if (topic, group) in facts.consumed
+    ]
+    known = [lag for lag in lags if isinstance(lag, int)]
+    return sum(known) if known and len(known) == len(lags) else None
+
+
+def _kept(masters: Sequence[BrokerFacts], topic: str) -> int | None:
+    """Return the messages of a topic on some brokers; None if they are unknown, or it has none."""
+    ends = [facts.ends.get(topic) for facts in masters if topic in facts.topics]
+    known = [end.message_count for end in ends if end is not None]
+    return sum(known) if known and len(known) == len(ends) else None
 
 
 def _add_counters(
@@ -335,10 +360,13 @@ _CLIENT_METRICS = {
 def _add_clients(
     families: _Families,
     survey: SurveyFacts,
+    groups: Set[str],
     topic_name: Callable[[str], str],
     group_name: Callable[[str], str],
 ) -> None:
     for group, clients in survey.clients.items():
+        if group not in groups:
+            continue
         addresses = ",".join(connection.client_addr for connection in clients.connections)
         ids = ",".join(connection.client_id for connection in clients.connections)
         members = (addresses, ids, group_name(group))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from reput.console.access import User
 from reput.console.history import History, time_of
 from reput.console.listing import Listing
-from reput.console.snapshot import BrokerFacts, Snapshot
+from reput.console.snapshot import BrokerFacts, Members, Snapshot
 from reput.console.unknown import Unknown
 from reput.format import names
 
@@ -20,11 +20,14 @@ GROUP_FIELDS = ("name", "lag", "delay_ms", "rate", "members", "retries", "dead_l
 NOT_YET = Unknown("not asked for yet")
 NO_OFFSETS = Unknown("the group has no offsets in the topic")
 """Reasons name no topics and groups: a user may see a sum, and not all of its parts."""
-TREND_MS = 600_000
+TREND_MS = 300_000
 """Time over which a trend is computed."""
 TREND_SHARE = 0.05
 """Change of the lag, as a share of it, below which it is steady."""
 TREND_MESSAGES = 10
+LAST_SHARE = 0.1
+"""Share of a change that the last third of its time must have, or it has ended."""
+NOT_CONSUMED = "not consumed"
 STEP_ROWS = 100
 """Rows that are computed before others have their turn: some milliseconds."""
 ABOUT_MS = 2_000
@@ -69,13 +72,16 @@ class GroupRow:
     lag: Number
     """Messages that are not consumed, without its retry topic."""
     is_about: bool
-    """Whether the lag is an estimate: ends and offsets are of different times."""
-    delay_ms: Number
-    """About how long ago the first message was stored that is not consumed."""
+    """Whether the lag is an estimate: ends and offsets are of different times, or old."""
+    delay_ms: Number | None
+    """About how long ago the first message was stored that is not consumed; None without one."""
+    is_delay_least: bool
+    """Whether the message is older than the history, and ``delay_ms`` is the age of that."""
     rate: Rate
     """Messages consumed a second."""
-    trend: str | Unknown
-    """``growing``, ``steady`` or ``shrinking`` over ten minutes."""
+    trend: str | Unknown | None
+    """``growing``, ``steady`` or ``shrinking`` over five minutes, or ``not consumed``: there is a
+    lag, and no member; None without a lag."""
     catch_up_ms: int | None
     """Time until the lag is 0, while it shrinks; None: it does not."""
     retries: Number | None
@@ -279,8 +285,9 @@ class Rows:
         is_about = any(is_about for _, is_about, _ in lags)
         times = [time_ms for _, _, time_ms in lags if isinstance(time_ms, int)]
         rate = self._history.rate(("consumed", group))
-        trend, slope = _trend(self._history.newest_first(("lag", group)))
         members = self._snapshot.members.get(group)
+        trend, slope = self._trend(group, lag, members)
+        delay_ms, is_delay_least = self._delay(group, topics, lag)
         is_shrinking = trend == "shrinking" and isinstance(lag, int)
         return GroupRow(
             name=group,
@@ -288,7 +295,8 @@ class Rows:
             topics=topics,
             lag=lag,
             is_about=is_about,
-            delay_ms=self._delay(group, topics, lag),
+            delay_ms=delay_ms,
+            is_delay_least=is_delay_least,
             rate=NOT_YET if rate is None else rate,
             trend=trend,
             catch_up_ms=round(lag / slope) if is_shrinking and isinstance(lag, int) else None,
@@ -330,8 +338,8 @@ class Rows:
             for queue in ends.queues
         )
         late_ms = ends.time_ms - facts.consumed_ms
-        is_about = lag > 0 and late_ms > ABOUT_MS
-        if is_about:
+        is_about = facts.is_silent or (lag > 0 and abs(late_ms) > ABOUT_MS)
+        if late_ms > ABOUT_MS:
             # Consumed since the offsets were read: otherwise a busy group seems to lag.
             lag = max(0, round(lag - self._consumed_within(group, late_ms)))
         return lag, is_about, min(ends.time_ms, facts.consumed_ms)
@@ -350,11 +358,24 @@ class Rows:
             total += ends.message_count
         return total
 
-    def _delay(self, group: str, topics: Sequence[str], lag: Number) -> Number:
-        """Return about how long ago the first message was stored that is not consumed."""
+    def _trend(
+        self, group: str, lag: Number, members: Members | None
+    ) -> tuple[str | Unknown | None, float]:
+        """Return the trend of a group, and the messages a ms by which its lag shrinks."""
+        if lag == 0:
+            return None, 0.0
+        if members is not None and not members.count and isinstance(lag, int):
+            return NOT_CONSUMED, 0.0
+        return _trend(self._history.newest_first(("lag", group)))
+
+    def _delay(self, group: str, topics: Sequence[str], lag: Number) -> tuple[Number | None, bool]:
+        """Return about how long ago the first message was stored that is not consumed.
+
+        Also whether it is longer ago: the ends were not known yet when the message was stored.
+        """
         if lag == 0 or isinstance(lag, Unknown):
-            return lag
-        worst = 0
+            return lag or None, False
+        worst, is_least = 0, False
         for topic in topics:
             topic_lag = self._lag(topic, group)[0]
             newest = next(self._history.newest_first(("end", topic)), None)
@@ -363,9 +384,12 @@ class Rows:
             newest_ms, end = newest
             stored_ms = time_of(self._history.newest_first(("end", topic)), end - topic_lag)
             if stored_ms is None:
-                return Unknown("the first message is older than the history of this console")
+                *_, (stored_ms, _) = self._history.newest_first(("end", topic))
+                is_least = True
             worst = max(worst, newest_ms - stored_ms)
-        return worst
+        if is_least and not worst:
+            return Unknown("the first message is older than the history, which begins now"), False
+        return worst, is_least
 
 
 def _sum(values: Iterable[Number]) -> Number:
@@ -399,9 +423,12 @@ def _trend(newest_first: Iterable[tuple[int, float]]) -> tuple[str | Unknown, fl
         return Unknown("less than two minutes of history"), 0.0
     third = max(1, len(samples) // 3)
     last = sum(lag for _, lag in samples[:third]) / third
+    middle = sum(lag for _, lag in samples[third : 2 * third]) / third
     first = sum(lag for _, lag in samples[-third:]) / third
     change = last - first
-    if abs(change) <= max(TREND_MESSAGES, TREND_SHARE * max(first, last)):
+    # A lag that has grown and is flat now does not grow.
+    has_ended = (last - middle) * change <= LAST_SHARE * change * change
+    if has_ended or abs(change) <= max(TREND_MESSAGES, TREND_SHARE * max(first, last)):
         return "steady", 0.0
     slope = -change / (samples[0][0] - samples[-1][0])
     return ("growing", slope) if change > 0 else ("shrinking", slope)

@@ -174,8 +174,9 @@ class Snapshot:
         """Put that a broker did not answer."""
         facts = self.brokers[address]
         if time_ms > facts.failure_ms:
+            was_silent = facts.is_silent
             facts.failure_ms, facts.problem = time_ms, problem
-            self.version += 1
+            self._follow_silence(facts, was_silent=was_silent)
 
     def put_refusal(self, address: str, kind: str, problem: str, time_ms: int) -> None:
         """Put that a broker answered with an error, or with an unreadable body."""
@@ -254,8 +255,15 @@ class Snapshot:
             self._move((), {group})
 
     def _answered(self, facts: BrokerFacts, time_ms: int) -> None:
+        was_silent = facts.is_silent
         facts.answer_ms = max(facts.answer_ms, time_ms)
+        self._follow_silence(facts, was_silent=was_silent)
+
+    def _follow_silence(self, facts: BrokerFacts, *, was_silent: bool) -> None:
+        """Let rows with values of a broker follow, when it becomes silent or answers again."""
         self.version += 1
+        if facts.is_silent != was_silent:
+            self._move((), {group for _, group in facts.consumed})
 
     def _move(self, topics: Iterable[str], groups: Iterable[str]) -> None:
         self.moved_topics.update(topics)

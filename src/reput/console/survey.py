@@ -69,7 +69,8 @@ class SurveyFacts:
     groups: dict[tuple[str, str, str], Rates] = field(default_factory=dict)
     """(address, topic, group) to its gets."""
     latencies: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """The same to the age in ms of the first message that is not consumed; 0 without one."""
+    """The same to the age in ms of the first message that is not consumed, when the offsets were
+    read; 0 without one."""
     producers: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """Address to producer groups with the numbers of their members."""
     clients: dict[str, GroupClients] = field(default_factory=dict)
@@ -202,7 +203,7 @@ class Survey:
     async def _ask_group(self, facts: BrokerFacts, topic: str, group: str) -> bool:
         """Ask for the gets and the latency of a group; return whether there was a question."""
         key = facts.place.address, topic, group
-        offsets = facts.consumed.get((topic, group))
+        offsets, offsets_ms = facts.consumed.get((topic, group)), facts.consumed_ms
         ends = facts.ends.get(topic)
         if offsets is None or ends is None:
             return False
@@ -222,7 +223,7 @@ class Survey:
             )
         with _unanswered(f"latency of {counter}"):
             ages = [
-                await self._age(facts, topic, queue_id, consumer_offset)
+                await self._age(facts, topic, queue_id, consumer_offset, offsets_ms)
                 for queue_id, consumer_offset in lagging
             ]
             self.facts.latencies[key] = max(ages, default=0)
@@ -235,9 +236,12 @@ class Survey:
         return 0.0 if stats is None else stats.stats_minute.tps
 
     async def _age(
-        self, facts: BrokerFacts, topic: str, queue_id: int, consumer_offset: int
+        self, facts: BrokerFacts, topic: str, queue_id: int, consumer_offset: int, offset_ms: int
     ) -> int:
-        """Return the age of the next message of a queue, in ms; 0 without one."""
+        """Return the age of the next message of a queue when its offset was read, in ms.
+
+        At the time of this question the group may have consumed it long ago. 0 without a message.
+        """
         queue = MessageQueue(topic=topic, broker_name=facts.place.name, queue_id=queue_id)
         instance = self._admin.calls.instance
         puller = Puller(instance, names.TOOLS_CONSUMER, is_subscribed=False)
@@ -259,7 +263,7 @@ class Survey:
         messages = received(pulled.records, facts.place.name)
         if not messages:
             return 0
-        return max(0, self._clock.now_ms() - messages[0].store_timestamp_ms)
+        return max(0, offset_ms - messages[0].store_timestamp_ms)
 
     # --- members ------------------------------------------------------------------------------
 

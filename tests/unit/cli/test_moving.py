@@ -437,7 +437,7 @@ def test_text_has_a_line_for_each_finding(
     assert f"Store {given['storePathRootDir']}" in lines
     place = lines.index("warning  condition: not stopped cleanly: abort exists")
     assert lines[place + 1].startswith("         -> stop the old broker with SIGTERM")
-    assert lines[-1] == "Go, with 1 warnings."
+    assert lines[-1] == "Go, with 1 warning."
 
 
 @pytest.mark.parametrize("option", [["--json"], ["--for-java", "5.5.0"]])

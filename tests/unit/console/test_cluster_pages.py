@@ -111,7 +111,8 @@ async def test_pages_show_the_numbers_of_the_cluster(site: Site) -> None:
     assert settings["brokerName"] == "broker-a"
     overview = await site.data("/")
     assert [row["name"] for row in overview["lagging"]] == ["billing"]
-    assert overview["problems"] == []
+    text = "Group billing is not consumed: it has a lag, and no members"
+    assert overview["problems"] == [{"text": text, "names": ["groups", "billing"]}]
 
 
 async def test_a_page_is_rendered_for_each_path(site: Site) -> None:

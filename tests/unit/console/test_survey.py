@@ -8,10 +8,11 @@ from reput.clock import ManualClock, SystemClock
 from reput.console import exposition
 from reput.console.cluster import WatchedCluster
 from reput.console.parts import ConsoleParts
-from reput.console.snapshot import GONE_MS, BrokerPlace
-from reput.console.survey import IDLE, GroupClients, Survey
+from reput.console.snapshot import GONE_MS, BrokerPlace, Ends, QueueEnds
+from reput.console.survey import IDLE, GroupClients, Survey, SurveyFacts
 from reput.format.bodies import MessageQueue, SubscriptionGroupConfig
 from reput.testing import LocalBroker
+from topic_configs import topic_config
 
 TOPIC, GROUP = "Orders", "billing"
 
@@ -24,9 +25,9 @@ async def test_a_survey_knows_producers_members_and_latencies() -> None:
             Producer("senders", namesrv=mq.namesrv_addr) as producer,
         ):
             await admin.create_group(GROUP)
-            sent_ms = clock.now_ms()
             for _ in range(5):
                 await producer.send(Message(TOPIC, b"body"))
+            stored_ms = mq.messages(TOPIC)[2].store_timestamp_ms
             queue = MessageQueue(topic=TOPIC, broker_name="broker-a", queue_id=0)
             await admin.update_consumer_offset(GROUP, queue, 2)
             cluster = WatchedCluster.of(admin, clock)
@@ -34,10 +35,12 @@ async def test_a_survey_knows_producers_members_and_latencies() -> None:
             (facts,) = cluster.snapshot.masters()
             ends = await cluster.live.ends(facts.place.address, TOPIC, clock.now_ms())
             cluster.snapshot.put_ends(facts.place.address, TOPIC, ends)
-            survey = Survey(cluster, clock, 500)
+            late = ManualClock(clock.now_ms() + 21_000)
+            survey = Survey(cluster, late, 500)
             first = [step async for step in survey.steps(facts)]
             key = facts.place.address, TOPIC, GROUP
-            assert 0 <= survey.facts.latencies[key] <= clock.now_ms() - sent_ms
+            # The group reads on before its messages are asked for: the offsets' time counts.
+            assert survey.facts.latencies[key] == facts.consumed_ms - stored_ms
             assert survey.facts.producers[facts.place.address]["senders"] == 1
             assert survey.facts.clients[GROUP].connections == []
             text = exposition.render(cluster.snapshot, cluster.rows, 0, survey.facts)
@@ -94,3 +97,35 @@ def test_a_broker_that_is_gone_is_forgotten(parts: ConsoleParts, clock: ManualCl
     assert facts.groups.keys() == facts.latencies.keys() == {(address, TOPIC, "billing")}
     assert facts.producers.keys() == {address}
     assert facts.clients.keys() == {"billing"}
+
+
+def test_values_of_a_broker_that_does_not_answer_expire(
+    parts: ConsoleParts, clock: ManualClock
+) -> None:
+    """As in rocketmq-exporter, whose outOfTimeSeconds is 60."""
+    snapshot, rows = parts.cluster.snapshot, parts.cluster.rows
+    places = [BrokerPlace("c", f"broker-{name}", 0, f"127.0.0.1:{name}") for name in "12"]
+    snapshot.put_places(places, clock.now_ms())
+
+    def answer(place: BrokerPlace) -> None:
+        now_ms = clock.now_ms()
+        topics = {name: topic_config(name) for name in (TOPIC, f"%DLQ%{GROUP}")}
+        snapshot.put_topics(place.address, topics, now_ms)
+        for topic in topics:
+            snapshot.put_ends(place.address, topic, Ends(now_ms, (QueueEnds(0, 0, 10, 0),)))
+        snapshot.put_consumed(place.address, {(TOPIC, GROUP): {0: 4}}, now_ms)
+
+    def text() -> str:
+        return exposition.render(snapshot, rows, clock.now_ms(), SurveyFacts())
+
+    for place in places:
+        answer(place)
+    assert text().count('broker="broker-2",topic="Orders"') == 4
+    assert re.findall(r"rocketmq_group_(?:dlq)?diff.* (\d+)", text()) == ["12", "20"]
+    clock.advance(59_000)
+    answer(places[0])
+    assert text().count('broker="broker-2",topic="Orders"') == 4
+    clock.advance(1_000)
+    assert 'broker="broker-2",topic' not in text()
+    assert 'broker="broker-1",topic' in text()
+    assert re.findall(r"rocketmq_group_(?:dlq)?diff.* (\d+)", text()) == ["6", "10"]

@@ -13,6 +13,7 @@ from reput.cli.moving.findings import Findings, MoveFinding, Verdict
 from reput.cli.printing import printable
 from reput.clock import SystemClock
 from reput.errors import InvalidOption, ReputError
+from reput.html.texts import count_text
 
 _SETTINGS = "settings"
 _WOULD_START = "The broker would start with these settings."
@@ -147,7 +148,8 @@ def _print_text(results: list[MoveFinding], store: str, for_java: str | None, co
         print(f"{word:<8} {printable(finding.fact)}")
     wrong = sum(finding.verdict is Verdict.STOP for finding in settings)
     if wrong:
-        print(f"The broker would not start: {wrong} settings are wrong.")
+        verb = "is" if wrong == 1 else "are"
+        print(f"The broker would not start: {count_text(wrong, 'setting')} {verb} wrong.")
         return
     is_refused = settings and code == EXIT_ERROR and not _stops(results)
     print("The broker would not start with --strict." if is_refused else _WOULD_START)
@@ -166,9 +168,11 @@ def _stops(results: Iterable[MoveFinding]) -> int:
 
 
 def _conclusion(results: list[MoveFinding], code: int) -> str:
-    warnings = sum(finding.verdict is Verdict.WARNING for finding in results)
+    count = sum(finding.verdict is Verdict.WARNING for finding in results)
+    warnings = count_text(count, "warning")
     if stops := _stops(results):
-        return f"No go: {stops} findings stop the move; {warnings} warnings."
+        verb = "stops" if stops == 1 else "stop"
+        return f"No go: {count_text(stops, 'finding')} {verb} the move; {warnings}."
     if code:
-        return f"No go with --strict: {warnings} warnings."
-    return f"Go, with {warnings} warnings." if warnings else "Go."
+        return f"No go with --strict: {warnings}."
+    return f"Go, with {warnings}." if count else "Go."

@@ -129,7 +129,7 @@ def _warnings(
         warnings.append("All groups of the original topics get the messages again.")
     shortest_s = -(-to_send // order.rate)
     warnings.append(
-        f"At {order.rate:,} letters a second it takes {shortest_s:,} s or longer. "
+        f"At {order.rate:,} letters/s it takes {shortest_s:,} s or longer. "
         "Letters that arrive from now on are not sent."
     )
     return warnings

@@ -8,7 +8,7 @@ from reput.console.cluster import WatchedCluster
 from reput.console.listing import Listing
 from reput.console.page import Page, Query, View
 from reput.console.pages.brokers import BrokerRow, rows_of
-from reput.console.rows import GroupRow
+from reput.console.rows import NOT_CONSUMED, GroupRow
 from reput.html.texts import time_text
 
 SHOWN = 8
@@ -88,12 +88,26 @@ def _problems(
             problems.append(OverviewProblem(text, place))
     growing = sorted(row.name for row in groups if row.trend == "growing")
     problems += [
-        OverviewProblem(f"Group {name} lags more and more", ("groups", name))
+        OverviewProblem(f"The lag of group {name} is growing", ("groups", name))
         for name in growing[:SHOWN]
     ]
     if len(growing) > SHOWN:
-        problems.append(OverviewProblem(f"and {len(growing) - SHOWN} more groups", ("groups",)))
-    return problems
+        text = f"The lags of {len(growing) - SHOWN} more groups are growing"
+        problems.append(OverviewProblem(text, ("groups",)))
+    return problems + _not_consumed([row.name for row in groups if row.trend == NOT_CONSUMED])
+
+
+def _not_consumed(groups: list[str]) -> list[OverviewProblem]:
+    """Return one line about all groups that have messages to consume, and no members."""
+    if not groups:
+        return []
+    if len(groups) == 1:
+        text = f"Group {groups[0]} is not consumed: it has a lag, and no members"
+        return [OverviewProblem(text, ("groups", groups[0]))]
+    shown = ", ".join(sorted(groups)[:SHOWN])
+    more = f" and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
+    text = f"{len(groups)} groups are not consumed: {shown}{more} have a lag, and no members"
+    return [OverviewProblem(text, ("groups",))]
 
 
 def _sum_of(cluster: WatchedCluster, series: str, now_ms: int) -> list[float | None]:

@@ -130,10 +130,10 @@ def _figures(result: "AuditResult") -> list[charts.Figure]:
         charts.Figure("Found by key", number_text(indexed), covered, "warn" if missing else "ok"),
         charts.Figure("To be read", number_text(pending), f"by {groups}"),
         charts.Figure("Delayed", number_text(backlog), f"{due} due"),
-        charts.Figure("Stored again", NONE, "requires the table")
+        charts.Figure("Duplicates", NONE, "not counted: run with --table")
         if result.duplicated is None
         else charts.Figure(
-            "Stored again", number_text(result.duplicated), "beyond the first of each"
+            "Duplicates", number_text(result.duplicated), "beyond the first of each"
         ),
     ]
 
