@@ -610,6 +610,8 @@ _OWN_NAMES = "* on (instance, job) group_left (cluster, broker) reput_info"
 _ON = "{{ $labels.cluster }}/{{ $labels.node_id }}"
 _AT = "{{ $labels.instance }}"
 _OF = "{{ $labels.consumer_group }} on {{ $labels.topic }}"
+_EXPORTED = "{{ $labels.cluster }}/{{ $labels.broker }}"
+_EXPORTED_GROUP = "{{ $labels.group }} on {{ $labels.topic }}"
 
 GROUPS = {
     "rocketmq-brokers": (
@@ -680,7 +682,7 @@ GROUPS = {
             f"{_GROWTH_BY_GROUP} > 0 and {_LAG_BY_GROUP} > 1000",
             15,
             "warning",
-            f"Group {_OF} lags more and more",
+            f"Group {_OF} has a lag that is growing",
             "Its lag has grown for 15 minutes: look for slow or failing members, or add some.",
         ),
         Rule(
@@ -710,6 +712,76 @@ GROUPS = {
             0,
             "warning",
             f"Group {_OF} has new dead letters",
+            "It gave up messages; reput dlq shows them with the reason, if there is one.",
+        ),
+    ),
+    # Of brokers without metrics, 4.x above all: names of rocketmq-exporter and `reput exporter`.
+    "rocketmq-exporter": (
+        Rule(
+            "ExporterBrokerSilent",
+            "reput_console_broker_up == 0",
+            2,
+            "critical",
+            f"Broker {_EXPORTED} does not answer the exporter",
+            "It has stopped, or its network has. The alert ends when name servers forget it.",
+        ),
+        Rule(
+            "ExporterDiskFull",
+            "rocketmq_brokeruntime_commitlog_disk_ratio > 0.85",
+            5,
+            "warning",
+            "The disk of {{ $labels.cluster }}/{{ $labels.brokerIP }} is used by more than 85 %",
+            "Old files are deleted early at this level: shorten fileReservedTime, or add space.",
+        ),
+        Rule(
+            "ExporterSendsWait",
+            "rocketmq_brokeruntime_send_threadpool_queue_size > 5000",
+            5,
+            "warning",
+            "More than 5000 sends wait on {{ $labels.cluster }}/{{ $labels.brokerIP }}",
+            "The disk, or a slave that sends wait for, is slower than the producers.",
+        ),
+        Rule(
+            "ExporterDispatchBehind",
+            "rocketmq_brokeruntime_dispatch_behind_bytes > 67108864",
+            5,
+            "warning",
+            "{{ $labels.cluster }}/{{ $labels.brokerIP }} has more than 64 MiB that consumers "
+            "cannot see yet",
+            "Dispatch to the queues is late: look at the disk and at the log of the broker.",
+        ),
+        Rule(
+            "ExporterLagGrows",
+            "sum by (cluster, topic, group) "
+            '(deriv(rocketmq_message_accumulation{topic!="_other"}[10m])) > 0 '
+            "and sum by (cluster, topic, group) (rocketmq_message_accumulation) > 1000",
+            15,
+            "warning",
+            f"Group {_EXPORTED_GROUP} has a lag that is growing",
+            "Its lag has grown for 15 minutes: look for slow or failing members, or add some.",
+        ),
+        Rule(
+            "ExporterConsumedLate",
+            "max by (cluster, topic, group) (rocketmq_group_get_latency_by_storetime) > 3600000",
+            5,
+            "warning",
+            f"Group {_EXPORTED_GROUP} has a message that is older than an hour",
+            "One queue may have stopped: the page of the group in reput console shows which.",
+        ),
+        Rule(
+            "ExporterLagWithoutMembers",
+            'rocketmq_group_diff{countOfOnlineConsumers="0"} > 0',
+            10,
+            "warning",
+            f"Group {_EXPORTED_GROUP} has messages, and no members",
+            "Its consumers are not running. A group that is not needed can be deleted.",
+        ),
+        Rule(
+            "ExporterDeadLetters",
+            "sum by (cluster, group) (delta(rocketmq_topic_dlq_offset[10m])) > 0",
+            0,
+            "warning",
+            "Group {{ $labels.group }} has new dead letters",
             "It gave up messages; reput dlq shows them with the reason, if there is one.",
         ),
     ),
@@ -792,7 +864,7 @@ GROUPS = {
             5,
             "warning",
             f"{_AT} runs without compiled kernels",
-            "It is several times slower: install the wheel of this platform, or reput[kernels].",
+            "It is several times slower: install the wheel of this platform, or the extra kernels.",
         ),
         Rule(
             "ReputBrokerTakenOver",
@@ -805,6 +877,8 @@ GROUPS = {
     ),
 }
 """Rules by the name of their group."""
+_SIDES = {"reput": "reput", "rocketmq-exporter": "exporter"}
+"""Group of rules to the only side that has its metrics."""
 
 
 # --- files --------------------------------------------------------------------------------------
@@ -818,9 +892,9 @@ def expressions() -> Iterator[tuple[str, str, str]]:
                 yield f"{board.title}: {panel.title}", expression, panel.only
         for variable in board.variables:
             yield f"{board.title}: ${variable.name}", variable.metric, ""
-    for rules in GROUPS.values():
+    for name, rules in GROUPS.items():
         for rule in rules:
-            yield rule.name, rule.expression, "reput" if rule.name.startswith("Reput") else ""
+            yield rule.name, rule.expression, _SIDES.get(name, "")
 
 
 def board_json(board: Board) -> str:

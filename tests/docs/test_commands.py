@@ -49,3 +49,58 @@ def test_a_documented_command_exists(page: str, line: str) -> None:
 
 def test_many_commands_are_found() -> None:
     assert len(documented()) > 20
+
+
+# --- metacharacters of shells -------------------------------------------------------------------
+
+FENCED = re.compile(r"^ *```(.*)\n((?:.*\n)*?) *```$", re.MULTILINE)
+SHELLS = ("", "sh", "bash", "console", "shell")
+QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\([^()]*\)", re.DOTALL)
+IN_A_WORD = re.compile(r"(?<=\S)(?:(?<![;&|<>])[;&|]|(?<![\d;&|<>])[<>])(?=[^\s;&|<>])|<\w+>")
+"""A metacharacter with letters on both sides: it was meant as a part of an argument."""
+
+
+def shell_lines(text: str) -> list[str]:
+    """Return the commands of the shell blocks of a page, and those in its text."""
+    lines = []
+    for kind, block in FENCED.findall(text):
+        if kind in SHELLS:
+            all_lines = block.replace("\\\n", " ").splitlines()
+            prompted = [line[2:] for line in all_lines if line.startswith("$ ")]
+            lines += prompted or all_lines  # the others are output
+    rest = FENCED.sub("", text)
+    return lines + re.findall(r"`(?:\$ )?((?:reput|pip|curl|make|docker) [^`\n]+)`", rest)
+
+
+def unquoted(line: str) -> list[str]:
+    """Return the words in which a shell ends the command, or redirects it."""
+    bare = QUOTED.sub("Q", line)
+    bare = re.sub(r"(^|\s)#.*", "", bare)
+    return [
+        bare[max(0, match.start() - 20) : match.end() + 20] for match in IN_A_WORD.finditer(bare)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("reput broker -n a:9876;b:9876", 1),
+        ("reput broker -n 'a:9876;b:9876'", 0),
+        ("reput group show G > out.txt 2>&1 && ls; ls | wc &", 0),
+        ("curl http://h/queues?topic=a&group=b", 1),
+        ("reput message get <id>", 1),
+        ('pip install "$(ls *.whl)[server]"  # a;b', 0),
+    ],
+)
+def test_a_metacharacter_in_an_argument_is_found(line: str, count: int) -> None:
+    assert len(unquoted(line)) == count
+
+
+@pytest.mark.parametrize(
+    "page",
+    # The blocks of the reference are no commands, but their usage.
+    [*(page for page in PAGES if page.name != "cli.md"), *(ROOT / "examples").rglob("*.md")],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_arguments_of_commands_are_quoted(page: Path) -> None:
+    assert [words for line in shell_lines(page.read_text()) for words in unquoted(line)] == []

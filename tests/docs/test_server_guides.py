@@ -49,6 +49,7 @@ def test_the_checks_of_move_from_a_java_broker(
         "listenPort": 0,
         "haListenPort": 0,
         "brokerIP1": "127.0.0.1",
+        "bindAddress": "127.0.0.1",
     }
     conf = "".join(f"{key}={value}\n" for key, value in settings.items())
     (tmp_path / "broker.conf").write_text(conf)

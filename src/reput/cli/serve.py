@@ -262,7 +262,7 @@ def _broker(arguments: Sequence[str]) -> int:
         *("-n", "--namesrv"),
         dest="namesrv_addr",
         metavar="ADDRS",
-        help="name servers: host:port;host:port (namesrvAddr)",
+        help="name servers: 'host:port;host:port', quoted (namesrvAddr)",
     )
     parser.add_argument("--store", metavar="DIR", help="the store folder (storePathRootDir)")
     parser.add_argument("--port", type=_port, help="port to listen on (listenPort, 10911)")
@@ -360,7 +360,7 @@ def _proxy(arguments: Sequence[str]) -> int:
         *("-n", "--namesrv"),
         dest="namesrv_addr",
         metavar="ADDRS",
-        help="name servers: host:port;host:port (namesrvAddr)",
+        help="name servers: 'host:port;host:port', quoted (namesrvAddr)",
     )
     parser.add_argument("--port", type=_port, help="port of 5.x clients (grpcServerPort, 8081)")
     _add_metrics(parser)

@@ -15,6 +15,11 @@ import yaml
 import broker_subject
 from broker_subject import Subject
 from reput.broker.monitoring.rocketmq_metrics import LEFT_OUT, RocketmqMeter
+from reput.console import exposition
+from reput.console.history import History
+from reput.console.rows import Rows
+from reput.console.snapshot import BrokerPlace, Ends, QueueEnds, Snapshot
+from reput.console.survey import SurveyFacts
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.metrics import NameServerMeter
 from reput.namesrv.server import NameServer
@@ -22,6 +27,7 @@ from reput.remoting.metrics_server import Family, HistogramFamily
 from reput.store.config import BrokerRole
 from scripts import monitoring_files
 from scripts.monitoring_files import BOARDS, GROUPS, OPS, RULES_FILE
+from topic_configs import topic_config
 
 DATA = Path(__file__).parents[2] / "data" / "metrics"
 OF_JAVA = json.loads((DATA / "rocketmq-5.5.0.json").read_text())["metrics"]
@@ -88,6 +94,31 @@ async def shapes_of_reput(subject: Subject, folder: Path) -> Shapes:
     return shapes | shapes_of(await broker_subject.meter(broker).measure())
 
 
+def shapes_of_exporter() -> Shapes:
+    """Return what the exporter of a cluster with a broker of 4.9 and a lag exports."""
+    now_ms = 1_700_000_000_000
+    place = BrokerPlace("c", "a", 0, "10.0.0.1:10911")
+    snapshot = Snapshot()
+    snapshot.put_places([place], now_ms)
+    topics = {name: topic_config(name) for name in ("T", "%DLQ%G")}
+    snapshot.put_topics(place.address, topics, now_ms)
+    for topic in topics:
+        snapshot.put_ends(place.address, topic, Ends(now_ms, (QueueEnds(0, 0, 10, now_ms),)))
+    snapshot.put_consumed(place.address, {("T", "G"): {0: 4}}, now_ms)
+    status = {
+        "commitLogDiskRatio": "0.5",
+        "sendThreadPoolQueueSize": "0",
+        "dispatchBehindBytes": "0",
+    }
+    snapshot.put_status(place.address, status, now_ms)
+    survey = SurveyFacts(latencies={(place.address, "T", "G"): 7})
+    text = exposition.render(snapshot, Rows(snapshot, History()), now_ms, survey)
+    return {
+        name: {*re.findall(r'(\w+)="', labels), *OF_TARGET}
+        for name, labels in re.findall(r"^(\w+)\{(.*)\} ", text, re.MULTILINE)
+    }
+
+
 def labels_of(node: Any, shapes: Shapes) -> set[str]:
     """Return the labels of an expression's result.
 
@@ -143,8 +174,11 @@ def parsed(expression: str) -> Any:
 async def test_every_metric_and_label_exists(subject: Subject, tmp_path: Path) -> None:
     ours = await shapes_of_reput(subject, tmp_path)
     java = shapes_of_java()
+    exported = shapes_of_exporter()
     assert not [name for name in LEFT_OUT if name in ours]
     for place, expression, only in monitoring_files.expressions():
+        if only == "exporter":
+            labels_of(parsed(expression), exported)
         for side, shapes in (("java", java), ("reput", ours)):
             if only in ("", side) or (only == "slave" and side == "reput"):
                 try:
@@ -159,7 +193,7 @@ async def test_every_metric_and_label_exists(subject: Subject, tmp_path: Path) -
 async def test_legends_and_texts_name_labels_of_the_result(
     subject: Subject, tmp_path: Path
 ) -> None:
-    shapes = shapes_of_java() | await shapes_of_reput(subject, tmp_path)
+    shapes = shapes_of_java() | await shapes_of_reput(subject, tmp_path) | shapes_of_exporter()
     for board in BOARDS.values():
         for panel in board.panels:
             for expression, legend in panel.queries:
@@ -204,7 +238,7 @@ def test_every_rule_is_tested_with_and_without_an_alert() -> None:
 
 
 async def test_the_series_of_these_tests_exist(subject: Subject, tmp_path: Path) -> None:
-    shapes = shapes_of_java() | await shapes_of_reput(subject, tmp_path)
+    shapes = shapes_of_java() | await shapes_of_reput(subject, tmp_path) | shapes_of_exporter()
     for case in cases():
         for series in case["input_series"]:
             labels_of(parsed(series["series"]), shapes)

@@ -49,6 +49,7 @@ def check(
             "listenPort": 0,
             "haListenPort": 0,
             "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
         }
         given |= settings
         conf.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
@@ -421,6 +422,16 @@ def test_doubtful_machines_are_warnings(
     assert {"file system", "descriptors", "brokerIP1"} <= set(warnings)
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+def test_an_address_of_clients_own_machines_is_a_warning(
+    check: Callable[..., tuple[int, Document]], tmp_path: Path, address: str
+) -> None:
+    code, document = check(tmp_path / "none", brokerIP1=address, bindAddress="0.0.0.0")
+    assert code == 0
+    text = f"clients connect to {address}, which is their own machine on all others"
+    assert found(document, "warning")["brokerIP1"] == text
+
+
 def test_text_has_a_line_for_each_finding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -429,6 +440,7 @@ def test_text_has_a_line_for_each_finding(
         "storePathRootDir": str(golden.unpack("4.9.7", "unclean")),
         "listenPort": "0",
         "brokerIP1": "127.0.0.1",
+        "bindAddress": "127.0.0.1",
     }
     conf.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
     assert cli.run(["broker", "-c", str(conf), "--check"]) == 0

@@ -1,5 +1,6 @@
 """Checks of the machine: disk, file system, descriptors, ports, addresses."""
 
+import ipaddress
 import resource
 import shutil
 import socket
@@ -147,4 +148,12 @@ def _check_address(settings: BrokerSettings, findings: Findings) -> None:
             "correct it, unless clients reach this machine by it (a service, or translation)",
         )
     else:
-        findings.ok("brokerIP1", f"clients connect to {address}")
+        is_reached = not ipaddress.ip_address(place[0]).is_loopback
+        if not is_reached and settings.broker.bind_address != address:
+            findings.warn(
+                "brokerIP1",
+                f"clients connect to {address}, which is their own machine on all others",
+                "set it to an address that clients can reach, unless all of them run here",
+            )
+        else:
+            findings.ok("brokerIP1", f"clients connect to {address}")
