@@ -187,6 +187,13 @@ POSTS = """
 """
 
 
+CUT = """
+[...document.querySelectorAll(".scroll")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => `${one.getAttribute("aria-label")}: ${one.scrollWidth} in ${one.clientWidth}`)
+"""
+
+
 def assert_fits(browser: Browser, width: int, brightness: range) -> None:
     """Check that nothing is outside of the window, and that the background is as bright."""
     assert browser.ask("document.documentElement.scrollWidth") <= width
@@ -211,6 +218,18 @@ def test_a_page_is_whole_on_a_desk_on_a_phone_and_without_javascript(
     assert_fits(browser, 400, range(60))
     assert browser.ask(HEADS) == heads
     assert_quiet(browser, url)
+
+
+@pytest.mark.parametrize("width", [1280, 1366])
+def test_no_column_of_a_list_is_cut_on_a_desk(browser: Browser, site: Site, width: int) -> None:
+    """Tables of a store's files and of settings may be wider; those that follow a cluster not."""
+    cut = {}
+    for page, route in ROUTES.items():
+        if route.live_s and "{" not in page:
+            browser.open(site.url(page.strip("/")), width, "light")
+            cut[page] = browser.ask(CUT)
+    assert cut == dict.fromkeys(cut, [])
+    assert len(cut) >= 4
 
 
 def test_a_user_logs_in_and_chooses_colors_without_javascript(browser: Browser, site: Site) -> None:
