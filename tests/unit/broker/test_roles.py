@@ -11,6 +11,7 @@ import pytest_asyncio
 
 import broker_subject
 from broker_subject import broker_config, store_config
+from ports import free_port, free_port_of_broker
 from reput.broker import server
 from reput.broker.master_guard import AnotherMaster
 from reput.broker.monitoring.current_meter import CurrentMeter
@@ -52,6 +53,7 @@ def make(
     role: str,
     broker_id: int = 0,
     conf: Path | None = None,
+    port: int = 0,
     **settings: Any,
 ) -> Broker:
     return Broker(
@@ -59,6 +61,7 @@ def make(
             namesrv_addr=f"127.0.0.1:{name_server.port}",
             broker_id=broker_id,
             broker_ip2="127.0.0.1",
+            listen_port=port,
         ),
         store_config(
             folder,
@@ -170,8 +173,7 @@ async def test_a_promotion_without_a_port_for_slaves_changes_nothing(
 async def test_the_port_for_slaves_is_free_again_if_the_promotion_is_not_written(
     tmp_path: Path, name_server: NameServer
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     conf = tmp_path / "missing" / "broker.conf"
     async with make(tmp_path / "s", name_server, "SLAVE", 1, conf, ha_listen_port=port) as slave:
         with pytest.raises(InvalidOption, match="configuration file"):
@@ -294,11 +296,12 @@ async def test_a_broker_that_cannot_reopen_its_store_is_closed(
     name: str,
     failing: Callable[..., object],
 ) -> None:
-    broker = make(tmp_path / "m", name_server, "ASYNC_MASTER")
+    # No ephemeral ports: another test would get them when they are closed.
+    port = free_port_of_broker()
+    broker = make(tmp_path / "m", name_server, "ASYNC_MASTER", port=port)
     await broker.start()
     put(broker, 3)
     meter = CurrentMeter(broker)
-    port = broker.identity.port
     ha_port = broker.parts.replication.slave_port.port
     monkeypatch.setattr(owner, name, failing)
     async with asyncio.timeout(GUARD_S):

@@ -1,9 +1,8 @@
 """``reput cluster`` against a broker, and errors of all commands without a server."""
 
-import socket
-
 import pytest
 
+import ports
 import reput
 from reput.cli import cluster, exit_codes, main as cli
 from reput.cli.connecting import version_text
@@ -96,10 +95,7 @@ def test_refusals_are_one_line(command: Command, arguments: list[str], text: str
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    return ports.free_port()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from reput.cli import serving, up_for_tests
 from reput.cli.server_texts import join_address, own_address
 from reput.cli.several import plan as planning
 from reput.cli.several.plan import BrokerPlan
-from reput.cli.several.supervisor import Supervised
+from reput.cli.several.supervisor import ANY_GRPC_PORT, Supervised
 from reput.cli.systemd import Systemd
 from reput.errors import InvalidOption
 
@@ -152,7 +152,7 @@ def run_up(
     if grpc_port:
         common["grpcServerPort"] = str(grpc_port)
     elif grpc_port == 0:
-        options = (*supervision.child_options, "--any-grpc-port")
+        options = (*supervision.child_options, ANY_GRPC_PORT)
         supervision = dataclasses.replace(supervision, child_options=options)
     explicit = {
         "store_path_root_dir": root,
@@ -260,7 +260,11 @@ async def _brokers(
         environment = _environment(members)
         brokers = [
             Supervised(
-                member, [*supervision.child_options], Path(sockets, str(number)), environment
+                member,
+                [*supervision.child_options],
+                Path(sockets, str(number)),
+                environment,
+                loaded.broker.bind_address,
             )
             for number, member in enumerate(members)
         ]

@@ -21,6 +21,7 @@ from pathlib import Path
 from reput.cli import log_lines
 from reput.cli.child_broker import ChildBroker
 from reput.cli.server_texts import CannotServe
+from reput.cli.several import free_ports
 from reput.cli.several.plan import BrokerPlan
 from reput.cli.systemd import FEEDS_PER_TIMEOUT, SOCKET, STOPPING, WATCHDOG_US
 
@@ -28,6 +29,11 @@ FIRST_DELAY_S = 1.0
 DELAY_MAX_S = 60.0
 SERVED_S = 60.0
 """A broker that has served for so long gets the first delay again, in seconds."""
+CHOICES_MAX = 5
+"""Starts with newly chosen ports, if another process has taken one meanwhile."""
+ANY_GRPC_PORT = "--any-grpc-port"
+"""Option of a broker that serves 5.x clients at any port."""
+_PORT, _GRPC_PORT = "REPUT_LISTEN_PORT", "REPUT_GRPC_SERVER_PORT"
 _READ_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 20
 
@@ -51,6 +57,7 @@ class Supervised:
         options: Options of its process.
         socket: Path of the socket where it answers questions about metrics and health.
         environment: Environment of its process.
+        host: Address on which it listens.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Supervised:
         options: list[str],
         socket: Path,
         environment: Mapping[str, str],
+        host: str = "",
     ) -> None:
         self.member = member
         self.child = ChildBroker(member.name, member.conf)
@@ -71,6 +79,7 @@ class Supervised:
         if member.core is not None:
             self._options += ["--core", str(member.core)]
         self._environment = dict(environment)
+        self._host = host
         self.fed_s = 0.0
         """Time of its last report, by the monotonic clock; infinite once it stops."""
         self._last_line = ""
@@ -82,6 +91,32 @@ class Supervised:
         Raises:
             CannotServe: It has ended instead.
         """
+        for _ in range(CHOICES_MAX):
+            is_chosen = self._choose_ports()
+            try:
+                await self._start()
+            except CannotServe:
+                # Another process may have taken a port between its choice and this start.
+                if not (is_chosen and "is in use" in self._last_line):
+                    raise
+                del self._environment[_PORT], self._environment[_GRPC_PORT]
+            else:
+                return
+        raise CannotServe(f"{self.member.name} did not start: {self._last_line}")
+
+    def _choose_ports(self) -> bool:
+        """Choose ports that may be any, once: after a restart clients find it at the same ones."""
+        if _PORT in self._environment or self.member.own["listenPort"] != "0":
+            return False
+        port = free_ports.choose(self._host)
+        if port is None:
+            return False
+        self._environment |= {_PORT: str(port), _GRPC_PORT: "0"}
+        if ANY_GRPC_PORT in self._options:
+            self._environment[_GRPC_PORT] = str(port - 1)
+        return True
+
+    async def _start(self) -> None:
         self._last_line = ""
         await self.child.launch(
             *self._options, log=asyncio.subprocess.PIPE, environment=self._environment
@@ -98,8 +133,8 @@ class Supervised:
             raise CannotServe(f"{self.member.name} did not start: {reason}")
         assert process.stdout is not None
         self._reading.append(asyncio.create_task(self._pass_on(process.stdout)))
-        # After a restart, clients find it at the same port also if that was any.
-        self._environment["REPUT_LISTEN_PORT"] = self.child.address.rpartition(":")[2]
+        # The same one after a restart also where none could be chosen.
+        self._environment[_PORT] = self.child.address.rpartition(":")[2]
         self.fed_s = time.monotonic()
         self.state = State.SERVING
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from ports import free_port
 from replicated_log import GUARD_S, LogFiles, Slave
 from reput import limits
 from reput.broker.identity import Identity
@@ -677,9 +678,7 @@ async def test_the_status_has_each_slave(start: Start) -> None:
 
 
 async def test_the_port_follows_that_for_requests(start: Start, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     master = Master(tmp_path, ha_listen_port=-1)
     master.identity.port = port - 1
     await master.port.start()
