@@ -105,6 +105,7 @@ bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 soak: jdk-dev venv ## Run property, damage, kill, fault and hostile tests for long (four hours or so)
 	REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
 	REPUT_TEST_FAST_PATH=off $(PYTEST) tests/unit/broker
+	sh -c "trap '' INT QUIT HUP; exec $(PYTEST) tests/unit/cli tests/docs"  # as a job in the background
 	$(MAKE) faults
 	$(MAKE) hostile
 

@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import zlib
@@ -35,12 +36,28 @@ hypothesis.settings.register_profile("soak", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile("default")
 
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    _give_children_default_signals()
     # One folder a session: xdist workers inherit the environment of the process that starts them.
     if not hasattr(config, "workerinput"):
         os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
         if getattr(config.option, "numprocesses", None):
             golden.prepare()
+
+
+def _give_children_default_signals() -> None:
+    """Let programs that tests start have the signals of a program in the foreground.
+
+    A shell starts background jobs with SIGINT ignored, and ``nohup`` with SIGHUP; children inherit
+    that, and Ctrl-C would not end them. A handler is not inherited: with one that does nothing this
+    process still ignores the signal, and its children do not.
+    """
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -34,9 +34,10 @@ class Folder:
         self.environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
         self.environment.pop("NAMESRV_ADDR", None)
         self.address = ADDRESS
+        self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, *command: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=self.root,
             env=self.environment,
@@ -44,6 +45,16 @@ class Folder:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """End everything that was started, whatever has happened."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
 
     def run(self, *command: str) -> str:
         done = subprocess.run(
@@ -92,6 +103,13 @@ def stop(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    folder = Folder(tmp_path)
+    yield folder
+    folder.close()
+
+
+@pytest.fixture
 def blocks() -> Iterator[str]:
     """Return an iterator of the blocks that run here; the test must use them all."""
     code = re.findall(r"^```(?:sh|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
@@ -100,36 +118,29 @@ def blocks() -> Iterator[str]:
     assert list(left) == []
 
 
-def test_the_readme_from_the_top(tmp_path: Path, blocks: Iterator[str]) -> None:
-    folder = Folder(tmp_path)
-
+def test_the_readme_from_the_top(folder: Folder, blocks: Iterator[str]) -> None:
     assert next(blocks) == "reput up\n"
     # The same at free ports: other tests run beside this one.
     broker = folder.start("sh", "-c", "exec reput up --port 0 --broker-port 0")
-    try:
-        banner = lines_until(broker, "Ctrl-C stops it.")
-        (folder.address,) = re.findall(r"name server  (\S+)", banner)
+    banner = lines_until(broker, "Ctrl-C stops it.")
+    (folder.address,) = re.findall(r"name server  (\S+)", banner)
 
-        sent = folder.run("python", str(folder.python(next(blocks))))
-        assert re.fullmatch(r"SEND_OK [0-9A-F]{32}\n", sent)
+    sent = folder.run("python", str(folder.python(next(blocks))))
+    assert re.fullmatch(r"SEND_OK [0-9A-F]{32}\n", sent)
 
-        consumer = folder.start("python", str(folder.python(next(blocks))))
-        assert lines_until(consumer, "two coffees") == "0 b'two coffees'\n"
-        stop(consumer)
+    consumer = folder.start("python", str(folder.python(next(blocks))))
+    assert lines_until(consumer, "two coffees") == "0 b'two coffees'\n"
+    stop(consumer)
 
-        shown = folder.shell(next(blocks))
-        assert "Invoices" in shown
-        assert shown.count("two coffees") == 2
-        assert re.search(r"^lag +0$", shown, re.MULTILINE), shown
+    shown = folder.shell(next(blocks))
+    assert "Invoices" in shown
+    assert shown.count("two coffees") == 2
+    assert re.search(r"^lag +0$", shown, re.MULTILINE), shown
 
-        assert "[b'in two hours']" in folder.run("python", str(folder.python(next(blocks))))
+    assert "[b'in two hours']" in folder.run("python", str(folder.python(next(blocks))))
 
-        assert "Stopped cleanly" in stop(broker)
-        assert broker.returncode == 0
-    finally:
-        broker.kill()
-        broker.wait()
-
+    assert "Stopped cleanly" in stop(broker)
+    assert broker.returncode == 0
     store = folder.shell(next(blocks))
     assert re.search(r"^condition +clean$", store, re.MULTILINE)
     assert "two coffees" in store

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
 from reput.cli.console import Role
 from reput.cli.main import run
 from reput.console.access import ROLES
@@ -101,7 +102,9 @@ def test_the_roles_of_the_option_are_those_of_the_console() -> None:
 @pytest.mark.slow
 def test_up_starts_a_console_that_ends_with_it(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn", reason="the console's server is not installed")
-    ports = ["--port", "0", "--broker-port", "0", "--grpc-port", "0", "--console", "0"]
+    # The console's port is asked for again when it is closed: no other test may get it.
+    console = str(free_port())
+    ports = ["--port", "0", "--broker-port", "0", "--grpc-port", "0", "--console", console]
     process = subprocess.Popen(
         [sys.executable, "-m", "reput", "up", "--store", tmp_path / "data", "--json", *ports],
         stdout=subprocess.PIPE,

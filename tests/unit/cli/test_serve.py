@@ -13,10 +13,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
+from ports import free_port
 from reput.cli import exit_codes, main as cli
 from reput.client import Message, blocking
 from reput.format import command as commands
@@ -31,11 +32,17 @@ READY = {"up": "Ctrl-C stops it.", "namesrv": "boot success", "broker": "boot su
 class Server:
     """A server process; it is ready after its greeting, and killed at the end of the test."""
 
-    def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        environment: dict[str, str] | None = None,
+        before: tuple[str, ...] = (),
+    ):
         self.printed = ""
         self.rest = ""  # what it prints after its greeting; complete after the process has ended
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "reput", *arguments],
+            [*before, sys.executable, "-m", "reput", *arguments],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -111,8 +118,8 @@ ANY_PORT = ("--port", "0", "--broker-port", "0")
 def start(tmp_path: Path) -> Iterator[Start]:
     servers: list[Server] = []
 
-    def begin(*arguments: str, environment: dict[str, str] | None = None) -> Server:
-        servers.append(Server(tmp_path, *arguments, environment=environment))
+    def begin(*arguments: str, **more: Any) -> Server:
+        servers.append(Server(tmp_path, *arguments, **more))
         return servers[-1]
 
     yield begin
@@ -264,14 +271,6 @@ def test_up_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
     assert not (tmp_path / "other" / "abort").exists()  # the listener was closed again
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert isinstance(port, int)
-    return port
-
-
 def test_metrics_are_not_served_at_the_address_of_clients(start: Start) -> None:
     """Clients can connect only to the address of ``--host``, not to others of this machine."""
     port = str(free_port())
@@ -365,6 +364,32 @@ def test_a_broker_prints_its_settings(tmp_path: Path, capsys: pytest.CaptureFixt
     important = capsys.readouterr().out.splitlines()
     assert "brokerName=b" in important
     assert set(important) < set(lines)
+
+
+# --- signals of the process that starts it -------------------------------------------------------
+
+IN_BACKGROUND = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+"""A shell that starts a job in the background: with SIGINT ignored."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "arguments",
+    [("up", *ANY_PORT), ("namesrv", "--port", "0"), ("broker", "--port", "0", "--store", "s")],
+    ids=["up", "namesrv", "broker"],
+)
+def test_a_server_in_the_background_stops_cleanly_by_either_signal(
+    start: Start, tmp_path: Path, arguments: tuple[str, ...], number: signal.Signals
+) -> None:
+    with start(*arguments, before=IN_BACKGROUND, environment={"HOME": str(tmp_path)}) as server:
+        assert server.stop(number) == 0
+
+
+def test_a_command_of_up_in_the_background_has_the_default_signals(tmp_path: Path) -> None:
+    code = "import signal, sys; sys.exit(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    up = [sys.executable, "-m", "reput", "up", *ANY_PORT, "--", sys.executable, "-c", code]
+    done = subprocess.run([*IN_BACKGROUND, *up], cwd=tmp_path, timeout=WAIT_S, check=False)
+    assert done.returncode == 0
 
 
 # --- errors -------------------------------------------------------------------------------------

@@ -148,8 +148,7 @@ def _check_address(settings: BrokerSettings, findings: Findings) -> None:
             "correct it, unless clients reach this machine by it (a service, or translation)",
         )
     else:
-        is_reached = not ipaddress.ip_address(place[0]).is_loopback
-        if not is_reached and settings.broker.bind_address != address:
+        if _is_loopback(str(place[0])) and settings.broker.bind_address != address:
             findings.warn(
                 "brokerIP1",
                 f"clients connect to {address}, which is their own machine on all others",
@@ -157,3 +156,7 @@ def _check_address(settings: BrokerSettings, findings: Findings) -> None:
             )
         else:
             findings.ok("brokerIP1", f"clients connect to {address}")
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
