@@ -228,7 +228,7 @@ def test_no_column_of_a_list_is_cut_on_a_desk(browser: Browser, site: Site, widt
         if route.live_s and "{" not in page:
             browser.open(site.url(page.strip("/")), width, "light")
             cut[page] = browser.ask(CUT)
-    assert cut == dict.fromkeys(cut, [])
+    assert {page: tables for page, tables in cut.items() if tables} == {}
     assert len(cut) >= 4
 
 

@@ -179,8 +179,10 @@ async def _json_lines(
     view: View, source: LiveMessages, question: Question
 ) -> AsyncGenerator[bytes | Fragment, None]:
     async for item in _all(view, source, question):
-        is_missing = isinstance(item, Missing)
-        values = {"incomplete": str(item)} if is_missing else _document(item, view.user)
+        if isinstance(item, Missing):
+            values: dict[str, Any] = {"incomplete": str(item)}
+        else:
+            values = _document(item, view.user)
         yield json.dumps(values, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
