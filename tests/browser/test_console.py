@@ -222,7 +222,7 @@ def test_a_page_is_whole_on_a_desk_on_a_phone_and_without_javascript(
 
 @pytest.mark.parametrize("width", [1280, 1366])
 def test_no_column_of_a_list_is_cut_on_a_desk(browser: Browser, site: Site, width: int) -> None:
-    """Tables of a store's files and of settings may be wider; those that follow a cluster not."""
+    """Tables of files and settings may be wider; lists that follow a cluster are not."""
     cut = {}
     for page, route in ROUTES.items():
         if route.live_s and "{" not in page:
