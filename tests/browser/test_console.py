@@ -368,6 +368,10 @@ def test_a_reset_is_refused_if_a_queue_has_moved_since_the_preview(
     browser: Browser, site: Site
 ) -> None:
     log_in(browser, f"{site.operating.url}groups/{GROUP}")
+    # Nothing is chosen, least of all to skip all messages: the form cannot be sent.
+    form = "document.querySelector(\"form[action$='/reset']\")"
+    assert browser.ask(f"[{form}.to.value, {form}.checkValidity()]") == ["", False]
+    browser.ask(f"{form}.to.value = 'end'")
     with browser.navigation():
         browser.click("form[action$='/reset'] button")
     preview = "document.querySelector('tbody').innerText"
