@@ -58,6 +58,11 @@ class Limit:
         if value > self.maximum:
             raise self.exceeded(value, place)
 
+    def check_count(self, value: int, place: str = "") -> None:
+        """Refuse a count over the maximum, or below 0. Raises ``LimitExceeded``."""
+        if not 0 <= value <= self.maximum:
+            raise self.exceeded(value, place)
+
     def exceeded(self, value: int | None = None, place: str = "") -> LimitExceeded:
         """Return the error that refuses a value; None if only the excess is known."""
         unit = f" {self.unit}" if self.unit else ""
@@ -531,6 +536,15 @@ KV_CHANGES_WAITING = Limit(
     1_000,
     scope="server",
     response_code=SYSTEM_BUSY,
+)
+
+# --- clients -----------------------------------------------------------------------------------
+
+ROUTE_QUEUES = Limit(
+    "route_queues", "queues of a topic on all its brokers, in the reply of a name server", 200_000
+)
+LIVE_PARTITIONS = Limit(
+    "live_partitions", "partitions of a read from brokers, by the ends that these report", 200_000
 )
 
 # --- replication -------------------------------------------------------------------------------

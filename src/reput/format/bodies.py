@@ -11,19 +11,22 @@ import math
 import struct
 import zlib
 from collections import UserDict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from reput import limits
-from reput.errors import InvalidBody, excerpt
+from reput.errors import InvalidBody, LimitExceeded, excerpt
 from reput.format import fastjson
 from reput.format.java import Int, Long
 from reput.limits import Limit
 
 _LONG_MIN = -(1 << 63)
 _LONG_MAX = (1 << 63) - 1
+
+_COUNT_DIGITS = 9
+"""Digits of a number of queues that are read."""
 
 _T = TypeVar("_T")
 _V = TypeVar("_V")
@@ -93,9 +96,23 @@ def decode(
             longer to decode; None: that of the type, or the size of a frame.
 
     Raises:
-        InvalidBody: The body is not JSON, lacks a field, or has a number out of Java's range.
+        InvalidBody: The body is not JSON, lacks a field, has a number out of the range of Java, or
+            one that its ``check`` refuses.
         LimitExceeded: The body is too large.
     """
+    body = _decode(kind, data, size_limit, lenient_limit)
+    check = getattr(body, "check", None)
+    if check is not None:
+        try:
+            check()
+        except LimitExceeded as error:
+            raise InvalidBody(f"body is no {kind.__name__}: {error}") from None
+    return body
+
+
+def _decode(
+    kind: type[_T], data: bytes, size_limit: Limit | None, lenient_limit: Limit | None
+) -> _T:
     if size_limit is None:
         size_limit = getattr(kind, "size_limit", None)
     if size_limit is not None:
@@ -213,6 +230,30 @@ class QueueData(Body, kw_only=True):
     write_queue_nums: Int
 
 
+def ordered_queue_counts(text: str) -> Iterator[tuple[str, int]]:
+    """Yield brokers and numbers of queues in ``orderTopicConf``: ``broker-a:4;broker-b:4``."""
+    for part in text.split(";"):
+        name, _, count = part.partition(":")
+        digits = count.strip()
+        if name and digits.isdecimal():
+            # More digits than the limit has: their number does not matter.
+            yield name, int(digits[:_COUNT_DIGITS])
+
+
+def _check_queues(counts: Iterable[tuple[str, int, int]]) -> int:
+    """Return the sum of the numbers of queues. Raises ``LimitExceeded``.
+
+    Args:
+        counts: Broker or topic, and its numbers of readable and writable queues.
+    """
+    total = 0
+    for place, read_count, write_count in counts:
+        for count in (read_count, write_count):
+            limits.TOPIC_QUEUES.check_count(count, excerpt(place))
+        total += max(read_count, write_count)
+    return total
+
+
 class BrokerData(Body, kw_only=True):
     """Addresses of a broker's master and slaves."""
 
@@ -229,6 +270,16 @@ class TopicRouteData(Body, kw_only=True):
     filter_server_table: dict[str, list[str]] | None = None
     order_topic_conf: str | None = None
     queue_datas: list[QueueData]
+
+    def check(self) -> None:
+        """Refuse impossible numbers of queues. Raises ``LimitExceeded``."""
+        counts = ordered_queue_counts(self.order_topic_conf or "")
+        total = _check_queues((name, count, count) for name, count in counts)
+        total += _check_queues(
+            (queue.broker_name, queue.read_queue_nums, queue.write_queue_nums)
+            for queue in self.queue_datas
+        )
+        limits.ROUTE_QUEUES.check(total)
 
 
 class ClusterInfo(Body, kw_only=True):
@@ -265,6 +316,13 @@ class TopicConfigTable(Body, kw_only=True):
 
     data_version: DataVersion
     topic_config_table: dict[str, TopicConfigData]
+
+    def check(self) -> None:
+        """Refuse impossible numbers of queues. Raises ``LimitExceeded``."""
+        _check_queues(
+            (topic.topic_name, topic.read_queue_nums, topic.write_queue_nums)
+            for topic in self.topic_config_table.values()
+        )
 
 
 class RegisterBrokerBody(Body, kw_only=True):

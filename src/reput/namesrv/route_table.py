@@ -146,6 +146,10 @@ _PART = 64
 """Topics that are added or removed between two yields."""
 
 
+_NEVER_ACCEPTED = frozenset({limits.NAMESRV_NAME_LETTERS.name, limits.TOPIC_QUEUES.name})
+"""Limits over which a topic is left out however much room there is."""
+
+
 class RouteTable:
     """The table of one name server. Times come from any monotonic clock.
 
@@ -231,7 +235,7 @@ class RouteTable:
                     counts[error.limit] += 1
         if self._alive.get(registration.address) is alive:
             # Topics without room are to be registered again: there may be room the next time.
-            lacks_room = bool(counts.keys() - {limits.NAMESRV_NAME_LETTERS.name})
+            lacks_room = bool(counts.keys() - _NEVER_ACCEPTED)
             alive.data_version = None if lacks_room else registration.data_version
 
         master = broker.addresses.get(MASTER_ID) if registration.broker_id != MASTER_ID else None
@@ -498,6 +502,8 @@ class RouteTable:
 
     def _put(self, broker: _Broker, broker_name: str, topic: str, queue: QueueData) -> None:
         """Set the queues of a topic on a broker. Raises ``LimitExceeded``."""
+        for count in (queue.read_queue_nums, queue.write_queue_nums):
+            limits.TOPIC_QUEUES.check_count(count, excerpt(topic))
         names = self._names.get(topic)
         if topic not in broker.queues:
             self.bounds.queues.check(self._queue_count + 1)

@@ -67,10 +67,16 @@ class LiteGroup:
             )
 
 
+_QUOTA_MAX = 2**31 - 1
+_QUOTA_DIGITS = 19
+"""Digits of the largest long, which the attribute may have."""
+
+
 def quota_of(attributes: Mapping[str, str]) -> int:
     """Return the lite topics to which a client of a group subscribes at most."""
     text = attributes.get(CLIENT_QUOTA, "")
-    return int(text) if text.isdecimal() else CLIENT_QUOTA_DEFAULT
+    is_number = text.isdecimal() and len(text) <= _QUOTA_DIGITS
+    return min(int(text), _QUOTA_MAX) if is_number else CLIENT_QUOTA_DEFAULT
 
 
 def quota_exceeded(client_id: str, group: str, count: int, quota: int) -> str:

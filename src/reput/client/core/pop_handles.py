@@ -8,6 +8,7 @@ import base64
 import dataclasses
 from collections.abc import Iterable
 
+from reput import limits
 from reput.errors import InvalidHeader
 from reput.format import pop_codec
 from reput.format.headers import ChangeInvisibleTimeReplyHeader, PopMessageReplyHeader
@@ -53,16 +54,17 @@ class ReplyHandles:
             checkpoint: Its property ``POP_CK``: the original position of a retried message.
 
         Raises:
-            InvalidHeader: The property cannot be decoded.
+            InvalidHeader: The property cannot be decoded, or the message is far from the start of
+                its checkpoint.
         """
         if checkpoint is not None:
             words = checkpoint.split(" ")
             if len(words) < 8:
                 raise InvalidHeader(f"POP_CK {checkpoint!r} has {len(words)} words; 8 are wanted")
             queue_id, queue_offset = _number(words[6], checkpoint), _number(words[7], checkpoint)
-            return pop_codec.parse_handle(checkpoint, queue_id, queue_offset)
+            return _possible(pop_codec.parse_handle(checkpoint, queue_id, queue_offset))
         reply = self._reply
-        return Handle(
+        handle = Handle(
             self._starts.get((kind, str(queue_id)), queue_offset),
             reply.pop_time,
             reply.invisible_time,
@@ -72,6 +74,7 @@ class ReplyHandles:
             queue_id,
             queue_offset,
         )
+        return _possible(handle)
 
     def taken_count(self, handle: Handle) -> int:
         """Return the number of earlier deliveries of a message, in order."""
@@ -122,6 +125,17 @@ def batch_acks(group: str, held: Iterable[tuple[str, Handle]]) -> list[BatchAck]
         )
         for checkpoint, (topic, handle) in first.items()
     ]
+
+
+def _possible(handle: Handle) -> Handle:
+    """Return a handle whose distance fits in the bits of an acknowledgement."""
+    distance, limit = handle.queue_offset - handle.start_offset, limits.ACK_SPAN
+    if not 0 <= distance <= limit.maximum:
+        raise InvalidHeader(
+            f"queue offset {handle.queue_offset} of a pop that begins at {handle.start_offset}; "
+            f"allowed: up to {limit.maximum} after it, limit {limit.name}"
+        )
+    return handle
 
 
 def _little_endian(bit_set: int) -> bytes:

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import msgspec
 
 from reput.errors import RemotingError
-from reput.format.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from reput.format.bodies import (
+    BrokerData,
+    MessageQueue,
+    QueueData,
+    TopicRouteData,
+    ordered_queue_counts,
+)
 from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
 
@@ -176,16 +182,12 @@ def _addresses(broker: BrokerData) -> dict[int, str]:
 
 
 def _ordered_queues(topic: str, text: str) -> tuple[MessageQueue, ...]:
-    """Return the queues in ``orderTopicConf``: ``broker-a:4;broker-b:4``."""
-    queues: list[MessageQueue] = []
-    for part in text.split(";"):
-        name, _, count = part.partition(":")
-        if name and count.strip().isdecimal():
-            queues.extend(
-                MessageQueue(topic=topic, broker_name=name, queue_id=queue_id)
-                for queue_id in range(int(count))
-            )
-    return tuple(queues)
+    """Return the queues in ``orderTopicConf``."""
+    return tuple(
+        MessageQueue(topic=topic, broker_name=name, queue_id=queue_id)
+        for name, count in ordered_queue_counts(text)
+        for queue_id in range(count)
+    )
 
 
 def _with_queues(queue_data: QueueData, count_max: int) -> QueueData:

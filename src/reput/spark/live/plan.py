@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from reput import limits
 from reput.client.core.route_cache import TopicRoute
 from reput.errors import InvalidOption, one_of
 from reput.format import names
@@ -18,6 +19,7 @@ from reput.spark.live.calls import (
     RECORD_BYTES,
     SAMPLE_COUNT,
     NotRegistered,
+    ReadFailed,
     RetryingClient,
     all_of,
     queue_name,
@@ -392,9 +394,14 @@ def _shown(name: str, known: Sequence[str]) -> str:
 
 
 def split(extents: Sequence[Extent], options: ReadOptions) -> list[LiveTask]:
-    """Split the selected parts of queues into tasks of one broker each."""
+    """Split the selected parts of queues into tasks of one broker each.
+
+    Raises:
+        ReadFailed: The ends that the brokers report make too many.
+    """
     total = sum((extent.stop - extent.start) * extent.record_bytes for extent in extents)
     target = plan.target_bytes(total, options.max_bytes_per_partition, options.min_partitions)
+    _check_partitions(extents, target, options.max_records_per_partition)
     tasks: list[LiveTask] = []
     for number, broker in enumerate(sorted({extent.queue.broker_name for extent in extents})):
         mine = [extent for extent in extents if extent.queue.broker_name == broker]
@@ -415,6 +422,20 @@ def split(extents: Sequence[Extent], options: ReadOptions) -> list[LiveTask]:
             count = sum(each.count for each in part.slices)
             tasks.append(LiveTask(part, broker, size / max(count, 1)))
     return tasks
+
+
+def _check_partitions(extents: Sequence[Extent], target: int, records_max: int | None) -> None:
+    def count(extent: Extent) -> int:
+        records = extent.stop - extent.start
+        by_bytes = int(records * extent.record_bytes) // target
+        return max(by_bytes, records // (records_max or records))
+
+    limit = limits.LIVE_PARTITIONS
+    total = sum(map(count, extents))
+    if total > limit.maximum:
+        largest = max(extents, key=count)
+        place = f"{queue_name(largest.queue)} from {largest.start} to {largest.stop}"
+        raise ReadFailed(str(limit.exceeded(total, place)))
 
 
 def _of_queue(table: dict[str, dict[str, dict[int, int]]], queue: MessageQueue) -> int | None:
