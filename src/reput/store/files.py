@@ -160,6 +160,8 @@ class LocalFolder:
 
     def entries(self, path: str) -> list[Entry]:
         """Return the contents of a folder, sorted by name."""
+        if not paths.is_below(path):
+            return []
         try:
             with os.scandir(f"{self._root}/{path}") as scan:
                 entries = list(_existing(scan))
@@ -170,6 +172,8 @@ class LocalFolder:
 
     def entry(self, path: str) -> Entry | None:
         """Return a file or folder; None if it does not exist."""
+        if not paths.is_below(path):
+            return None
         try:
             state = Path(self._root, path).stat()
         except (OSError, ValueError) as error:
@@ -181,7 +185,7 @@ class LocalFolder:
         """Return bytes of a file; long reads return a view of a map."""
         opener = _OpenFile if length is None else self._opened
         try:
-            return _read(opener(f"{self._root}/{path}"), start, length)
+            return _read(opener(f"{self._root}/{paths.below(path)}"), start, length)
         except OSError as error:
             raise _problem(error, self.location, path) from error
 
@@ -189,7 +193,7 @@ class LocalFolder:
         """Return the end of the data in a file; a hole follows up to the end of the file."""
         end = 0
         try:
-            descriptor = self._opened(f"{self._root}/{path}").descriptor
+            descriptor = self._opened(f"{self._root}/{paths.below(path)}").descriptor
             for _ in range(_EXTENTS_MAX):
                 start = seek_data(descriptor, end)
                 end = seek_hole(descriptor, start)
@@ -202,7 +206,7 @@ class LocalFolder:
     def lock_holder(self, path: str) -> int | None:
         """Return the local process that holds the lock on a file's first byte; None without one."""
         try:
-            with Path(self._root, path).open("rb") as file:
+            with Path(self._root, paths.below(path)).open("rb") as file:
                 answer = fcntl.fcntl(file, fcntl.F_GETLK, first_byte_lock())
         except (OSError, ValueError):
             return None
@@ -377,6 +381,8 @@ class RemoteFolder:
 
     def entries(self, path: str) -> list[Entry]:
         """Return the contents of a folder, sorted by name."""
+        if not paths.is_below(path):
+            return []
         family = path.partition("/")[0]
         if path and family not in self._whole:
             self._list_if_there(family, is_deep=True)
@@ -385,6 +391,8 @@ class RemoteFolder:
 
     def entry(self, path: str) -> Entry | None:
         """Return a file or folder; None if it does not exist."""
+        if not paths.is_below(path):
+            return None
         folder, _, name = path.rpartition("/")
         if folder not in self._listed and path.partition("/")[0] not in self._whole:
             self._list_if_there(folder, is_deep=False)
@@ -416,7 +424,7 @@ class RemoteFolder:
 
 
 def _open_remote(file_system: Any, root: str, path: str) -> Any:
-    return file_system.open_input_file(f"{root}/{path}")
+    return file_system.open_input_file(f"{root}/{paths.below(path)}")
 
 
 def _read_at(file: Any, start: int, length: int | None) -> memoryview:

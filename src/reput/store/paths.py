@@ -3,6 +3,8 @@
 Paths are relative to the store's root and use ``/``. Layout: docs/formats/store-folder.md.
 """
 
+from reput.errors import StoreUnavailable, excerpt
+
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
 CONSUME_QUEUE_EXT = "consumequeue_ext"
@@ -89,6 +91,24 @@ def parse_offset_name(name: str) -> int | None:
 def is_index_name(name: str) -> bool:
     """Return True for the name of an index file: yyyyMMddHHmmssSSS, the broker's local time."""
     return len(name) == _INDEX_DIGITS and name.isascii() and name.isdigit()
+
+
+def is_below(path: str) -> bool:
+    """Return False for a path that is absolute, leads out of its folder, or names no file."""
+    return not (path.startswith("/") or "\0" in path or (".." in path and ".." in path.split("/")))
+
+
+def below(path: str) -> str:
+    """Return a path within a folder: names come from manifests and tables, which others write.
+
+    Raises:
+        StoreUnavailable: It is not below the folder.
+    """
+    if not is_below(path):
+        raise StoreUnavailable(
+            f"{excerpt(path)!r} is not in the folder; allowed: paths without a leading slash and .."
+        )
+    return path
 
 
 def queue_folder(topic: str, queue_id: int, family: str = CONSUME_QUEUE) -> str:

@@ -264,6 +264,30 @@ def test_checking_a_lock_does_not_take_it(root: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(root / "lock")], check=True)
 
 
+OUTSIDE = ["../secret", "a/../../secret", "/etc/passwd", "..", "a\0b"]
+"""Paths that a manifest or a table may contain, and that lead out of the folder."""
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize("kind", ["path", "uri"])
+def test_paths_stay_below_the_folder(tmp_path: Path, path: str, kind: str) -> None:
+    """Manifests of archives name files: whoever writes one could have read any."""
+    (tmp_path / "secret").write_text("secret")
+    root = tmp_path / "root"
+    (root / "a").mkdir(parents=True)
+    folder = LocalFolder(str(root), root) if kind == "path" else RemoteFolder(f"file://{root}")
+    for start, length in ((0, None), (0, 10), (0, 1 << 20)):
+        with pytest.raises(StoreUnavailable, match="is not in the folder; allowed"):
+            folder.read(path, start, length)
+    assert folder.entry(path) is None
+    assert folder.entries(path) == []
+
+
+def test_names_with_dots_are_no_way_out(root: Path) -> None:
+    (root / "a..b").write_bytes(b"data")
+    assert open_folder(str(root)).read("a..b") == b"data"
+
+
 # --- where it is ----------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from reput.errors import StoreUnavailable, WriteFailed
+from reput.store import paths
 from reput.store.disk import Disk
 from reput.store.files import arrow_uri, is_remote, local_path
 
@@ -89,7 +90,7 @@ class _LocalArchive:
 
     @contextlib.contextmanager
     def draft(self, path: str) -> Iterator[Path]:
-        target = self._root / path
+        target = self._root / paths.below(path)
         draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         self._disk.make_folder(str(target.parent))
         try:
@@ -110,10 +111,10 @@ class _LocalArchive:
             draft.write_bytes(data)
 
     def delete(self, path: str) -> None:
-        self._disk.unlink(str(self._root / path))
+        self._disk.unlink(str(self._root / paths.below(path)))
 
     def files(self, path: str = "") -> list[str]:
-        files = (file for file in (self._root / path).rglob("*") if file.is_file())
+        files = (file for file in (self._root / paths.below(path)).rglob("*") if file.is_file())
         names = (file for file in files if not file.match(_DRAFTS))
         return sorted(str(file.relative_to(self._root)) for file in names)
 
@@ -122,7 +123,7 @@ class _LocalArchive:
             self._disk.unlink(str(draft))
 
     def open_parquet(self, path: str) -> pq.ParquetFile:
-        target = self._root / path
+        target = self._root / paths.below(path)
         try:
             return pq.ParquetFile(pa.memory_map(str(target)))
         except FileNotFoundError as error:
@@ -144,7 +145,7 @@ class _RemoteArchive:
             draft = Path(folder, path.rpartition("/")[2])
             with _told(f"{self.location}/{path}"):
                 yield draft
-                self._upload(draft, f"{self._root}/{path}")
+                self._upload(draft, f"{self._root}/{paths.below(path)}")
 
     def _upload(self, draft: Path, target: str) -> None:
         is_atomic = self._fs.type_name in _WHOLE_OR_NOT_AT_ALL
@@ -170,7 +171,7 @@ class _RemoteArchive:
 
     def delete(self, path: str) -> None:
         with _told(f"{self.location}/{path}"), contextlib.suppress(FileNotFoundError):
-            self._fs.delete_file(f"{self._root}/{path}")
+            self._fs.delete_file(f"{self._root}/{paths.below(path)}")
 
     def files(self, path: str = "") -> list[str]:
         return [name for name in self._all(path) if not _is_draft(name)]
@@ -181,7 +182,7 @@ class _RemoteArchive:
                 self.delete(name)
 
     def _all(self, path: str) -> list[str]:
-        folder = f"{self._root}/{path}".rstrip("/")
+        folder = f"{self._root}/{paths.below(path)}".rstrip("/")
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
         try:
             entries = self._fs.get_file_info(selector)
@@ -192,7 +193,7 @@ class _RemoteArchive:
 
     def open_parquet(self, path: str) -> pq.ParquetFile:
         try:
-            source = self._fs.open_input_file(f"{self._root}/{path}")
+            source = self._fs.open_input_file(f"{self._root}/{paths.below(path)}")
             return pq.ParquetFile(source, pre_buffer=True)
         except FileNotFoundError as error:
             raise StoreUnavailable(f"{self.location}/{path} is gone from the archive") from error
