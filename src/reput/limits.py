@@ -112,6 +112,12 @@ LENIENT_REPLY_BYTES = Limit(
     32 * MIB,
     "bytes",
 )
+LENIENT_CLIENT_BYTES = Limit(
+    "lenient_client_bytes",
+    "the same, of a reply that producers, consumers and the proxy wait for",
+    512 * KIB,
+    "bytes",
+)
 HEADER_FIELDS = Limit("header_fields", "fields in a header", 1_000)
 HEADER_BYTES = Limit("header_bytes", "header of a request", 256 * KIB, "bytes")
 PROTOBUF_FIELDS = Limit("protobuf_fields", "fields in a message of a gRPC call", 30_000)

@@ -243,6 +243,14 @@ def test_a_row_names_its_limit_and_its_check(row: tuple[str, str, str, str]) -> 
     assert hasattr(import_module(module), name)
 
 
+@pytest.mark.parametrize("kind", [TopicRouteData, bodies.ClusterInfo, bodies.Assignments])
+def test_a_large_body_in_another_dialect_stalls_no_client(kind: type[bodies.Body]) -> None:
+    """Ten megabytes of it took a client's event loop for more than a second."""
+    body = b"{brokerDatas:[" + b"{0:'x'}," * (10 << 17) + b"]}"
+    with pytest.raises(InvalidBody, match="lenient_client_bytes"):
+        bodies.decode(kind, body)
+
+
 def test_numbers_at_their_bounds_are_believed() -> None:
     maximum = limits.TOPIC_QUEUES.maximum
     assert registered(topic(maximum), topic(0, "none")).topic_count == 2

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from reput import limits
 from reput.client.config import ClientConfig, ConsumerConfig, MessageModel
 from reput.client.connection_events import ConnectionCallback, ConnectionCalls, ConnectionEvent
 from reput.client.core import subscription as subscriptions
@@ -322,7 +323,10 @@ class GroupMember:
             remark = f"consumer group {self.group!r} is not running"
             return command.reply(request, ResponseCode.SYSTEM_ERROR, remark)
         if request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            self._reset(bodies.decode(bodies.ResetOffsets, request.body).offset_table)
+            offsets = bodies.decode(
+                bodies.ResetOffsets, request.body, lenient_limit=limits.LENIENT_CLIENT_BYTES
+            )
+            self._reset(offsets.offset_table)
             return None
         if request.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
             return consumer_status(request, self._offset_table())

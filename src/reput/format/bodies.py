@@ -36,6 +36,12 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
     """Base of all bodies; wire names are the field names in camelCase."""
 
 
+class ClientBody(Body):
+    """Base of the bodies that producers, consumers and the proxy decode on their event loop."""
+
+    lenient_limit: ClassVar[Limit] = limits.LENIENT_CLIENT_BYTES
+
+
 class RequestBody(Body):
     """Base of the bodies that servers receive from any client; their size is limited."""
 
@@ -123,6 +129,8 @@ def _decode(
         pass
     if lenient_limit is None:
         lenient_limit = getattr(kind, "lenient_limit", limits.LENIENT_REPLY_BYTES)
+    if lenient_limit is limits.LENIENT_CLIENT_BYTES and len(data) > lenient_limit.maximum:
+        raise InvalidBody(str(lenient_limit.exceeded(len(data), kind.__name__)))
     lenient_limit.check(len(data), kind.__name__)
     try:
         text = data.decode()
@@ -263,7 +271,7 @@ class BrokerData(Body, kw_only=True):
     cluster: str
 
 
-class TopicRouteData(Body, kw_only=True):
+class TopicRouteData(ClientBody, kw_only=True):
     """Reply to 105."""
 
     broker_datas: list[BrokerData]
@@ -282,7 +290,7 @@ class TopicRouteData(Body, kw_only=True):
         limits.ROUTE_QUEUES.check(total)
 
 
-class ClusterInfo(Body, kw_only=True):
+class ClusterInfo(ClientBody, kw_only=True):
     """Reply to 106."""
 
     broker_addr_table: dict[str, BrokerData]
@@ -393,7 +401,7 @@ class CheckClientBody(RequestBody, kw_only=True):
     subscription_data: SubscriptionData
 
 
-class ConsumerList(Body, kw_only=True):
+class ConsumerList(ClientBody, kw_only=True):
     """Reply to 38."""
 
     consumer_id_list: list[str]
@@ -407,7 +415,7 @@ class LockBody(RequestBody, kw_only=True):
     mq_set: list[MessageQueue]
 
 
-class LockReply(Body, kw_only=True):
+class LockReply(ClientBody, kw_only=True):
     """Reply to 41."""
 
     lock_ok_mq_set: list[MessageQueue] = msgspec.field(name="lockOKMQSet")
@@ -986,7 +994,7 @@ class QueueAssignment(msgspec.Struct, rename="camel", kw_only=True):
     mode: str
 
 
-class Assignments(Body, kw_only=True):
+class Assignments(ClientBody, kw_only=True):
     """Reply to 400."""
 
     message_queue_assignments: list[QueueAssignment] | None = None

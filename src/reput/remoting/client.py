@@ -37,6 +37,9 @@ TIMEOUT_MS = 3000
 Handler = Callable[[str, Command], "Command | Awaitable[Command | None] | None"]
 """Handles a request of the peer: address, request -> reply."""
 
+_PORT_MAX = 65_535
+_PORT_DIGITS = 10
+
 _log = logging.getLogger(__name__)
 
 
@@ -80,6 +83,8 @@ class Dialer:
                 channel = await self._open(address, host, port, owner)
         except TimeoutError as error:
             raise Unreachable(address, f"no answer in {self._connect_timeout_ms} ms") from error
+        except ValueError as error:
+            raise Unreachable(address, f"the host is no name: {error}") from error
         except OSError as error:
             # asyncio's message is "Connect call failed" for any cause; errors of name resolution
             # have negative numbers.
@@ -387,7 +392,8 @@ def split_address(address: str) -> tuple[str, int]:
         InvalidOption: The text has another form.
     """
     host, _, port = address.strip().rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    is_port = port.isdecimal() and len(port) <= _PORT_DIGITS and int(port) <= _PORT_MAX
+    if not host.isprintable() or not host.strip() or not is_port:
         raise InvalidOption("address", address, "host:port, for example 127.0.0.1:9876")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

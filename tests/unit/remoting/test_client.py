@@ -286,7 +286,12 @@ class _LoopThatNeverConnects:
 
 
 @pytest.mark.parametrize(
-    "address", ["", "host", "host:", ":1", "host:x", "host:65536", "a:-1", "1.2.3.4:१"]
+    "address",
+    [
+        *("", "host", "host:", ":1", "host:x", "host:65536", "a:-1", "1.2.3.4:१"),
+        *("a\0b:1", "a\nb:1", "\x1b[31m:1", "host:" + "9" * 5_000),
+    ],
+    ids=lambda address: repr(address[:20]),
 )
 def test_invalid_addresses(address: str) -> None:
     if address == "1.2.3.4:१":
@@ -294,6 +299,16 @@ def test_invalid_addresses(address: str) -> None:
         return
     with pytest.raises(InvalidOption, match="host:port"):
         split_address(address)
+
+
+@both_loops
+async def test_a_host_that_is_no_name_is_unreachable() -> None:
+    """A name server may answer with any text."""
+    client = RemotingClient()
+    for host in ("x" * 64 + ".y", "a..b", "x" * 100_000):
+        with pytest.raises(Unreachable):
+            await client.connect(f"{host}:1")
+    await client.close()
 
 
 @pytest.mark.parametrize(
