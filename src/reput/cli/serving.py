@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -35,6 +36,7 @@ from reput.cli.systemd import Systemd
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.extras import install_command
 from reput.limits import Refusals
+from reput.remoting.client_faults import ClientFaults
 
 if TYPE_CHECKING:
     from reput.broker.server import Broker
@@ -468,6 +470,8 @@ def run(body: "Body") -> int:
     if now != was:
         _log.info("up to %d descriptors instead of %d: the hard limit", now, was)
     with asyncio.Runner(loop_factory=_fast_loop_factory()) as runner:
+        faults = ClientFaults(_log, time.monotonic)
+        runner.get_loop().set_exception_handler(faults.handle_loop_error)
         return runner.run(body(StopSignal())) or 0
 
 

@@ -5,17 +5,21 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Coroutine, Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from reput.errors import ReputError
+from reput.remoting.client_faults import ClientFaults
 
 BACKLOG = 128
 """Connections that wait to be accepted."""
 STOP_S = 3
 """How long requests under way may take at the end; streams of live rows are then cut."""
+
+_log = logging.getLogger(__name__)
 
 
 class CannotListen(ReputError):
@@ -77,6 +81,7 @@ async def serve(
     )
     server = _Server(config, ready)
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(ClientFaults(_log, time.monotonic).handle_loop_error)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     task = asyncio.create_task(background)

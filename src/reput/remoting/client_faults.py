@@ -4,11 +4,15 @@ A flood of bad requests must not fill the disk with log lines. Lines over the li
 the next written line has the number of omitted ones.
 """
 
+import asyncio
+import errno
 import logging
 from collections.abc import Callable
+from typing import Any
 
 LINES_PER_S = 5
 """Lines of one kind per second."""
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 KINDS_MAX = 64
 """Kinds with separate limits; further ones share a limit."""
 
@@ -49,6 +53,18 @@ class ClientFaults:
             arguments: As of ``warn``.
         """
         self._write(logging.ERROR, "bug", text, arguments, error)
+
+    def handle_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle an error of an event loop: its ``set_exception_handler`` takes this.
+
+        asyncio reports each attempt to accept a connection without a descriptor, with a traceback,
+        hundreds of times in a second.
+        """
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+            self.warn("accept", "no connection can be accepted: %s", error.strerror)
+        else:
+            loop.default_exception_handler(context)
 
     def _write(
         self,

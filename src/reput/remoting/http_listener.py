@@ -137,6 +137,7 @@ class HttpListener:
     def _run(self, listening: socket.socket, is_ready: threading.Event) -> None:
         with asyncio.Runner() as runner:
             self._loop = runner.get_loop()
+            self._loop.set_exception_handler(self._faults.handle_loop_error)
             self._stopping = asyncio.Event()
             runner.run(self._serve(listening, self._stopping, is_ready))
         if self._path is not None:

@@ -271,7 +271,7 @@ OUTSIDE = ["../secret", "a/../../secret", "/etc/passwd", "..", "a\0b"]
 @pytest.mark.parametrize("path", OUTSIDE)
 @pytest.mark.parametrize("kind", ["path", "uri"])
 def test_paths_stay_below_the_folder(tmp_path: Path, path: str, kind: str) -> None:
-    """Manifests of archives name files: whoever writes one could have read any."""
+    """Manifests of archives name files: the author of one could have read any."""
     (tmp_path / "secret").write_text("secret")
     root = tmp_path / "root"
     (root / "a").mkdir(parents=True)
