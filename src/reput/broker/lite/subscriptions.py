@@ -24,6 +24,9 @@ from reput.store.table_files import SubscriptionGroup
 
 BIND_TOPIC = "lite.bind.topic"
 CLIENT_QUOTA = "lite.sub.client.quota"
+_QUOTA_MAX = 2**31 - 1
+_QUOTA_DIGITS = 19
+"""Digits of the largest long, which the attribute may have."""
 CLIENT_QUOTA_DEFAULT = 2000
 """Lite topics to which a client subscribes at most, unless its group has a quota."""
 _MODEL = "lite.sub.model"
@@ -65,11 +68,6 @@ class LiteGroup:
                 limits.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
                 quota_exceeded(client_id, group, count, self.client_quota),
             )
-
-
-_QUOTA_MAX = 2**31 - 1
-_QUOTA_DIGITS = 19
-"""Digits of the largest long, which the attribute may have."""
 
 
 def quota_of(attributes: Mapping[str, str]) -> int:
