@@ -220,7 +220,7 @@ class TlsAcceptor:
 
     def _failed(self, inner: Inner, failure: TlsFailed, *, is_closing: bool = False) -> None:
         self.counts[Handshake.FAILED] += 1
-        self._faults.warn("tls_handshake", "%s: no TLS handshake: %s", inner.peer, failure)
+        self._faults.warn("tls_handshake", "%s: no TLS handshake: %s", inner.peer, str(failure))
         if not is_closing:
             inner.close(failure)
 
