@@ -51,6 +51,16 @@ def test_many_commands_are_found() -> None:
     assert len(documented()) > 20
 
 
+# --- installations ------------------------------------------------------------------------------
+
+
+def test_no_text_installs_from_a_registry() -> None:
+    """No registry has a package of reput: a clone or a wheel is named."""
+    texts = [*(ROOT / "src").rglob("*.py"), *(ROOT / "ops").rglob("*.yml"), *PAGES]
+    wrong = re.compile(r"pip install [^\n]*['\" ]reput\[")
+    assert [str(path) for path in texts if wrong.search(path.read_text(encoding="utf-8"))] == []
+
+
 # --- metacharacters of shells -------------------------------------------------------------------
 
 FENCED = re.compile(r"^ *```(.*)\n((?:.*\n)*?) *```$", re.MULTILINE)

@@ -164,7 +164,12 @@ def test_two_brokers_serve_as_one_cluster(
 def test_a_killed_broker_is_started_again_and_loses_nothing(
     parents: list[Parent], tmp_path: Path
 ) -> None:
-    parent = up(parents, tmp_path)
+    parent = up(parents, tmp_path, "--grpc-port", "0")
+    before = parent.addresses["brokers"][0]
+    # No connection of this machine can take a port below the ephemeral range meanwhile.
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for key in ("broker", "grpc"):
+        assert int(before[key].rpartition(":")[2]) < ephemeral
     bodies = send(parent.namesrv, 20)
     first, second = parent.pids()
     os.kill(first, signal.SIGKILL)

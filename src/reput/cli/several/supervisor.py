@@ -99,7 +99,7 @@ class Supervised:
                 # Another process may have taken a port between its choice and this start.
                 if not (is_chosen and "is in use" in self._last_line):
                     raise
-                del self._environment[_PORT], self._environment[_GRPC_PORT]
+                del self._environment[_PORT]
             else:
                 return
         raise CannotServe(f"{self.member.name} did not start: {self._last_line}")
@@ -111,7 +111,7 @@ class Supervised:
         port = free_ports.choose(self._host)
         if port is None:
             return False
-        self._environment |= {_PORT: str(port), _GRPC_PORT: "0"}
+        self._environment[_PORT] = str(port)
         if ANY_GRPC_PORT in self._options:
             self._environment[_GRPC_PORT] = str(port - 1)
         return True
