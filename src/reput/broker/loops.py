@@ -50,6 +50,7 @@ class Loops:
         self._parts = parts
         self._sync_thread = sync_thread
         self._tasks: list[asyncio.Task[None]] = []
+        self._has_readable = asyncio.Event()
         self.failures: dict[str, str] = {}
         """Loop -> the error that it ended with, until its next turn."""
         self.turns: dict[str, int] = {}
@@ -120,7 +121,14 @@ class Loops:
             if is_busy and parts.store.has_more_to_do:
                 await self._wait(0)
             else:
-                await self._wait(BUSY_MS if is_busy else IDLE_MS)
+                await self._wait_for_dispatch(BUSY_MS if is_busy else IDLE_MS)
+
+    async def _wait_for_dispatch(self, duration_ms: int) -> None:
+        """Wait until the disk loop has made bytes readable, or for a duration."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(duration_ms / 1000):
+                await self._has_readable.wait()
+        self._has_readable.clear()
 
     def _step_memory(self) -> bool:
         try:
@@ -131,19 +139,27 @@ class Loops:
         self._parts.write_failures.clear("store")
         return did
 
+    async def step_disk(self) -> bool:
+        """Do the store's work that waits for the disk; return whether there was any."""
+        store = self._parts.store
+        try:
+            is_busy = await self._parts.disk_thread.run(store.step_disk)
+        except WriteFailed as error:
+            self._parts.write_failures.add("disk", error)
+            is_busy = False
+        else:
+            self._parts.write_failures.clear("disk")
+        if store.has_more_to_do:  # bytes that were in the pool's buffers, or not durable
+            self._has_readable.set()
+        self._parts.replication.slave_port.pump()  # of the same bytes
+        self._turn("disk")
+        return is_busy
+
     async def _run_disk(self) -> None:
         store = self._parts.store
         written = -1
         while True:
-            try:
-                is_busy = await self._parts.disk_thread.run(store.step_disk)
-            except WriteFailed as error:
-                self._parts.write_failures.add("disk", error)
-                is_busy = False
-            else:
-                self._parts.write_failures.clear("disk")
-            self._parts.replication.slave_port.pump()  # of bytes that were in the pool's buffers
-            self._turn("disk")
+            is_busy = await self.step_disk()
             growth = store.max_physical_offset - written
             written += growth
             if is_busy or growth > CALM_BYTES:
