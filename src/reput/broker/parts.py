@@ -27,6 +27,7 @@ from reput.broker.offset.commits import OffsetCommits
 from reput.broker.offset.resets import ResetOffsets
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.pop.pops import Pops
+from reput.broker.put_stalls import PutStalls
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
 from reput.broker.replication.replication import Replication
@@ -95,6 +96,8 @@ class Parts:
     fast_counts: FastCounts
     """Requests that the fast path has handled."""
 
+    put_stalls: PutStalls
+    """Puts that stalled, and the sends that waited for them."""
     pending_replies: PendingReplies
     """Replies to sends that wait for durability."""
     held_pulls: HeldRequests[HeldPull]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from reput import limits
 from reput.broker.counters.put_times import PutTimes
 from reput.broker.deliveries import Deliveries
+from reput.broker.put_stalls import PutStalls
 from reput.broker.sync_thread import SyncThread
 from reput.broker.topic.topics import Topics
 from reput.clock import Clock
@@ -55,6 +56,7 @@ class PendingReplies:
         clock: The clock.
         slices: Runs work that may take long in time slices.
         sync_thread: Makes the log durable.
+        put_stalls: Measures the puts.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class PendingReplies:
         clock: Clock,
         slices: TimeSlices,
         sync_thread: SyncThread,
+        put_stalls: PutStalls,
     ) -> None:
         self.put_times = PutTimes()
         """The times from a request to its reply."""
@@ -78,6 +81,7 @@ class PendingReplies:
         self._clock = clock
         self._slices = slices
         self._sync_thread = sync_thread
+        self._put_stalls = put_stalls
         self._pending: deque[_Pending] = deque()
         self._pending_max = limits.WAITING_PUTS.maximum
         self._is_settling = False
@@ -114,11 +118,12 @@ class PendingReplies:
         self.put_count += 1
         begun_ms = self._clock.monotonic_ms()
         put = self._store.begin_put(message, is_batch=is_batch)
+        duration_ms = self._put_stalls.end(begun_ms)
         topics = self._topics
         is_topic_written = topics.written_count == topics.made_count
         if put.result is not None and (is_topic_written or not put.result.status.is_stored):
             if put.result.status.is_stored:
-                self.add_time(begun_ms)
+                self.put_times.add(duration_ms)
             else:
                 self._deliveries.stats.put_failed_count += 1
             return answer(put.result)
@@ -166,16 +171,16 @@ class PendingReplies:
             count: The number of requests.
         """
         self.put_count += count
-        self.add_time(begun_ms, count)
+        self.end_put(begun_ms, count)
 
-    def add_time(self, begun_ms: int, count: int = 1) -> None:
-        """Record the time from the beginning of a put until now.
+    def end_put(self, begun_ms: int, count: int) -> None:
+        """Record the end of a put whose reply need not wait.
 
         Args:
             begun_ms: The time when the put began, monotonic ms.
             count: The number of requests.
         """
-        self.put_times.add(self._clock.monotonic_ms() - begun_ms, count)
+        self.put_times.add(self._put_stalls.end(begun_ms), count)
 
     def sync_soon(self) -> None:
         """Start a sync of all messages that were put."""
@@ -201,7 +206,8 @@ class PendingReplies:
             return False
         self._pending.popleft()
         first.channel.write(first.encode(result))
-        self.add_time(first.begun_ms, first.send_count)
+        duration_ms = self._clock.monotonic_ms() - first.begun_ms
+        self.put_times.add(duration_ms, first.send_count)
         return True
 
     def _settle(self) -> Steps[None]:

@@ -56,6 +56,7 @@ from reput.broker.pop.retry_topics import PopRetries
 from reput.broker.pop.revive import Revive
 from reput.broker.processors import lite, pop, pull, transactions as transaction_ends
 from reput.broker.processors.table import PROCESSORS
+from reput.broker.put_stalls import PutStalls
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
 from reput.broker.replication.follower import Follower
@@ -633,7 +634,10 @@ class Broker:
         groups: Groups[Channel] = Groups(store.pull_subscriptions.clear, Maxima.of(config))
         locks = QueueLocks(config.rebalance_lock_max_live_time, config.reput_locks_max)
         self.sync_thread = SyncThread(store.sync, lambda problem: self.loops.synced(problem))
-        pending_replies = PendingReplies(store, topics, deliveries, clock, slices, self.sync_thread)
+        put_stalls = PutStalls(self.settings, clock)
+        pending_replies = PendingReplies(
+            store, topics, deliveries, clock, slices, self.sync_thread, put_stalls
+        )
         topic_writes = TopicWrites(topics, store, pending_replies, clock, failures)
         transactions = Transactions(
             store,
@@ -721,6 +725,7 @@ class Broker:
             ),
             resets=ResetOffsets(),
             fast_counts=FastCounts(),
+            put_stalls=put_stalls,
             pending_replies=pending_replies,
             held_pulls=self._make_held_pulls(),
             pops=pops,

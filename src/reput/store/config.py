@@ -305,7 +305,8 @@ class StoreConfig:
     """Start as master although another master of this name is alive. It counts at every start, so
     remove it afterwards."""
     os_page_cache_busy_time_out_mills: LongMilliseconds = 1_000
-    """Duration of a put, in ms, after which other puts are refused as busy."""
+    """Duration of a put after which a broker refuses the sends that came during it: code 2,
+    SYSTEM_BUSY."""
 
     # --- flushing the log ------------------------------------------------
 

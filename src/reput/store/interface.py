@@ -56,9 +56,6 @@ class Store(Protocol):
     def begin_put(self, message: IncomingMessage, now_ms: int | None = None) -> PendingPut:
         """Store a message without waiting for the disk."""
 
-    def is_page_cache_busy(self) -> bool:
-        """Return True if a put has taken too long."""
-
     # Steps ------------------------------------------------------------------------------------
 
     def sync(self) -> None:
@@ -338,7 +335,14 @@ class BrokerStore(Store, Protocol):
         """Prepare for ``receive``."""
 
     def receive(
-        self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
+        self,
+        address: int,
+        position: int,
+        end: int,
+        born_host: Host,
+        *,
+        takes_pulls: bool = True,
+        takes_sends: bool = True,
     ) -> tuple[Received, PendingPut | None]:
         """Process the sends or pulls in a buffer on the fast path."""
 

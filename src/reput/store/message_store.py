@@ -522,14 +522,21 @@ class MessageStore:
         self._block[state.TAKES_TIMERS] = is_on
 
     def receive(
-        self, address: int, position: int, end: int, born_host: Host, *, takes_pulls: bool = True
+        self,
+        address: int,
+        position: int,
+        end: int,
+        born_host: Host,
+        *,
+        takes_pulls: bool = True,
+        takes_sends: bool = True,
     ) -> tuple[Received, PendingPut | None]:
         """Process the sends or pulls in a buffer on the fast path; see ``SendIngest.receive``.
 
         Returns:
             The result, and the pending put that its replies wait for, as with ``begin_put``.
         """
-        takes_sends = not self.lacks_replicas
+        takes_sends = takes_sends and not self.lacks_replicas
         received = self._send_ingest.receive(
             address, position, end, born_host, takes_pulls=takes_pulls, takes_sends=takes_sends
         )
@@ -621,10 +628,6 @@ class MessageStore:
         finally:
             block[state.LOG_TIMESTAMP] = block[state.LAST_STORE_TIMESTAMP]
             self.dispatcher.notify()
-
-    def is_page_cache_busy(self) -> bool:
-        """Return True if a put has taken longer than ``osPageCacheBusyTimeOutMills``."""
-        return self._putter.is_page_cache_busy()
 
     # Steps ------------------------------------------------------------------------------------
 

@@ -86,8 +86,6 @@ class Putter:
         self._make_places(_PLACES_INITIAL)
         self._topics: dict[str, bytes] = {}
         self._is_busy = False
-        self._put_count = 0
-        self._seen_busy = (0, 0)  # number of the put, and monotonic time in ms at which it was seen
         self.refusal = "the store is not open"
         """Reason why puts are refused; empty if they are accepted."""
 
@@ -339,18 +337,6 @@ class Putter:
         if self._is_busy:
             raise Refused(PutStatus.OS_PAGE_CACHE_BUSY, "another put has not finished")
 
-    def is_page_cache_busy(self) -> bool:
-        """Return True if a put has taken longer than ``osPageCacheBusyTimeOutMills``."""
-        if not self._is_busy:
-            return False
-        now_ms = self._clock.monotonic_ms()
-        count, since_ms = self._seen_busy
-        if count != self._put_count:
-            # Puts do not read the clock: the age counts from when the put was first seen.
-            self._seen_busy = self._put_count, now_ms
-            return False
-        return now_ms - since_ms > self._config.os_page_cache_busy_time_out_mills
-
     def _record_of(self, message: IncomingMessage, *, may_wait: bool = True) -> bytes:
         config = self._config
         topic = self._topics.get(message.topic)
@@ -430,7 +416,6 @@ class Putter:
             self._make_places(2 * count)
         block = self._block
         stored = 0
-        self._put_count += 1
         self._is_busy = True
         try:
             if is_together:
@@ -505,7 +490,6 @@ class Putter:
 
         This also sets the clock of the kernels.
         """
-        self._put_count += 1
         self._is_busy = True
         if now_ms is None:
             now_ms = self._clock.now_ms()

@@ -1,16 +1,24 @@
 """Sends: stored messages and replies. Codes are Java's (facts, section 5)."""
 
 import asyncio
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import broker_subject
 from broker_subject import Subject
+from reput.broker.put_stalls import PutStalls
+from reput.clock import ManualClock
 from reput.errors import WriteFailed
-from reput.format import message as record
-from reput.format.codes import ResponseCode
+from reput.format import command as commands, headers, message as record
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
+from reput.format.headers import SendMessageHeader
 from reput.format.message import StoredMessage
+from reput.remoting.client import RemotingClient
 from reput.store.config import FlushDiskType
 from reput.store.message_store import MessageStore
 
@@ -92,3 +100,99 @@ async def test_a_table_that_cannot_be_saved_does_not_block_other_tables(subject:
         broker.parts.saved_tables.save_all()
     assert not broker.parts.deliveries.consumer_offsets.is_dirty
     del broker.parts.topics.table.save
+
+
+# --- puts that stall ----------------------------------------------------------------------------
+
+SLOW = {"wait_time_mills_in_send_queue": 5_000}
+BUSY = "broker busy, start flow control for a while, period in queue: "
+
+
+@pytest.mark.parametrize(
+    ("stall_ms", "settings", "waiting", "later"),
+    [
+        (200, {}, "", ""),
+        (201, {}, f"[TIMEOUT_CLEAN_QUEUE]{BUSY}201ms", ""),
+        (1_000, {}, f"[TIMEOUT_CLEAN_QUEUE]{BUSY}1000ms", ""),
+        (1_001, {}, f"[PCBUSY_CLEAN_QUEUE]{BUSY}1001ms", f"[PCBUSY_CLEAN_QUEUE]{BUSY}1001ms"),
+        (1_001, SLOW, f"[PCBUSY_CLEAN_QUEUE]{BUSY}1001ms", f"[PCBUSY_CLEAN_QUEUE]{BUSY}1001ms"),
+        (1_001, {"broker_fast_failure_enable": False}, "", ""),
+    ],
+)  # fmt: skip
+async def test_sends_that_waited_for_a_put_that_stalled(
+    tmp_path: Path, stall_ms: int, settings: dict[str, Any], waiting: str, later: str
+) -> None:
+    """Codes, limits and beginnings of the texts are those of 4.9.7 (BrokerFastFailure).
+
+    Two producers' sends are read in one turn of the loop; a third producer's comes during the put.
+    """
+    clock = ManualClock(1_700_000_000_000)
+    async with (
+        broker_subject.running(tmp_path, clock=clock, **settings) as subject,
+        RemotingClient() as client,
+    ):
+        await subject.send("T")
+        second = Subject(subject.broker, client, [])
+        await second.send("T")
+        host, _, port = subject.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        left_ms = [stall_ms]
+
+        def stalling(put: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            result = put(*arguments, **options)
+            has_put = not isinstance(result, tuple) or result[0].send_count
+            if has_put and left_ms:
+                clock.advance(left_ms.pop())
+                writer.write(commands.encode(send_request("T")))
+            return result
+
+        store = subject.broker.store
+        for name in ("receive", "begin_put"):  # of the fast path, and without it
+            setattr(store, name, functools.partial(stalling, getattr(store, name)))
+        replies = await asyncio.gather(subject.send("T"), second.send("T"))
+        refused = sorted(reply.remark or "" for reply in replies)
+        assert refused == ["", waiting]
+        third = commands.decode(await read_frame(reader))
+        assert (third.remark or "") == later
+        for reply in (*replies, third):
+            expected = ResponseCode.SYSTEM_BUSY if reply.remark else ResponseCode.SUCCESS
+            assert reply.code == expected
+        assert (await subject.send("T")).code == ResponseCode.SUCCESS
+        writer.close()
+        await writer.wait_closed()
+
+
+def send_request(topic: str) -> Command:
+    header = SendMessageHeader(
+        producer_group="producers",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1_700_000_000_000,
+        flag=0,
+    )
+    fields = headers.encode_v2(header)
+    return Command(RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=b"x")
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    size = await reader.readexactly(4)
+    return await reader.readexactly(int.from_bytes(size, "big"))
+
+
+async def test_slow_puts_are_logged_at_most_every_ten_seconds(
+    subject: Subject, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    stalls = PutStalls(subject.broker.settings, clock)
+    for duration_ms in (499, 500, 700, 9_299, 600):
+        begun_ms = clock.monotonic_ms()
+        clock.advance(duration_ms)
+        assert stalls.end(begun_ms) == duration_ms
+    lines = [record.getMessage() for record in caplog.records if "put took" in record.getMessage()]
+    assert lines == [
+        "a put took 500 ms; 1 puts took 500 ms or more since the start",
+        "a put took 600 ms; 4 puts took 500 ms or more since the start",
+    ]

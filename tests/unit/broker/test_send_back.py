@@ -72,6 +72,8 @@ async def test_a_refusal_of_the_store(timed: Subject) -> None:
     assert reply.remark.startswith("PROPERTIES_SIZE_EXCEEDED")
 
 
-async def test_a_busy_store(timed: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timed.broker.store, "is_page_cache_busy", lambda: True)
-    assert (await send_back(timed, 0)).code == ResponseCode.SYSTEM_BUSY
+async def test_after_a_put_that_stalled(timed: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(timed.parts.put_stalls, "_turns_left", 1)
+        assert (await send_back(timed, 0)).code == ResponseCode.SYSTEM_BUSY
+    assert (await send_back(timed, 0)).code == ResponseCode.SUCCESS

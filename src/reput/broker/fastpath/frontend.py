@@ -157,7 +157,12 @@ class Frontend:
         """Serve the sends, or the pulls, that follow each other."""
         begun_ms = self._clock.monotonic_ms()
         received, pending = self._parts.store.receive(
-            self._address, position, end, channel.host, takes_pulls=takes_pulls
+            self._address,
+            position,
+            end,
+            channel.host,
+            takes_pulls=takes_pulls,
+            takes_sends=self._parts.put_stalls.is_over,
         )
         if received.send_count:
             self._parts.fast_counts.sends += received.send_count
@@ -174,8 +179,9 @@ class Frontend:
         if pending is None:
             self._pending_replies.has_put = True
             channel.write(replies)
-            self._pending_replies.add_time(begun_ms, received.send_count)
+            self._pending_replies.end_put(begun_ms, received.send_count)
         else:
+            self._parts.put_stalls.end(begun_ms)
             self._pending_replies.add(
                 pending,
                 channel,

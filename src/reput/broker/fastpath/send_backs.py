@@ -65,7 +65,7 @@ class FastSendBacks:
         """Store the leading messages that need no processor; return their number."""
         parts = self._parts
         is_writable = parts.settings.broker.broker_permission & PERM_WRITE
-        if not parts.identity.is_master or parts.store.is_page_cache_busy() or not is_writable:
+        if not parts.identity.is_master or not parts.put_stalls.is_over or not is_writable:
             return 0
         begun_ms = parts.clock.monotonic_ms()
         copies, groups, properties = self._copies(rows)

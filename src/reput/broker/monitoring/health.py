@@ -70,8 +70,6 @@ def check(parts: Parts, loops: Loops, started_ms: int) -> Health:
         for place, text in parts.write_failures.current.items()
     ]
     problems += replication_state.problems(parts)
-    if store.is_page_cache_busy():
-        problems.append("a put hangs in the page cache: the disk is too slow")
     warnings = [
         f"this broker is not registered with name server {server}: {excerpt(why)}"
         for server, why in sorted(parts.registration.problems.items())

@@ -164,11 +164,7 @@ def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[
         refused = RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, parts.store.refusal)
         refused.reply_fields = trace_fields(parts)
         raise refused
-    if parts.store.is_page_cache_busy():
-        raise RequestRefused(
-            ResponseCode.SYSTEM_BUSY,
-            "[REJECTREQUEST]system busy, start flow control for a while",
-        )
+    parts.put_stalls.refuse()
     closed_topics.refuse(header.topic)
     topic = parts.topics.for_sending(
         header.topic,

@@ -31,11 +31,7 @@ def send_back(parts: Parts, channel: Channel, request: Command) -> Command | Non
             ResponseCode.SYSTEM_ERROR,
             f"{PutStatus.SERVICE_NOT_AVAILABLE.name}: {parts.store.refusal}",
         )
-    if parts.store.is_page_cache_busy():
-        raise RequestRefused(
-            ResponseCode.SYSTEM_BUSY,
-            "[REJECTREQUEST]system busy, start flow control for a while",
-        )
+    parts.put_stalls.refuse()
     header = headers.decode(SendBackHeader, request.ext_fields)
     retries = parts.retries
     group = retries.group(header.group, channel.address)

@@ -211,6 +211,11 @@ class BrokerConfig:
     """Allow producers to recall messages that wait for the timer."""
     allow_recall_when_broker_not_writeable: bool = True
     """Allow that even while ``brokerPermission`` forbids writing."""
+    broker_fast_failure_enable: bool = True
+    """Refuse sends that have waited too long for a put that stalled: code 2, SYSTEM_BUSY."""
+    wait_time_mills_in_send_queue: Milliseconds = 200
+    """Duration of a put after which other sends that had been received before are refused. After
+    `osPageCacheBusyTimeOutMills` sends that came during the put are refused, too."""
     store_reply_message_enable: bool = True
     """Also store replies to request messages, in the reply topic of the cluster."""
 

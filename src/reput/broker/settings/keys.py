@@ -29,7 +29,6 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             clientManagerThreadPoolQueueCapacity consumerManagerThreadPoolQueueCapacity
             heartbeatThreadPoolQueueCapacity endTransactionPoolQueueCapacity
             adminBrokerThreadPoolQueueCapacity loadBalanceThreadPoolQueueCapacity
-            brokerFastFailureEnable waitTimeMillsInSendQueue
             waitTimeMillsInPullQueue waitTimeMillsInLitePullQueue waitTimeMillsInHeartbeatQueue
             waitTimeMillsInTransactionQueue waitTimeMillsInAckQueue
             waitTimeMillsInAdminBrokerQueue serverOnewaySemaphoreValue serverAsyncSemaphoreValue

@@ -43,6 +43,7 @@ _BROKER_AT_ONCE = frozenset(
     {
         "auto_create_subscription_group",
         "auto_create_topic_enable",
+        "broker_fast_failure_enable",
         "broker_permission",
         "channel_expired_timeout",
         "clear_retry_topic_when_delete_topic",
@@ -60,6 +61,7 @@ _BROKER_AT_ONCE = frozenset(
         "transaction_check_max",
         "transaction_time_out",
         "validate_system_topic_when_update_topic",
+        "wait_time_mills_in_send_queue",
     }
 )
 """Fields that are read whenever they are needed; all others are used at the start only."""
@@ -77,12 +79,13 @@ _STORE_AT_ONCE = frozenset(
         "disk_space_clean_forcibly_ratio",
         "disk_space_warning_level_ratio",
         "file_reserved_time",
+        "os_page_cache_busy_time_out_mills",
         "redelete_hanged_file_interval",
         "reput_expire_only_archived",
         "timer_stop_enqueue",
     }
 )
-"""Fields of retention, and the one that stops the timer."""
+"""Fields of retention, the one that stops the timer, and the one of puts that stall."""
 
 _EXTRA_SETTINGS = {"filterServerNums": "0"}
 """Keys with the values that apply here; ``mqadmin exportConfigs`` requires them."""
