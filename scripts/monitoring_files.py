@@ -238,6 +238,31 @@ ONE_BROKER = Board(
             only="reput",
         ),
         _curve(
+            "Time of 99 % of syncs of the log",
+            "s",
+            "histogram_quantile(0.99, "
+            + _sum("le, cluster, broker", own(f"rate(reput_log_sync_seconds_bucket{RATE})"))
+            + ")",
+            BY_OWN,
+            only="reput",
+        ),
+        _curve(
+            "Time of 99 % of commits of pool buffers",
+            "s",
+            "histogram_quantile(0.99, "
+            + _sum("le, cluster, broker", own(f"rate(reput_log_commit_seconds_bucket{RATE})"))
+            + ")",
+            BY_OWN,
+            only="reput",
+        ),
+        _curve(
+            "Sends refused after a put that stalled",
+            "ops",
+            own(f"rate(reput_sends_refused_busy_total{RATE})"),
+            BY_OWN,
+            only="reput",
+        ),
+        _curve(
             "Used share of disks",
             "percentunit",
             own("reput_disk_used_ratio"),
@@ -809,6 +834,22 @@ GROUPS = {
             "warning",
             f"{_AT} refuses messages",
             "Its log has the reasons; producers get them, too.",
+        ),
+        Rule(
+            "ReputDiskSlow",
+            "histogram_quantile(0.99, rate(reput_log_sync_seconds_bucket[5m])) > 0.5",
+            10,
+            "warning",
+            f"The disk of {_AT} is slow: 1 % of the syncs of the log take more than 0.5 s",
+            "Under SYNC_FLUSH sends wait for it; a power cut loses unsynced messages.",
+        ),
+        Rule(
+            "ReputPutsStall",
+            "increase(reput_sends_refused_busy_total[10m]) > 0",
+            1,
+            "warning",
+            f"Puts of {_AT} stall, and sends that waited for them were refused",
+            "The system could not write pages of the log in time: the disk, or memory, is short.",
         ),
         Rule(
             "ReputDiskFull",

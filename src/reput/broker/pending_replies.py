@@ -119,6 +119,7 @@ class PendingReplies:
         begun_ms = self._clock.monotonic_ms()
         put = self._store.begin_put(message, is_batch=is_batch)
         duration_ms = self._put_stalls.end(begun_ms)
+        self._flush_if_due()
         topics = self._topics
         is_topic_written = topics.written_count == topics.made_count
         if put.result is not None and (is_topic_written or not put.result.status.is_stored):
@@ -181,6 +182,11 @@ class PendingReplies:
             count: The number of requests.
         """
         self.put_times.add(self._put_stalls.end(begun_ms), count)
+        self._flush_if_due()
+
+    def _flush_if_due(self) -> None:
+        if self._store.flusher.is_due:
+            self.sync_soon()
 
     def sync_soon(self) -> None:
         """Start a sync of all messages that were put."""

@@ -14,19 +14,12 @@ rest of the turn, and with the next turn. The sends that one call of a kernel st
 """
 
 import asyncio
-import logging
 
 from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
 from reput.errors import RequestRefused
 from reput.format.codes import ResponseCode
-
-SLOW_MS = 500
-"""Duration from which a put is logged, as by RocketMQ."""
-LOGGED_AGAIN_MS = 10_000
-"""Least time between two such lines, in ms."""
-
-_log = logging.getLogger(__name__)
+from reput.store.durations import Durations
 
 
 class PutStalls:
@@ -44,8 +37,7 @@ class PutStalls:
         self._clock = clock
         self._reason = ""
         self._turns_left = 0
-        self._logged_ms: int | None = None
-        self._slow_count = 0
+        self._durations = Durations("a put")
         self.refused_count = 0
         """Number of refused sends."""
 
@@ -73,8 +65,7 @@ class PutStalls:
         now_ms = self._clock.monotonic_ms()
         duration_ms = now_ms - begun_ms
         config = self._settings.broker
-        if duration_ms >= SLOW_MS:
-            self._log(now_ms, duration_ms)
+        self._durations.add(duration_ms, now_ms)
         wait_max_ms = config.wait_time_mills_in_send_queue
         busy_ms = self._settings.store.os_page_cache_busy_time_out_mills
         if config.broker_fast_failure_enable and duration_ms > min(wait_max_ms, busy_ms):
@@ -94,14 +85,3 @@ class PutStalls:
         self._turns_left -= 1
         if self._turns_left:
             asyncio.get_running_loop().call_soon(self._end_turn)
-
-    def _log(self, now_ms: int, duration_ms: int) -> None:
-        self._slow_count += 1
-        if self._logged_ms is None or now_ms - self._logged_ms >= LOGGED_AGAIN_MS:
-            self._logged_ms = now_ms
-            _log.warning(
-                "a put took %d ms; %d puts took %d ms or more since the start",
-                duration_ms,
-                self._slow_count,
-                SLOW_MS,
-            )

@@ -80,7 +80,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             topicQueueLockNum debugLockEnable""",
         "puts never wait in a separate queue": "putMessageTimeout maxAsyncPutMessageRequests",
         "work is done in steps, not by threads": """
-            wakeCommitWhenPutMessage wakeFlushWhenPutMessage flushCommitLogTimed
+            wakeCommitWhenPutMessage wakeFlushWhenPutMessage
             batchDispatchRequestThreadPoolNums enableBuildConsumeQueueConcurrently
             dispatchFromSenderThread dispatchCqThreads dispatchCqCacheNum enableAsyncReput
             correctLogicMinOffsetSleepInterval correctLogicMinOffsetForceInterval""",
@@ -311,7 +311,12 @@ class StoreConfig:
     # --- flushing the log ------------------------------------------------
 
     flush_interval_commit_log: Milliseconds = 500
-    """Interval of checks of the log under ASYNC_FLUSH."""
+    """Interval of checks of the log under ASYNC_FLUSH: a crash of the machine loses as much of a
+    loaded log."""
+    flush_commit_log_timed: bool = True
+    """False, the default of 4.x: a put that completes flushCommitLogLeastPages also starts a flush,
+    so that such a crash loses these pages and what comes during the flush. Disks have more work.
+    """
     flush_commit_log_least_pages: Pages = 4
     """Fewer written pages wait for the thorough interval."""
     flush_commit_log_thorough_interval: Milliseconds = 10_000

@@ -20,12 +20,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from reput.clock import Clock
 from reput.errors import DiskFull, OutOfResources, WriteFailed
 from reput.store.batch_queue import BatchQueues
 from reput.store.checkpoint import CheckpointFile
 from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
 from reput.store.consume_queue import ConsumeQueues
+from reput.store.durations import Durations
 from reput.store.hot_state import HotState
 from reput.store.incoming import PutResult, PutStatus
 from reput.store.index_file import IndexFiles
@@ -234,6 +236,7 @@ class Flusher:
         index: The index files.
         known_queues: List of the queues that the checkpoint depends on.
         checkpoint: The checkpoint file.
+        clock: Measures syncs and commits.
     """
 
     def __init__(
@@ -246,8 +249,12 @@ class Flusher:
         index: IndexFiles,
         known_queues: KnownQueues,
         checkpoint: CheckpointFile,
+        clock: Clock,
     ) -> None:
         self._config = config
+        self._clock = clock
+        self.sync_durations = Durations("a sync of the log")
+        self.commit_durations = Durations("a commit of pool buffers to the log")
         self._block = hot_state.block
         self._commit_log = log
         self._queues = queues
@@ -288,10 +295,23 @@ class Flusher:
         """
         is_direct = self._commit_log.pool is None
         timestamp = self._block[state.LOG_TIMESTAMP] if is_direct else self._committed_timestamp
+        before, begun_ms = self._commit_log.flushed_offset, self._clock.monotonic_ms()
         self._guard(self._commit_log.flush)
+        if self._commit_log.flushed_offset != before:
+            now_ms = self._clock.monotonic_ms()
+            self.sync_durations.add(now_ms - begun_ms, now_ms)
         if timestamp:
             self._checkpoint.advance(physical_timestamp=timestamp)
         return self._commit_log.flushed_offset
+
+    @property
+    def is_due(self) -> bool:
+        """True if the log should be flushed now, as flushCommitLogTimed is off and much waits."""
+        config = self._config
+        if self.is_sync or config.flush_commit_log_timed or self.failure is not None:
+            return False
+        waiting = self._commit_log.readable_offset - self._commit_log.flushed_offset
+        return waiting >= max(config.flush_commit_log_least_pages * PAGE_BYTES, 1)
 
     def _guard(self, action: Callable[[], _T]) -> _T:
         if self.failure is not None:
@@ -312,7 +332,11 @@ class Flusher:
             WriteFailed: The disk failed; unlike a sync, it can be tried again.
         """
         timestamp = self._block[state.LOG_TIMESTAMP]
+        before, begun_ms = self._commit_log.readable_offset, self._clock.monotonic_ms()
         committed = self._commit_log.commit()
+        if self._commit_log.pool is not None and committed != before:
+            now_ms = self._clock.monotonic_ms()
+            self.commit_durations.add(now_ms - begun_ms, now_ms)
         self._committed_timestamp = timestamp
         return committed
 
@@ -494,7 +518,8 @@ class Flusher:
         if self.is_sync:
             self.flush_log()
             return True
-        if now_ms - self._checked_ms < config.flush_interval_commit_log:
+        is_timed = config.flush_commit_log_timed
+        if is_timed and now_ms - self._checked_ms < config.flush_interval_commit_log:
             return False
         self._checked_ms = now_ms
         is_much = waiting >= config.flush_commit_log_least_pages * PAGE_BYTES

@@ -16,6 +16,7 @@ from reput.store.config_tables import ConsumerOffset
 from reput.store.consume_queue import ConsumeQueue
 from reput.store.copying import Copier
 from reput.store.dispatch import Listener
+from reput.store.durations import Durations
 from reput.store.flush import PendingPut
 from reput.store.getting import GetResult, MessageFilter, QueryResult
 from reput.store.incoming import IncomingMessage, PutResult
@@ -209,6 +210,18 @@ class FlushPart(Protocol):
     @property
     def problem(self) -> str:
         """Error of a failed sync, with the remedy; empty if there is none."""
+
+    @property
+    def sync_durations(self) -> Durations:
+        """Durations of syncs of the log."""
+
+    @property
+    def commit_durations(self) -> Durations:
+        """Durations of commits of pool buffers."""
+
+    @property
+    def is_due(self) -> bool:
+        """True if the log should be flushed now, although no put waits for it."""
 
     def commit(self) -> int:
         """Write pool buffers to the files."""

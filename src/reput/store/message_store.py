@@ -169,6 +169,7 @@ class MessageStore:
             self.index,
             self._known_queues,
             self.checkpoint,
+            clock,
         )
         self.retention = Retention(
             config,

@@ -289,6 +289,79 @@ def test_the_log_is_flushed_by_pages_or_by_age(tmp_path: Path) -> None:
         assert disk.of("commitlog") == 2
 
 
+def test_without_a_timer_a_full_batch_of_pages_is_flushed_at_once(tmp_path: Path) -> None:
+    """flushCommitLogTimed=false: in Java a put wakes the flush of flushCommitLogLeastPages."""
+    store, _ = make(tmp_path, flush_commit_log_timed=False, flush_commit_log_least_pages=4)
+    with store:
+        store.put(message())
+        store.step()
+        assert store.log.flushed_offset == 0
+        while store.log.written_offset < 4 * 4096:
+            assert not store.flusher.is_due
+            store.put(message())
+        assert store.flusher.is_due
+        store.step()
+        assert store.log.flushed_offset == store.log.written_offset
+        assert not store.flusher.is_due
+
+
+def test_with_a_timer_no_put_starts_a_flush(tmp_path: Path) -> None:
+    store, _ = make(tmp_path)
+    with store:
+        for _ in range(200):
+            store.put(message())
+        assert not store.flusher.is_due
+
+
+class SlowDisk(CountingDisk):
+    """A disk whose syncs and writes of the log take a time."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.duration_ms = 0
+
+    def sync_file(self, descriptor: int, path: str) -> None:
+        self._wait(path)
+        super().sync_file(descriptor, path)
+
+    def write(self, descriptor: int, path: str, position: int, data: bytes | memoryview) -> None:
+        self._wait(path)
+        super().write(descriptor, path, position, data)
+
+    def _wait(self, path: str) -> None:
+        if "/commitlog/" in path:
+            self._clock.advance(self.duration_ms)
+
+
+def test_slow_syncs_and_commits_are_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    disk = SlowDisk(clock)
+    config = StoreConfig(**SMALL, **SMALL_INDEX, transient_store_pool_enable=True)  # type: ignore[arg-type]
+    with MessageStore.open(str(tmp_path), config, clock=clock, disk=disk) as store:
+        for duration_ms in (499, 500, 600, 20_000):
+            store.put(message())
+            disk.duration_ms = duration_ms
+            store.flusher.commit()
+            store.flusher.flush_log()
+            store.flusher.commit()  # there is nothing to do
+            store.flusher.flush_log()
+            disk.duration_ms = 0
+        for durations in (store.flusher.sync_durations, store.flusher.commit_durations):
+            assert durations.sum_ms == 499 + 500 + 600 + 20_000
+            assert dict(durations.totals()) == {
+                **dict.fromkeys((0.001, 0.01, 0.05, 0.1, 0.2), 0),
+                **{0.5: 1, 1.0: 3, 2.0: 3, 5.0: 3, 10.0: 3, float("inf"): 4},
+            }
+    assert [line.getMessage() for line in caplog.records if "took" in line.getMessage()] == [
+        f"{operation} took {duration_ms} ms; {count} took 500 ms or more since the start"
+        for duration_ms, count in ((500, 1), (20_000, 3))
+        for operation in ("a commit of pool buffers to the log", "a sync of the log")
+    ]
+
+
 def test_nothing_is_flushed_twice(tmp_path: Path) -> None:
     disk = CountingDisk()
     store, clock = make(tmp_path, disk)

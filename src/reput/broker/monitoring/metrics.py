@@ -241,6 +241,16 @@ class BrokerMeter:
             tuple(times.totals()),
             times.sum_ms / 1000,
         )
+        flusher = self._parts.store.flusher
+        for name, text, durations in (
+            ("reput_log_sync_seconds", "Duration of a sync of the log.", flusher.sync_durations),
+            (
+                "reput_log_commit_seconds",
+                "Duration of a commit of pool buffers to the log.",
+                flusher.commit_durations,
+            ),
+        ):
+            yield HistogramFamily(name, text, tuple(durations.totals()), durations.sum_ms / 1000)
 
     async def _replication(self, turns: Turns) -> AsyncIterator[Family]:
         parts = self._parts
@@ -346,6 +356,12 @@ class BrokerMeter:
         )
         yield single(
             "reput_put_failed_total", "Messages refused.", counts.put_failed_count, is_counter=True
+        )
+        yield single(
+            "reput_sends_refused_busy_total",
+            "Sends refused as they had waited for a put that stalled.",
+            parts.put_stalls.refused_count,
+            is_counter=True,
         )
         yield single(
             "reput_got_messages_total", "Messages delivered.", counts.got_count, is_counter=True
