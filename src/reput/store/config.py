@@ -191,6 +191,8 @@ class StoreConfig:
     keys: ClassVar[config.Keys] = config.Keys(
         renamed={
             "haMaxGapNotInSync": "haSlaveFallbehindMax",  # its name in 5.x
+            "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",  # a former spelling
+            "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",  # likewise
             "rocketmq.broker.diskSpaceCleanForciblyRatio": "diskSpaceCleanForciblyRatio",  # 4.x
             "rocketmq.broker.diskSpaceWarningLevelRatio": "diskSpaceWarningLevelRatio",  # 4.x
         },
@@ -314,7 +316,7 @@ class StoreConfig:
     """Interval of checks of the log under ASYNC_FLUSH: a crash of the machine loses as much of a
     loaded log."""
     flush_commit_log_timed: bool = True
-    """False, the default of 4.x: a put that completes flushCommitLogLeastPages also starts a flush,
+    """False, the default of 4.5: a put that completes flushCommitLogLeastPages also starts a flush,
     so that such a crash loses these pages and what comes during the flush. Disks have more work.
     """
     flush_commit_log_least_pages: Pages = 4

@@ -1,14 +1,20 @@
 """The broker's settings: refused values, warnings, and options shared with the store."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from reput import config
 from reput.broker.settings import config as broker_config
+from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import BrokerConfig, load, pairs
 from reput.errors import InvalidOption
+from reput.namesrv.config import NamesrvConfig
+from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import FlushDiskType, StoreConfig
 
 SOURCES = Path(broker_config.__file__).parents[1]
@@ -126,3 +132,45 @@ def test_every_option_is_used() -> None:
     }
     unread = {name for name in names if not re.search(rf"\b{name}\b", text)}
     assert unread == set()
+
+
+# --- keys of Java ---------------------------------------------------------------------------------
+
+
+JAVA_KEYS = json.loads((Path(__file__).parents[2] / "data/config/java-keys.json").read_text())
+"""Keys by version and class: those of the setters of the official jars, through which Java sets
+them."""
+VERSIONS = ("4.5.2", "4.9.7", "5.5.0")
+
+
+def known_keys(*parts: Any) -> set[str]:
+    """Return the keys that have an effect, or none for a reason, or are old names."""
+    known: set[str] = set()
+    for part in parts:
+        keys = part.keys
+        known |= {*config.texts(part()), *keys.renamed, *keys.without_effect, *keys.only}
+    return known
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_broker_knows_each_key_of_java(version: str) -> None:
+    classes = JAVA_KEYS[version].items()
+    keys = {key for name, keys in classes if name != "NamesrvConfig" for key in keys}
+    assert len(keys) > 150
+    assert keys - known_keys(TlsSettings, AccessSettings, StoreConfig, BrokerConfig) == set()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_name_server_knows_each_key_of_java(version: str) -> None:
+    names = ("NamesrvConfig", "NettyServerConfig", "NettyClientConfig")
+    keys = {key for name in names for key in JAVA_KEYS[version][name]}
+    assert len(keys) > 25
+    assert keys - known_keys(TlsSettings, NamesrvConfig) == set()
+
+
+def test_old_names_of_sizes_are_accepted() -> None:
+    old = {"mapedFileSizeCommitLog": "67108864", "mapedFileSizeConsumeQueue": "2000"}
+    loaded = load(old)
+    assert loaded.warnings == ()
+    assert loaded.store.mapped_file_size_commit_log == 64 << 20
+    assert loaded.store.mapped_file_size_consume_queue == 2000
