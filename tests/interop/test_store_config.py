@@ -67,6 +67,7 @@ SINCE_4_9 = {
     "enableMultiDispatch",
     "maxLmqConsumeQueueNum",
     "readOnlyCommitLogStorePaths",
+    "flushCommitLogTimed",  # 4.5: false
     "slaveTimeout",  # 4.5: syncFlushTimeout was the limit of waiting for a slave
 }
 GONE_IN_5 = {
