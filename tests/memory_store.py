@@ -99,6 +99,11 @@ class MemoryStore:
             return "brokerRole is SLAVE: only its master writes here"
         return ""
 
+    @property
+    def why_no_puts(self) -> str:
+        """Reason why no message can be stored."""
+        return self.refusal
+
     def put(self, message: IncomingMessage, now_ms: int | None = None) -> PutResult:
         """Store a message."""
         return self._put([message], message, now_ms)
