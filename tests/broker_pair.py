@@ -208,7 +208,7 @@ def open_both(
             clock=ManualClock(NOW_MS),
             access=access,
         )
-        broker._load_accounts()
+        broker.load_accounts()
         await broker._open()
         return broker
 
