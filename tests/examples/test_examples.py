@@ -73,7 +73,8 @@ def test_the_readme_lists_every_example() -> None:
 
 
 def test_the_project_passes_its_tests() -> None:
-    output = run("-m", "pytest", "-p", "no:cacheprovider", "examples/pytest_project")
+    # As its own setting does from pytest 9.2 on: warnings of plugins while they start are errors.
+    output = run("-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "examples/pytest_project")
     assert re.search(r"\b4 passed in", output), output
 
 
