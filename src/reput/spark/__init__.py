@@ -22,6 +22,8 @@ def read(spark: "SparkSession", path: str | None = None, **options: object) -> "
     """Return messages as a frame whose queries read only the columns and rows that they need.
 
     The rows are those of ``spark.read.format("rocketmq")``, and each action plans the read again.
+    A local session without ``PYSPARK_PYTHON`` gets the Python of this process for its workers, and
+    the source is registered in it.
     With the jar of ``reput.spark.accelerator`` on the class path, the jar reads plain stores; then
     the read is planned now.
 
@@ -36,7 +38,7 @@ def read(spark: "SparkSession", path: str | None = None, **options: object) -> "
         AnalysisException: An option is not allowed, or there is no such store. Actions raise
             ``ReputError`` if the options do not fit the store.
     """
-    from reput.spark import accelerator, options as option_texts
+    from reput.spark import accelerator, options as option_texts, registration
 
     texts = option_texts.texts_of_values(options)
     # The Python source reports errors, in the same way with and without the jar.
@@ -46,6 +48,7 @@ def read(spark: "SparkSession", path: str | None = None, **options: object) -> "
         frame = accelerator.accelerated(spark, parsed)
         if frame is not None:
             return frame
+    registration.let_workers_find_source(spark)
     return pruned(spark.read.format("rocketmq").options(**texts).load(path))
 
 

@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegerType
 
 from reput import __version__
 from reput.format import index_entry
+from reput.spark.registration import let_workers_find_source
 from reput.store.reader import StoreReader
 
 Progress = Callable[[str, int, int], None]
@@ -180,6 +181,7 @@ class _Read(Protocol):
 
 
 def _messages(spark: SparkSession, store: dict[str, str], *columns: str) -> DataFrame:
+    let_workers_find_source(spark)
     reader = spark.read.format("rocketmq").options(**store).option("readIsolation", "all")
     # Damage has its own chapter, and sizes need no decompression.
     reader = reader.option("mode", "DROPMALFORMED").option("columns", ",".join(columns))
@@ -187,6 +189,7 @@ def _messages(spark: SparkSession, store: dict[str, str], *columns: str) -> Data
 
 
 def _view(spark: SparkSession, store: dict[str, str], view: str) -> DataFrame:
+    let_workers_find_source(spark)
     return spark.read.format("rocketmq").options(**store).option("view", view).load()
 
 

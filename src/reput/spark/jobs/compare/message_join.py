@@ -20,6 +20,7 @@ from reput.spark.jobs.compare.findings import (
     Mismatch,
 )
 from reput.spark.jobs.running import TaskFailed, reason
+from reput.spark.registration import let_workers_find_source
 
 NUMBERS_AND_HOSTS = (
     *("physical_offset", "flag", "sys_flag", "born_timestamp", "born_host", "store_timestamp"),
@@ -52,6 +53,7 @@ def read(spark: SparkSession, options: Mapping[str, str], *, partition_bytes: in
         "columns": ",".join(columns),
         "maxBytesPerPartition": str(partition_bytes),
     }
+    let_workers_find_source(spark)
     frame = spark.read.format("rocketmq").options(**{**defaults, **options}).load()
     hashes = [F.xxhash64(column).alias(name) for name, column in HASHED.items()]
     return frame.select(*_PLACE, "msg_id", *NUMBERS_AND_HOSTS, *hashes)
