@@ -4,8 +4,8 @@
                   none is left              -> it waits for a later turn
 
 The tasks of a key, such as a connection, continue in the order in which they began, so that the
-first one ends before the next one begins, unless it waits for something else; keys take turns. A
-task asks before each step that may be costly.
+first one ends before the next one begins, unless it waits for something else; keys take turns: the
+one that was served least recently is the next. A task asks before each step that may be costly.
 """
 
 import asyncio
@@ -34,7 +34,9 @@ class Turns:
         self._slice_s = slice_s
         self._deadline: float | None = None  # of this turn; None before the first task asks
         self._waiting: dict[Hashable, list[tuple[int, asyncio.Future[None]]]] = {}
-        self._tickets = itertools.count()
+        self._tickets = itertools.count(1)
+        self._served: dict[Hashable, int] = {}  # key -> number of its latest turn
+        self._serves = itertools.count(1)
         self._woken_count = 0
         self._is_scheduled = False
 
@@ -87,6 +89,7 @@ class Turns:
                 if woken.done() and not woken.cancelled():
                     self._woken_count -= 1
             if not self.is_over or self._slice_s <= 0:
+                self._served[key] = next(self._serves)
                 return
 
     def _schedule(self) -> None:
@@ -98,16 +101,30 @@ class Turns:
         """Wake some tasks, which continue in the next turn."""
         self._is_scheduled = False
         self._deadline = None
+        # The keys that were not served for the longest time: a task that is woken after others
+        # often finds no time left.
+        keys = heapq.nsmallest(
+            RELEASED_MAX, self._waiting, key=lambda key: self._served.get(key, 0)
+        )
         count = 0
-        while self._waiting and count < RELEASED_MAX:
-            key, tasks = next(iter(self._waiting.items()))
-            _, woken = heapq.heappop(tasks)
-            del self._waiting[key]
-            if tasks:
-                self._waiting[key] = tasks  # the last one in turn
-            if not woken.done():
-                woken.set_result(None)
-                self._woken_count += 1
-                count += 1
+        while keys and count < RELEASED_MAX:
+            for key in list(keys):
+                count += self._wake_first(key)
+                if key not in self._waiting:
+                    keys.remove(key)
         if self._waiting:
             self._schedule()
+        elif not self._woken_count:
+            self._served.clear()
+
+    def _wake_first(self, key: Hashable) -> bool:
+        """Wake the first task of a key; return whether it was not cancelled."""
+        tasks = self._waiting[key]
+        _, woken = heapq.heappop(tasks)
+        if not tasks:
+            del self._waiting[key]
+        if woken.done():
+            return False
+        woken.set_result(None)
+        self._woken_count += 1
+        return True

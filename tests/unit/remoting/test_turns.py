@@ -95,6 +95,28 @@ async def test_begun_work_ends_before_later_work_of_its_key(
 
 
 @both_loops
+async def test_short_work_is_served_beside_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reput.remoting.turns.time", Ticks())
+    turns = Turns(slice_s=4.0)
+    steps_done = 0
+
+    async def long_work() -> None:
+        nonlocal steps_done
+        ticket = await turns.take("long")
+        for _ in range(1_000):
+            steps_done += 1
+            await turns.pause("long", ticket)
+
+    running = tasks(*(long_work() for _ in range(30)))
+    await settled(lambda: steps_done > 100)
+    await turns.take("short")
+    assert steps_done < 200
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+@both_loops
 async def test_cancelled_work_makes_room() -> None:
     turns = Turns(NO_TIME)
     done: list[int] = []
