@@ -15,7 +15,8 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
 # Each package of kernels has its own shared object, beside its sources.
 KERNELS := src/reput/*/kernels
 
-# Duration of attacks by hostile clients: half with default settings, half with everything switched on.
+# Duration of attacks by hostile clients, with requests of remoting and with gRPC calls: half with default settings, half with everything
+# switched on, or with access control.
 REPUT_HOSTILE_SECONDS ?= 3600
 
 # Number of runs of replication with faults.
@@ -102,7 +103,7 @@ docs: venv ## Build the documents as a site in build/site
 bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 	$(BIN)/python -m benchmarks
 
-soak: jdk-dev venv ## Run property, damage, kill, fault and hostile tests for long (four hours or so)
+soak: jdk-dev venv ## Run property, damage, kill, fault and hostile tests for long (five hours or so)
 	REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
 	REPUT_TEST_FAST_PATH=off $(PYTEST) tests/unit/broker
 	sh -c "trap '' INT QUIT HUP; exec $(PYTEST) tests/unit/cli tests/docs"  # as a job in the background

@@ -161,7 +161,7 @@ class ReputCluster:
                 cwd=self.folder,
             )
         output = _first_words(process)
-        if b"boot success" not in output:
+        if b"success" not in output:
             _ended(process, is_kill=True)
             self.kill()
             raise DidNotStart(f"{name} said {output!r}\n{self.log()}")

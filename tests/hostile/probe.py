@@ -65,12 +65,24 @@ class Probe:
             try:
                 with socket.create_connection(("127.0.0.1", self._port), CONNECT_S) as connection:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self.begin(connection)
                     while not self._is_stop_requested(PAUSE_S):
                         self._ping(connection)
             except OSError:
                 self._write(f"closed {time.monotonic():.6f}")
                 if self._is_stop_requested(0.05):
                     return
+
+    def begin(self, connection: socket.socket) -> None:
+        """Write what a connection begins with."""
+
+    def next_request(self) -> bytes:
+        """Return the next request."""
+        return self._request
+
+    def read_reply(self, connection: socket.socket) -> None:
+        """Read a reply, whose first bytes have arrived."""
+        _read_frame(connection)
 
     def _is_stop_requested(self, wait_s: float) -> bool:
         return bool(select.select([self._stdin], [], [], wait_s)[0])
@@ -80,7 +92,7 @@ class Probe:
         cpu = self._server.cpu_s()
         own = 0.0
         told_s = start + 1
-        connection.sendall(self._request)
+        connection.sendall(self.next_request())
         while not select.select([connection], [], [], STEP_S)[0]:
             now, now_cpu, wants_cpu = time.monotonic(), self._server.cpu_s(), self._is_busy()
             own += self._own_part(now - step_start, now_cpu - cpu, wants_cpu)
@@ -90,7 +102,7 @@ class Probe:
                 told_s = now + 1
         now, now_cpu = time.monotonic(), self._server.cpu_s()
         own += self._own_part(now - step_start, now_cpu - cpu, wants_cpu=True)
-        _read_frame(connection)
+        self.read_reply(connection)
         self._count += 1
         if now - start > NOTABLE_S:
             self._write(f"ping {start:.6f} {now - start:.6f} {own:.6f}")

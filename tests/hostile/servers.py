@@ -117,8 +117,18 @@ class Stall:
 class ProbeProcess:
     """A probe and its log."""
 
-    def __init__(self, name: str, port: int, pid: int, request: bytes, folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        pid: int,
+        request: bytes,
+        folder: Path,
+        module: str = "hostile.probe",
+        stall_max_s: float = STALL_MAX_S,
+    ) -> None:
         self.name = name
+        self.stall_max_s = stall_max_s
         self._path = folder / f"probe-{name}-{pid}.txt"
         self._path.touch()
         self._file = self._path.open()
@@ -130,7 +140,7 @@ class ProbeProcess:
         self.count = 0
         arguments = [str(port), str(pid), str(self._path), request.hex()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "hostile.probe", *arguments], stdin=subprocess.PIPE, cwd=TESTS
+            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, cwd=TESTS
         )
 
     def read(self) -> None:
@@ -209,6 +219,9 @@ class Scene(ReputCluster):
         traffic: Whether a producer and a consumer run beside the attacks.
     """
 
+    servers: tuple[str, ...] = ("broker", "namesrv")
+    """Servers with a log."""
+
     def __init__(
         self, folder: Path, settings: Settings | None = None, *, traffic: bool = True
     ) -> None:
@@ -270,8 +283,13 @@ class Scene(ReputCluster):
                 stdout=subprocess.PIPE,
                 cwd=TESTS,
             )
-        for name, probe in self._probes.items():
-            assert probe.settle(time.monotonic(), SETTLE_S), f"{name} does not answer\n{self.log()}"
+        for probe in self._probes.values():
+            self.settle(probe)
+
+    def settle(self, probe: ProbeProcess) -> None:
+        """Wait until a probe has got a reply."""
+        is_settled = probe.settle(time.monotonic(), SETTLE_S)
+        assert is_settled, f"{probe.name} does not answer\n{self.log()}"
 
     def unwatch(self) -> None:
         """End the probes; traffic continues."""
@@ -315,7 +333,7 @@ class Scene(ReputCluster):
                 key=lambda stall: -stall.stall,
             )
             watch.worst[name] = stalls[0].stall if stalls else 0.0
-            watch.stalls += [stall for stall in stalls if stall.stall > STALL_MAX_S]
+            watch.stalls += [stall for stall in stalls if stall.stall > probe.stall_max_s]
             probe.pings.clear()
         control.pings = [ping for ping in control.pings if ping.start > after - 60]
         watch.stalls.sort(key=lambda stall: -stall.stall)
@@ -409,7 +427,7 @@ class Scene(ReputCluster):
     def log_problems(self, seconds: float) -> list[str]:
         """Return problems in the lines that were logged since the last call."""
         problems = []
-        for name in ("broker", "namesrv"):
+        for name in self.servers:
             path = self.folder / f"{name}.log"
             with path.open("rb") as file:
                 file.seek(self._log_positions.get(path, 0))

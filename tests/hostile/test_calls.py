@@ -1,0 +1,143 @@
+"""Costly calls of 5.x clients, against real servers: a broker, and a proxy before it.
+
+Whatever they send, pings of other clients wait at most ``STALL_MAX_S`` beyond the noise of the
+machine, and their calls ``CALL_STALL_MAX_S``; memory stays below 300 MB, /health stays green, no
+traceback is logged; in the end the broker stops, the store is verified, and it starts again after a
+stop and after a kill. With access control, clients without a signature cause no more work than a
+refusal.
+
+``make hostile`` plays rounds of mixed conversations for ``REPUT_HOSTILE_SECONDS``.
+"""
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hostile import attack, call_run, calls
+from hostile.call_servers import PROFILES, CallScene
+from hostile.run import report
+from reput.format import protobuf
+from reput.format.grpc_messages import METHODS
+
+pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
+
+SEED = 1
+"""Seed of the short run: the same conversations each time."""
+ROUNDS = 6
+SECONDS = float(os.environ.get("REPUT_HOSTILE_SECONDS", "0"))
+GROWTH_MAX = 96 << 20
+
+
+@pytest.fixture(scope="module", params=PROFILES)
+def scene(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CallScene]:
+    """Run the servers under watch; at the end stop, verify, kill and restart the broker."""
+    folder = tmp_path_factory.mktemp(f"calls-{request.param}")
+    with CallScene(folder, PROFILES[request.param]) as running:
+        call_run.prepare(running)
+        yield running
+        running.check_end()
+
+
+def many(count: int, method: str, request: dict[str, Any] | bytes) -> calls.Labelled:
+    """Return the same call many times."""
+    if not isinstance(request, bytes):
+        request = protobuf.encode(METHODS[method].request, request)
+    return calls.many_calls(count, method, calls.prefixed(request))
+
+
+def bombs(count: int, size: int, method: str = "SendMessage") -> calls.Labelled:
+    """Return calls whose messages inflate to zeros."""
+    content = calls.prefixed(calls.bomb(size), 1)
+    return calls.many_calls(count, method, content, encoding=b"gzip")
+
+
+def padded(count: int, size: int) -> calls.Labelled:
+    """Return messages of a stream that inflate, and are commands without a content."""
+    content = calls.prefixed(calls.packed(calls.padding(size)), 1)
+    return calls.stream_of(count, content, encoding=b"gzip")
+
+
+def commands(count: int, command: dict[str, Any]) -> calls.Labelled:
+    """Return the same command many times in a stream."""
+    content = protobuf.encode(METHODS["Telemetry"].request, command)
+    return calls.stream_of(count, calls.prefixed(content))
+
+
+FOUND: dict[str, Callable[[], calls.Labelled]] = {
+    "30 bombs": lambda: bombs(30, calls.BOMB_BYTES),
+    "300 bombs": lambda: bombs(300, calls.BOMB_BYTES),
+    "300 bombs for receives": lambda: bombs(300, calls.BOMB_BYTES, "ReceiveMessage"),
+    "2000 small bombs": lambda: bombs(2_000, 100_000),
+    "acks of many entries": lambda: many(100, "AckMessage", calls.acks(7_000)),
+    "acks of many handles": lambda: many(100, "AckMessage", calls.acks(600, calls.HANDLES[0])),
+    "many properties": lambda: many(300, "SendMessage", calls.sends(1, 25_000)),
+    "many messages": lambda: many(50, "SendMessage", calls.sends(4_000)),
+    "many fields": lambda: many(300, "Heartbeat", calls.heartbeat(14_000)),
+    "many cheap calls": lambda: many(10_000, "Heartbeat", b""),
+    "many lite topics": lambda: many(100, "SyncLiteSubscription", calls.lite(7_000)),
+    "many tags": lambda: many(300, "ReceiveMessage", calls.receive("a||" * 1_900 + "a")),
+    "many terms": lambda: many(300, "ReceiveMessage", calls.receive("a=1 OR " * 150 + "a=1", 2)),
+    "many unknown fields": lambda: many(100, "QueryRoute", calls.unknown_fields(29_000)),
+    "padded commands": lambda: padded(300, calls.BOMB_BYTES - 100),
+    "many subscriptions": lambda: commands(50, calls.settings(7_000)),
+    "many topics": lambda: commands(50, calls.settings(0, topics=7_000)),
+    "topics that are kept": lambda: commands(300, calls.settings(0, topics=900)),
+    "stacks": lambda: commands(20, calls.trace(4 << 20)),
+}
+"""Conversations that once held a server, or look as if they could."""
+
+
+@pytest.mark.parametrize("server", call_run.SERVERS)
+@pytest.mark.parametrize("kind", FOUND)
+@pytest.mark.sampled(6)
+def test_costly_conversation(scene: CallScene, server: str, kind: str) -> None:
+    script = attack.Script(attack.PIPELINED, [FOUND[kind]()])
+    with scene.watching(f"{kind}, {server}") as watch:
+        attack.play(scene.ports[server], [script], limit_s=8, quiet_s=1)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+@pytest.mark.parametrize("server", call_run.SERVERS)
+@pytest.mark.parametrize("kind", sorted(calls.header_floods(calls.Conversation())))
+@pytest.mark.sampled(2)
+def test_costly_header_blocks(scene: CallScene, server: str, kind: str) -> None:
+    data = calls.blocks(300, kind)
+    script = attack.Script(attack.PIPELINED, [(kind, data)])
+    with scene.watching(f"{kind}, {server}") as watch:
+        attack.play(scene.ports[server], [script], limit_s=8, quiet_s=0.5)
+    watch.check(growth_max=GROWTH_MAX)
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("server", call_run.SERVERS)
+@pytest.mark.sampled(2)
+def test_mixed_conversations(
+    scene: CallScene, server: str, number: int, request: pytest.FixtureRequest
+) -> None:
+    watch, played = call_run.play_round(scene, server, SEED, number)
+    assert played.frames
+    again = call_run.command_of(request.node.callspec.params["scene"], server, SEED, number)
+    assert not watch.problems, report(watch, played, again)
+
+
+@pytest.mark.skipif(not SECONDS, reason="REPUT_HOSTILE_SECONDS is not set: it takes as long")
+@pytest.mark.parametrize("profile", PROFILES)
+def test_long_run_of_conversations(
+    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = int(os.environ.get("REPUT_HOSTILE_SEED", random.SystemRandom().randrange(10**6)))
+    with CallScene(tmp_path / profile, PROFILES[profile]) as scene:
+        with capsys.disabled():
+            results = call_run.run(scene, profile, seed, seconds=SECONDS / len(PROFILES))
+        traffic = scene.check_end()
+    summary = {**results.summary(), "traffic": traffic}
+    with capsys.disabled():
+        print(json.dumps(summary))  # noqa: T201
+    assert not results.failures, f"seed {seed}:\n" + "\n".join(results.failures[:5])
