@@ -69,13 +69,15 @@ def script(
     """Return what a round's connections write.
 
     Args:
-        server: ``broker`` or ``namesrv``.
+        server: ``broker`` or ``namesrv``; ``ha``: the broker's port for slaves.
         seed: Seed of the run.
         number: Number of the round.
         codes: Request codes of the frames; None: all codes, and recorded frames.
         count: Maximum number of frames of a connection.
     """
     rng = random.Random(f"{server}/{seed}/{number}")
+    if server == "ha":
+        return [_reports(rng) for _ in range(rng.choice([2, 6, 20, 80]))]
     drafts: Mapping[int, list[Draft]] = requests.SERVERS[server]
     others = requests.recorded() if codes is None else []
     if codes is not None:
@@ -91,6 +93,35 @@ def script(
                 frames += [(f"{label}, repeated", data)] * rng.choice([100, 1_000])
         scripts.append(Script(manners, frames))
     return scripts
+
+
+REPORTS = (0, 0, 0, 1, 7, 4_096, 1 << 20, 1 << 40, 2**63 - 1, -1, -(2**63))
+"""Physical offsets that hostile slaves report."""
+REAL_SLAVE = "127.0.0.9"
+"""Address of a slave that follows the protocol."""
+
+
+def _reports(rng: random.Random) -> Script:
+    """Return what a hostile slave writes: reports, cut anywhere, or anything else."""
+    frames = []
+    for _ in range(rng.choice([1, 1, 3, 100])):
+        values = [rng.choice(REPORTS)] * rng.choice([1, 1, 2, 1_000])
+        data = struct.pack(f">{len(values)}q", *values)
+        if rng.random() < 0.2:
+            data = rng.randbytes(rng.randint(1, 20_000))
+        label = f"{len(values)} reports of {values[0]}"
+        frames.append((label, data[: rng.choice([3, 8, 1 << 20])]))
+    return Script(rng.choice(MANNERS), frames)
+
+
+def serves_a_real_slave(port: int, limit_s: float = 30.0) -> bool:
+    """Return whether an empty slave gets the first header of the log."""
+    source = (REAL_SLAVE, 0)
+    with socket.create_connection(("127.0.0.1", port), limit_s, source_address=source) as slave:
+        slave.sendall(struct.pack(">q", 0))
+        with contextlib.suppress(OSError):
+            return bool(slave.recv(1))
+    return False
 
 
 class _Player:

@@ -5,7 +5,7 @@
     python -m hostile.run --seed 7 --round 12 --server broker --profile everything
     python -m hostile.run --seed 7 --round 12 --server broker --frame 2/17
 
-Rounds of the two servers alternate. Each prints its problems to stderr, with the command that
+Rounds of the ports alternate. Each prints its problems to stderr, with the command that
 repeats it; the exit code is 1 if there were any.
 """
 
@@ -22,7 +22,9 @@ from typing import Any
 from hostile import attack
 from hostile.servers import PROFILES, Scene, Watch
 
-SERVERS = ("broker", "namesrv")
+SERVERS = ("broker", "namesrv", "ha")
+"""Attacked ports; ``ha`` is that of the broker for slaves."""
+WATCHED = ("broker", "namesrv")
 KILL_EVERY = 200
 """Rounds between two kills of the broker."""
 
@@ -42,9 +44,11 @@ def play_round(
         connection, index = map(int, frame.split("/"))
         script = scripts[connection]
         scripts = [attack.Script(attack.ONE_BY_ONE, [script.frames[index]])]
-    port = scene.port if server == "broker" else scene.namesrv_port
+    port = {"broker": scene.port, "namesrv": scene.namesrv_port, "ha": scene.ha_port}[server]
     with scene.watching(f"{server}, seed {seed}, round {number}") as watch:
         played = attack.play(port, scripts, limit_s)
+    if server == "ha" and not attack.serves_a_real_slave(port):
+        watch.problems.append("a real slave is not served")
     return watch, played
 
 
@@ -73,15 +77,15 @@ class Run:
         self._profile = profile
         self._seed = seed
         self.counts = {"rounds": 0, "frames": 0, "bytes": 0, "failed": 0, "kills": 0}
-        self.worst: dict[str, list[tuple[float, int]]] = {name: [] for name in SERVERS}
-        self.memory = dict.fromkeys(SERVERS, 0)
+        self.worst: dict[str, list[tuple[float, int]]] = {name: [] for name in WATCHED}
+        self.memory = dict.fromkeys(WATCHED, 0)
         self.failures: list[str] = []
 
     def add(self, server: str, number: int, watch: Watch, played: attack.Played) -> None:
         self.counts["rounds"] += 1
         self.counts["frames"] += len(played.frames)
         self.counts["bytes"] += sum(size for _, _, size in played.frames)
-        for name in SERVERS:
+        for name in WATCHED:
             delays = [*self.worst[name], (round(watch.worst.get(name, 0) * 1000, 1), number)]
             self.worst[name] = sorted(delays, reverse=True)[:10]
             self.memory[name] = max(self.memory[name], watch.memory.get(name, 0) >> 20)

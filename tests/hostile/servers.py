@@ -28,6 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from ports import free_port
+from reput.broker.settings.config import HA_PORT_DISTANCE
 from reput.format import command as commands
 from reput.format.codes import RequestCode
 from reput.format.command import Command
@@ -242,6 +243,11 @@ class Scene(ReputCluster):
     @property
     def namesrv_port(self) -> int:
         return int(self.namesrv.rpartition(":")[2])
+
+    @property
+    def ha_port(self) -> int:
+        """The broker's port for slaves."""
+        return self.port + HA_PORT_DISTANCE
 
     @property
     def namesrv_pid(self) -> int:
