@@ -1,12 +1,15 @@
 """JSON bodies of requests and replies.
 
-Fields are in Java's alphabetical order. A field equal to its default is omitted, since Java's bean
-has the same default. Maps keyed by a message queue are ``QueueMap``: they are written with the
-object as key, as by Java, the only form that readers of 5.4 and later accept (checked with 5.5.0).
+Fields are in Java's alphabetical order. A field is omitted if it is None, as by Java, or if only
+requests have it and it has the default of Java's bean; a reply has all other fields, since clients
+in typed languages require them (``_written``). Maps keyed by a message queue are ``QueueMap``: they
+are written with the object as key, as by Java, the only form that readers of 5.4 and later accept
+(checked with 5.5.0).
 Unknown fields are ignored. Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.body``,
 ``.heartbeat``, ``.route``.
 """
 
+import copy
 import math
 import struct
 import zlib
@@ -40,6 +43,11 @@ class ClientBody(Body):
     """Base of the bodies that producers, consumers and the proxy decode on their event loop."""
 
     lenient_limit: ClassVar[Limit] = limits.LENIENT_CLIENT_BYTES
+
+
+def _written(default: Any) -> Any:
+    """Return a field with a default that is encoded, unlike those of ``omit_defaults``."""
+    return msgspec.field(default_factory=lambda: copy.copy(default))
 
 
 class RequestBody(Body):
@@ -234,7 +242,7 @@ class QueueData(Body, kw_only=True):
     broker_name: str
     perm: Int
     read_queue_nums: Int
-    topic_sys_flag: Int = 0
+    topic_sys_flag: Int = _written(0)
     write_queue_nums: Int
 
 
@@ -269,6 +277,8 @@ class BrokerData(Body, kw_only=True):
     """Broker id to ``ip:port``; 0 is the master."""
     broker_name: str
     cluster: str
+    enable_acting_master: bool = _written(False)
+    """Whether the least slave serves requests while there is no master (5.x)."""
 
 
 class TopicRouteData(ClientBody, kw_only=True):
@@ -297,13 +307,27 @@ class ClusterInfo(ClientBody, kw_only=True):
     cluster_addr_table: dict[str, list[str]]
 
 
+class BrokerMembers(Body, kw_only=True):
+    """Brokers of a name, in ``BrokerMemberGroup`` (5.x)."""
+
+    broker_addrs: dict[Long, str]
+    broker_name: str
+    cluster: str | None = None
+
+
+class BrokerMemberGroup(Body, kw_only=True):
+    """Reply to 901."""
+
+    broker_member_group: BrokerMembers
+
+
 class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
     """Version of a table: its number of changes and the time of the last one."""
 
-    counter: Long = msgspec.field(default_factory=int)  # always written, like the timestamp
-    state_version: Long = 0  # 5.x
-    timestamp: Long = msgspec.field(default_factory=int)
-    """Time of the last change, in ms. Always written: Java's default is the time of decoding."""
+    counter: Long = _written(0)
+    state_version: Long = _written(0)  # 5.x
+    timestamp: Long = _written(0)
+    """Time of the last change, in ms. Java's default is the time of decoding."""
 
 
 class TopicConfigData(Body, kw_only=True):
@@ -320,7 +344,7 @@ class TopicConfigData(Body, kw_only=True):
 
 
 class TopicConfigTable(Body, kw_only=True):
-    """Reply to 21; part of the body of 103."""
+    """Part of the body of 103."""
 
     data_version: DataVersion
     topic_config_table: dict[str, TopicConfigData]
@@ -333,10 +357,18 @@ class TopicConfigTable(Body, kw_only=True):
         )
 
 
+class TopicConfigReply(TopicConfigTable, kw_only=True):
+    """Reply to 21. There are no static topics, so their mappings are empty (5.x)."""
+
+    mapping_data_version: DataVersion = _written(DataVersion())
+    topic_queue_mapping_detail_map: dict[str, Any] = _written({})
+    topic_queue_mapping_info_map: dict[str, Any] = _written({})
+
+
 class RegisterBrokerBody(Body, kw_only=True):
     """Body of 103, uncompressed."""
 
-    filter_server_list: list[str] = []
+    filter_server_list: list[str] = _written([])
     topic_config_serialize_wrapper: TopicConfigTable
 
 
@@ -359,12 +391,12 @@ class TopicList(Body, kw_only=True):
 class SubscriptionData(Body, kw_only=True):
     """Subscription of a group to a topic."""
 
-    class_filter_mode: bool = False
-    code_set: list[Int] = []
-    expression_type: str | None = "TAG"
+    class_filter_mode: bool = _written(False)
+    code_set: list[Int] = _written([])
+    expression_type: str | None = _written("TAG")
     sub_string: str | None = None
     sub_version: Long
-    tags_set: list[str] = []
+    tags_set: list[str] = _written([])
     topic: str
 
 
@@ -375,8 +407,8 @@ class ConsumerData(Body, kw_only=True):
     consume_type: str
     group_name: str
     message_model: str
-    subscription_data_set: list[SubscriptionData] = msgspec.field(default_factory=lambda: [])
-    unit_mode: bool = msgspec.field(default_factory=bool)
+    subscription_data_set: list[SubscriptionData] = _written([])
+    unit_mode: bool = _written(False)
 
 
 class ProducerData(Body, kw_only=True):
@@ -389,8 +421,8 @@ class HeartbeatData(RequestBody, kw_only=True):
     """Body of 34. Java and reput write all fields; the C++ client omits empty ones."""
 
     client_id: str = msgspec.field(name="clientID")
-    consumer_data_set: list[ConsumerData] = msgspec.field(default_factory=lambda: [])
-    producer_data_set: list[ProducerData] = msgspec.field(default_factory=lambda: [])
+    consumer_data_set: list[ConsumerData] = _written([])
+    producer_data_set: list[ProducerData] = _written([])
 
 
 class CheckClientBody(RequestBody, kw_only=True):
@@ -483,6 +515,7 @@ class TopicStats(Body, kw_only=True):
     """Reply to 202."""
 
     offset_table: TopicOffsets
+    topic_put_tps: float = _written(0.0)  # 5.x
 
 
 class OffsetWrapper(Body, kw_only=True):
@@ -491,7 +524,7 @@ class OffsetWrapper(Body, kw_only=True):
     broker_offset: Long
     consumer_offset: Long
     last_timestamp: Long
-    pull_offset: Long = 0
+    pull_offset: Long = _written(0)
     """Queue offset after the last pulled message (5.x); up to it messages are in flight."""
 
 
@@ -514,6 +547,8 @@ class ConsumeStatsInBroker(Body, kw_only=True):
     broker_addr: str
     consume_stats_list: list[dict[str, list[ConsumeStats]]]
     total_diff: Long
+    total_inflight_diff: Long = _written(0)
+    """Messages that were pulled and not committed (5.x)."""
 
 
 class HaClientInfo(msgspec.Struct, rename="camel", kw_only=True):
@@ -577,10 +612,14 @@ class QueueTimeSpan(Body, kw_only=True):
     """A queue in ``TimeSpans``."""
 
     consume_time_stamp: Long
+    consume_time_stamp_str: str = _written("")
+    """The time before in the broker's time zone, as ``2026-01-31#23:59:59:999``."""
     delay_time: Long
     max_time_stamp: Long
+    max_time_stamp_str: str = _written("")
     message_queue: MessageQueue
     min_time_stamp: Long
+    min_time_stamp_str: str = _written("")
 
 
 class TimeSpans(Body, kw_only=True):
@@ -593,7 +632,7 @@ class ConsumeQueueUnit(Body, kw_only=True):
     """A unit in ``ConsumeQueueUnits``."""
 
     bit_map: str | None = None
-    eval: bool = False
+    eval: bool = _written(False)
     extend_data_json: str | None = None
     msg: str | None = None
     physic_offset: Long
@@ -623,7 +662,7 @@ class ResetOffsets(Body, kw_only=True):
 class ConsumerStatus(Body, kw_only=True):
     """Reply to 223, 221."""
 
-    consumer_table: dict[str, QueueOffsets] = {}
+    consumer_table: dict[str, QueueOffsets] = _written({})
     message_queue_table: QueueOffsets
 
 
@@ -926,7 +965,11 @@ class ConsumerOffsetTable(Body, kw_only=True):
     """Reply to 43: ``topic@group`` to queue id to consumer offset."""
 
     data_version: DataVersion | None = None  # 5.x
+    group_topic_map: dict[str, list[str]] = _written({})
+    """Left empty: the keys of ``offset_table`` have the same names."""
     offset_table: dict[str, dict[Int, Long]]
+    pull_offset_table: dict[str, dict[Int, Long]] = _written({})
+    """Left empty: positions of pulls are not stored."""
 
 
 class QueueOffset(Body, kw_only=True):
@@ -986,7 +1029,7 @@ class QueryAssignmentBody(RequestBody, kw_only=True, omit_defaults=False):
     topic: str
 
 
-class QueueAssignment(msgspec.Struct, rename="camel", kw_only=True):
+class QueueAssignment(Body, kw_only=True):
     """Queue and the mode in which to read it."""
 
     attachments: dict[str, str] | None = None
@@ -1013,7 +1056,7 @@ class RequestModeBody(RequestBody, kw_only=True, omit_defaults=False):
 class RequestModesBody(Body, kw_only=True):
     """Reply to 402: topic to group to mode."""
 
-    message_request_mode_map: dict[str, dict[str, RequestModeBody]] = {}
+    message_request_mode_map: dict[str, dict[str, RequestModeBody]] = _written({})
 
 
 # --- users and rules (5.3) --------------------------------------------------------

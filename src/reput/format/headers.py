@@ -235,6 +235,8 @@ class PullMessageHeader(Header, kw_only=True):
 class PullMessageReplyHeader(Header, kw_only=True):
     """Reply to 11, 361; the body is concatenated records."""
 
+    topic_sys_flag: Int | None = None  # 5.x
+    group_sys_flag: Int | None = None  # 5.x
     suggest_which_broker_id: Long
     next_begin_offset: Long
     min_offset: Long
@@ -267,7 +269,7 @@ class QueryCorrectionOffsetHeader(Header, kw_only=True):
 
     filter_groups: str | None = None
     """Groups to ignore, separated by commas."""
-    compare_group: str
+    compare_group: str | None = None
     topic: str
 
 
@@ -527,6 +529,19 @@ class UnregisterBrokerHeader(Header, kw_only=True):
     broker_addr: str
     cluster_name: str
     broker_id: Long
+
+
+class BrokerMemberGroupHeader(Header, kw_only=True):
+    """Request 901."""
+
+    broker_name: str
+    cluster_name: str | None = None
+
+
+class BrokerHeartbeatHeader(Header, kw_only=True):
+    """Request 904."""
+
+    broker_addr: str
 
 
 class QueryDataVersionHeader(Header, kw_only=True):

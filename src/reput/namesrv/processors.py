@@ -85,6 +85,7 @@ def register_broker(parts: Parts, channel: Channel, request: Command) -> LongRep
         address=header.broker_addr,
         ha_address=header.ha_server_addr,
         data_version=table.data_version,
+        enable_acting_master=bool(header.enable_acting_master),
         topics=list(table.topic_config_table.values()),
         filter_servers=None if is_old else body.filter_server_list,
     )
@@ -127,7 +128,7 @@ def register_broker(parts: Parts, channel: Channel, request: Command) -> LongRep
 def unregister_broker(parts: Parts, channel: Channel, request: Command) -> Command:
     """Unregister a broker that is about to stop (104)."""
     header = headers.decode(headers.UnregisterBrokerHeader, request.ext_fields)
-    if parts.routes.unregister(header.broker_name, header.broker_addr):
+    if parts.routes.unregister(header.broker_name, header.broker_id, header.broker_addr):
         name, address = header.broker_name, header.broker_addr
         text = "%.300r unregistered at %.300r, as requested by %s"
         parts.events.info("unregistered", text, name, address, channel.peer)
@@ -141,12 +142,33 @@ def query_data_version(parts: Parts, channel: Channel, request: Command) -> Comm
     version = bodies.decode(DataVersion, request.body, size_limit=limits.REGISTRATION_PART_BYTES)
     is_changed = parts.routes.is_changed(address, version)
     if not is_changed:
-        parts.routes.refresh(address, parts.clock.monotonic_ms())
+        parts.routes.refresh(address, channel, parts.clock.monotonic_ms())
     known = parts.routes.data_version(address)
     return command.reply(
         request,
         ext_fields=headers.encode(headers.QueryDataVersionReplyHeader(changed=is_changed)),
         body=b"" if known is None else bodies.encode(known),
+    )
+
+
+def broker_heartbeat(parts: Parts, channel: Channel, request: Command) -> Command:
+    """Keep a broker alive (904)."""
+    header = headers.decode(headers.BrokerHeartbeatHeader, request.ext_fields)
+    parts.routes.refresh(header.broker_addr, channel, parts.clock.monotonic_ms())
+    return command.reply(request)
+
+
+def broker_members(parts: Parts, channel: Channel, request: Command) -> Command:
+    """Return the addresses of a broker by id (901); none if it is not registered."""
+    header = headers.decode(headers.BrokerMemberGroupHeader, request.ext_fields)
+    broker = parts.routes.broker(header.broker_name)
+    members = bodies.BrokerMembers(
+        broker_addrs={} if broker is None else broker.broker_addrs,
+        broker_name=header.broker_name,
+        cluster=header.cluster_name,
+    )
+    return command.reply(
+        request, body=bodies.encode(bodies.BrokerMemberGroup(broker_member_group=members))
     )
 
 
@@ -407,5 +429,7 @@ PROCESSORS: Mapping[int, Processor] = {
     RequestCode.GET_NAMESRV_CONFIG: get_config,
     RequestCode.QUERY_DATA_VERSION: query_data_version,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_permission,
+    RequestCode.GET_BROKER_MEMBER_GROUP: broker_members,  # 5.x
+    RequestCode.BROKER_HEARTBEAT: broker_heartbeat,  # 5.x
 }
 """Request code -> processor: every code of 4.9.7's name server, and 217 of 5.x."""

@@ -72,6 +72,8 @@ class Registration:
     """Address for slaves, ``ip:port``."""
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: Sequence[bodies.TopicConfigData] = ()
+    enable_acting_master: bool = False
+    """Whether the least slave serves requests while there is no master (5.x)."""
     filter_servers: Sequence[str] | None = None
     """None leaves the known filter servers; an empty list removes them."""
 
@@ -124,6 +126,10 @@ class _Broker:
     """Queues by topic."""
     shapes: dict[tuple[int, ...], QueueData]
     """Distinct values of ``queues``, shared as thousands of topics have the same."""
+    enable_acting_master: bool = False
+    """Value of its latest registration."""
+    has_set_permissions: bool = False
+    """True if an operator has changed permissions since its tables changed (205, 327)."""
 
 
 @dataclass(slots=True)
@@ -206,6 +212,7 @@ class RouteTable:
         if broker is None:
             broker = _Broker(registration.cluster, set(), {}, {}, {})
             self._brokers[registration.broker_name] = broker
+        broker.enable_acting_master = registration.enable_acting_master
         broker.clusters.add(registration.cluster)
         self._clusters.setdefault(registration.cluster, set()).add(registration.broker_name)
         is_first = registration.broker_id not in broker.addresses
@@ -223,13 +230,14 @@ class RouteTable:
             if is_changed:
                 # until all are added: if interrupted, the broker registers them again
                 alive.data_version = None
+                broker.has_set_permissions = False
             for i, topic in enumerate(registration.topics):
                 if i % _PART == _PART - 1:
                     yield
                 if self._brokers.get(registration.broker_name) is not broker:
                     break
                 try:
-                    self._add(broker, registration.broker_name, topic, only_new=not is_changed)
+                    self._add(broker, registration.broker_name, topic)
                 except LimitExceeded as error:
                     left_out = str(error)
                     counts[error.limit] += 1
@@ -327,10 +335,16 @@ class RouteTable:
                 self._put(self._brokers[name], name, topic, queue)
         return unknown
 
-    def unregister(self, broker_name: str, address: str) -> bool:
-        """Remove an address of a broker that unregisters; return False if it was not registered."""
+    def unregister(self, broker_name: str, broker_id: int, address: str) -> bool:
+        """Remove an address of a broker that unregisters; return False if it was not registered.
+
+        In Java it is removed under any id, so that a slave can unregister its promoted successor.
+        """
         alive, broker = self._alive.get(address), self._brokers.get(broker_name)
-        was_there = broker is not None and self._drop_address(broker_name, broker, address)
+        if broker is None or broker.addresses.get(broker_id) != address:
+            was_there = False
+        else:
+            was_there = self._drop_address(broker_name, broker, address)
         if alive is None or alive.names:  # the address has other broker names
             return was_there
         self._forget(address)
@@ -384,11 +398,25 @@ class RouteTable:
         alive = self._alive.get(address)
         return alive.data_version if alive else None
 
-    def refresh(self, address: str, now_ms: int) -> None:
-        """Record a sign of life of a broker, if it is registered."""
+    def refresh(self, address: str, connection: object, now_ms: int) -> None:
+        """Record a sign of life of a broker, if it is registered.
+
+        The broker belongs to the connection from now on: the end of its former one, which may be
+        noticed later, does not remove it.
+
+        Raises:
+            LimitExceeded: Too many brokers belong to this connection.
+        """
         alive = self._alive.get(address)
-        if alive is not None:
-            alive.last_ms = now_ms
+        if alive is None:
+            return
+        known = self._addresses.get(id(connection), set())
+        if address not in known:
+            limits.NAMESRV_BROKERS_PER_CONNECTION.check(len(known) + 1)
+            self._release(address, alive)
+            alive.connection = connection
+            self._addresses.setdefault(id(connection), set()).add(address)
+        alive.last_ms = now_ms
 
     # Topics -----------------------------------------------------------------------------------
 
@@ -446,6 +474,10 @@ class RouteTable:
             if name in self._brokers:
                 yield self._broker_data(name)
 
+    def broker(self, name: str) -> BrokerData | None:
+        """Return a broker by name, or None."""
+        return self._broker_data(name) if name in self._brokers else None
+
     def clusters(self) -> dict[str, list[str]]:
         """Return the names of the brokers of each cluster."""
         return {cluster: sorted(names) for cluster, names in sorted(self._clusters.items())}
@@ -483,17 +515,23 @@ class RouteTable:
 
     # ------------------------------------------------------------------------------------------
 
-    def _add(
-        self, broker: _Broker, broker_name: str, topic: bodies.TopicConfigData, *, only_new: bool
-    ) -> None:
-        """Add a topic. Raises ``LimitExceeded`` if it must be left out."""
+    def _add(self, broker: _Broker, broker_name: str, topic: bodies.TopicConfigData) -> None:
+        """Add or change a topic. Raises ``LimitExceeded`` if it must be left out.
+
+        Also with a version that is known: a registration may be one of several parts with the same
+        version. In Java only its new topics count then, and changed ones are lost.
+        """
         name = topic.topic_name
-        if only_new and name in broker.queues:
+        known = broker.queues.get(name)
+        perm = known.perm if known is not None and broker.has_set_permissions else topic.perm
+        if known is not None and _shape(known) == (
+            perm, topic.read_queue_nums, topic.write_queue_nums, topic.topic_sys_flag
+        ):  # fmt: skip
             return
         limits.NAMESRV_NAME_LETTERS.check(len(name), excerpt(name))
         queue = QueueData(
             broker_name=broker_name,
-            perm=topic.perm,
+            perm=perm,
             read_queue_nums=topic.read_queue_nums,
             topic_sys_flag=topic.topic_sys_flag,
             write_queue_nums=topic.write_queue_nums,
@@ -516,8 +554,7 @@ class RouteTable:
         self._names[topic] = _with(names or (), broker_name)
         if len(broker.shapes) >= _SHAPES_MAX:
             broker.shapes.clear()
-        shape = (queue.perm, queue.read_queue_nums, queue.write_queue_nums, queue.topic_sys_flag)
-        broker.queues[topic] = broker.shapes.setdefault(shape, queue)
+        broker.queues[topic] = broker.shapes.setdefault(_shape(queue), queue)
 
     def _unlink(self, topic: str, broker_name: str) -> None:
         """Remove a broker from a topic, unless it has the topic (again)."""
@@ -576,6 +613,8 @@ class RouteTable:
 
     def _set_permission(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
         broker = self._brokers.get(broker_name)
+        if broker is not None:
+            broker.has_set_permissions = True
         count = 0
         for i, topic in enumerate(list(broker.queues) if broker is not None else ()):
             if i % _PART == _PART - 1:
@@ -593,7 +632,12 @@ class RouteTable:
     def _broker_data(self, name: str) -> BrokerData:
         broker = self._brokers[name]
         addresses = dict(sorted(broker.addresses.items()))
-        return BrokerData(broker_addrs=addresses, broker_name=name, cluster=broker.cluster)
+        return BrokerData(
+            broker_addrs=addresses,
+            broker_name=name,
+            cluster=broker.cluster,
+            enable_acting_master=broker.enable_acting_master,
+        )
 
     def _topics_with(self, is_wanted: Callable[[str, Collection[str]], bool]) -> Steps[list[str]]:
         """Return the topics for which ``is_wanted`` holds, given the names of their brokers."""
@@ -617,6 +661,10 @@ class RouteTable:
             return queue is not None and is_wanted(queue.topic_sys_flag)
 
         return self._topics_with(has_flag)
+
+
+def _shape(queue: QueueData) -> tuple[int, ...]:
+    return queue.perm, queue.read_queue_nums, queue.write_queue_nums, queue.topic_sys_flag
 
 
 def _with(names: _Names, name: str) -> _Names:

@@ -73,7 +73,46 @@ def test_filter_servers(routes: RouteTable) -> None:
     assert run_whole(routes.route("A")).filter_server_table == {}  # type: ignore[union-attr]
 
 
+def test_each_part_of_a_registration_counts_with_the_same_version(routes: RouteTable) -> None:
+    """A broker with many topics registers them in parts; Java ignores changes after the first."""
+    old = [topic(name, queues=4) for name in "ABC"]
+    run_whole(routes.register(registration_of(topics=old), "c", 0))
+    for name in "ABC":
+        part = registration_of(topics=[topic(name, queues=16)], version=2)
+        run_whole(routes.register(part, "c", 0))
+    for name in "ABC":
+        route = run_whole(routes.route(name))
+        assert [queue.write_queue_nums for queue in route.queue_datas] == [16]  # type: ignore[union-attr]
+
+
+def test_a_registration_without_changes_leaves_permissions_of_operators(
+    routes: RouteTable,
+) -> None:
+    run_whole(routes.register(registration_of("A"), "c", 0))
+    run_whole(routes.wipe_write_permission("broker-a"))
+    run_whole(routes.register(registration_of("A", "B"), "c", 0))
+    perms = [run_whole(routes.route(name)).queue_datas[0].perm for name in "AB"]  # type: ignore[union-attr]
+    assert perms == [4, 6]
+
+
 # --- leaving ----------------------------------------------------------------------
+
+
+def test_only_the_named_id_of_an_address_is_unregistered(routes: RouteTable) -> None:
+    run_whole(routes.register(registration_of("A"), "c", 0))
+    assert not routes.unregister("broker-a", 1, MASTER)
+    assert addresses(routes, "A") == {0: MASTER}
+    assert routes.unregister("broker-a", 0, MASTER)
+    assert addresses(routes, "A") is None
+
+
+def test_a_sign_of_life_takes_a_broker_to_its_connection(routes: RouteTable) -> None:
+    """A broker whose tables have not changed sends only 322 after a reconnect."""
+    run_whole(routes.register(registration_of("A"), "old", 0))
+    routes.refresh(MASTER, "new", 1)
+    assert routes.disconnect("old") == []
+    assert addresses(routes, "A") == {0: MASTER}
+    assert routes.disconnect("new") == [MASTER]
 
 
 def test_connections_are_compared_by_identity(routes: RouteTable) -> None:
@@ -215,6 +254,7 @@ class Model:
     in_cluster: set[tuple[str, str]] = field(default_factory=set)
     alive: dict[str, tuple[int, int, str]] = field(default_factory=dict)  # ms, version, connection
     perms: dict[tuple[str, str], int] = field(default_factory=dict)  # Topic, name.
+    has_set_permissions: set[str] = field(default_factory=set)  # Names: set by an operator.
 
     def forget(self, *addresses: str) -> None:
         self.alive = {
@@ -232,6 +272,7 @@ class Model:
         }
         self.in_cluster = {(cluster, name) for cluster, name in self.in_cluster if name in names}
         self.perms = {key: perm for key, perm in self.perms.items() if key[1] in names}
+        self.has_set_permissions &= names
 
 
 class RouteMachine(RuleBasedStateMachine):
@@ -279,9 +320,11 @@ class RouteMachine(RuleBasedStateMachine):
         model.cluster_of.setdefault(name, cluster)
         model.in_cluster.add((cluster, name))
         was = model.alive.get(address)
-        takes_all = is_first or was is None or was[1] != version
+        if broker_id == 0 and (is_first or was is None or was[1] != version):
+            model.has_set_permissions.discard(name)
         for topic_name, perm in topics.items():
-            if broker_id == 0 and (takes_all or (topic_name, name) not in model.perms):
+            is_set = name in model.has_set_permissions and (topic_name, name) in model.perms
+            if broker_id == 0 and not is_set:
                 model.perms[topic_name, name] = perm
         model.alive[address] = (self.now_ms, version, connection)
         assert result.is_new == (was is None)
@@ -289,11 +332,11 @@ class RouteMachine(RuleBasedStateMachine):
         wanted = master if broker_id and master in model.alive else None
         assert result.master_address == wanted
 
-    @rule(name=NAMES, address=ADDRESSES)
-    def unregister(self, name: str, address: str) -> None:
-        self.routes.unregister(name, address)
-        places = self.model.places.items()
-        self.model.places = {k: place for k, place in places if (k[0], place) != (name, address)}
+    @rule(name=NAMES, broker_id=IDS, address=ADDRESSES)
+    def unregister(self, name: str, broker_id: int, address: str) -> None:
+        self.routes.unregister(name, broker_id, address)
+        if self.model.places.get((name, broker_id)) == address:
+            del self.model.places[name, broker_id]
         if address not in self.model.places.values():
             self.model.alive.pop(address, None)
         self.model.tidy()
@@ -317,11 +360,12 @@ class RouteMachine(RuleBasedStateMachine):
         assert [broker.address for broker in self.routes.expire(self.now_ms)] == late
         self.model.forget(*late)
 
-    @rule(address=ADDRESSES)
-    def sign_of_life(self, address: str) -> None:
-        self.routes.refresh(address, self.now_ms)
+    @rule(address=ADDRESSES, connection=CONNECTIONS)
+    def sign_of_life(self, address: str, connection: str) -> None:
+        self.routes.refresh(address, connection, self.now_ms)
         if address in self.model.alive:
-            self.model.alive[address] = (self.now_ms, *self.model.alive[address][1:])
+            version = self.model.alive[address][1]
+            self.model.alive[address] = (self.now_ms, version, connection)
 
     @rule(name=TOPICS, cluster=st.none() | CLUSTERS)
     def delete_topic(self, name: str, cluster: str | None) -> None:
@@ -335,6 +379,8 @@ class RouteMachine(RuleBasedStateMachine):
     @rule(name=NAMES, is_wipe=st.booleans())
     def write_permission(self, name: str, is_wipe: bool) -> None:
         keys = [key for key in self.model.perms if key[1] == name]
+        if name in self.model.cluster_of:
+            self.model.has_set_permissions.add(name)
         for key in keys:
             self.model.perms[key] = self.model.perms[key] & 4 if is_wipe else 6
         change = self.routes.wipe_write_permission if is_wipe else self.routes.add_write_permission
@@ -367,8 +413,8 @@ class RouteMachine(RuleBasedStateMachine):
         run_whole(self.routes.tidy())
         assert self.routes.is_tidy
         for address in list(self.model.alive):
-            for name in "abc":
-                self.routes.unregister(name, address)
+            for name, broker_id in itertools.product("abc", range(3)):
+                self.routes.unregister(name, broker_id, address)
         run_whole(self.routes.tidy())
         counts = (self.routes.broker_count, self.routes.address_count, self.routes.topic_count)
         assert counts == (0, 0, 0)

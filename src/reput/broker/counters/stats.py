@@ -478,6 +478,10 @@ class Stats:
         """Return the messages of a topic delivered to a group, per second, in the last minute."""
         return self.tps(GROUP_GET_NUMS, f"{topic}@{group}")
 
+    def put_tps(self, topic: str) -> float:
+        """Return the messages put to a topic, per second, in the last minute."""
+        return self.tps(TOPIC_PUT_NUMS, topic)
+
     def totals(self, now_ms: int) -> Totals:
         """Return the totals of all counters; puts are those of the last ``update``."""
         return Totals(now_ms, self.put_count, self.found_count, self.missed_count, self.got_count)

@@ -471,10 +471,11 @@ def group_info(parts: Parts, channel: Channel, request: Command) -> LongReply:
     answer: dict[str, Any] = {
         "group": header.group,
         "parentTopic": settings.topic,
-        "liteTopic": header.lite_topic,
         "earliestUnconsumedTimestamp": -1,
         "totalLagCount": -1,
     }
+    if header.lite_topic is not None:
+        answer["liteTopic"] = header.lite_topic
     if header.lite_topic:
         queue = names.lite_queue(settings.topic, header.lite_topic)
         position = parts.lite.position(queue, header.group)

@@ -5,6 +5,7 @@ and a query creates nothing.
 """
 
 import base64
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -247,13 +248,25 @@ def _time_span(parts: Parts, topic: str, group: str, queue_id: int) -> QueueTime
     has_lag = consumer_offset < max_offset
     # A group without an offset starts at the oldest message.
     next_ms = time_of(max(consumer_offset, store.min_offset(topic, queue_id))) if has_lag else -1
+    consumed_ms = time_of(consumer_offset - 1) if consumer_offset > 0 else begin_ms
+    end_ms = time_of(max_offset - 1)
     return QueueTimeSpan(
-        consume_time_stamp=time_of(consumer_offset - 1) if consumer_offset > 0 else begin_ms,
+        consume_time_stamp=consumed_ms,
+        consume_time_stamp_str=_date_text(consumed_ms),
         delay_time=parts.clock.now_ms() - next_ms if next_ms >= 0 else 0,
-        max_time_stamp=time_of(max_offset - 1),
+        max_time_stamp=end_ms,
+        max_time_stamp_str=_date_text(end_ms),
         message_queue=MessageQueue(topic, parts.settings.broker.broker_name, queue_id),
         min_time_stamp=begin_ms,
+        min_time_stamp_str=_date_text(begin_ms),
     )
+
+
+def _date_text(time_ms: int) -> str:
+    """Return a time in the broker's time zone, in Java's form: ``2026-01-31#23:59:59:999``."""
+    seconds, milliseconds = divmod(time_ms, 1000)
+    local = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone()
+    return f"{local:%Y-%m-%d#%H:%M:%S}:{milliseconds:03}"
 
 
 def all_consumer_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:

@@ -271,7 +271,7 @@ def all_consume_stats(parts: Parts, channel: Channel, request: Command) -> LongR
         for topic_name, group in chunk:
             topics_by_group.setdefault(group, []).append(topic_name)
         yield
-    lag = 0
+    lag = 0  # positions of pulls are not stored, so no messages are in flight
     groups = LongBody(_ALL_GROUPS)
     for number, group in enumerate(parts.subscription_groups.all(), 1):
         if number % CHUNK == 0:

@@ -1,7 +1,7 @@
 """The reply with all topics: megabytes for 10,000 of them, so encoded once per change."""
 
 from reput.broker.topic.topics import Topics, data_version, topic_data
-from reput.format.bodies import TopicConfigTable
+from reput.format.bodies import TopicConfigReply
 from reput.remoting.long_replies import LongBody, SharedReplies, chunks
 from reput.remoting.time_slices import Steps
 
@@ -29,5 +29,5 @@ def _encode(topics: Topics) -> Steps[bytes]:
             body.add_pair(topic.name, topic_data(topic))
         yield
     return body.encode_in(
-        TopicConfigTable(data_version=version, topic_config_table={}), "topic_config_table"
+        TopicConfigReply(data_version=version, topic_config_table={}), "topic_config_table"
     )
