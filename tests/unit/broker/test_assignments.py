@@ -131,6 +131,16 @@ async def test_many_queues_are_returned_in_small_steps(tmp_path: Path) -> None:
         assert queues == [(queue_id, "PULL") for queue_id in range(3_000)]
 
 
+async def test_a_light_queue_is_queue_0_of_the_broker_that_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no route; with more members than queues, the others have none."""
+    monkeypatch.setattr(BrokerConfig, "name_servers", property(lambda _: ("127.0.0.1:1",)))
+    async with broker_subject.running(tmp_path, store={"enable_lmq": True}) as subject:
+        await join(subject)
+        assert await assigned(subject, "%LMQ%x") == [(0, "PULL")]
+
+
 async def test_the_number_of_requests_waiting_for_a_name_server_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,11 +42,9 @@ def query_assignment(parts: Parts, channel: Channel, request: Command) -> LongRe
     parts.subscription_groups.check_name(query.consumer_group)
     check_client_id(query.client_id)
     check_subscribed_topic(query.topic)
-    if not parts.settings.broker.name_servers:
-        topic = parts.topics.get(query.topic)
-        count = topic.read_queue_count if topic is not None else 0
-        own = TopicQueues(query.topic, {parts.settings.broker.broker_name: count})
-        return _reply(parts, request, query, own if topic is not None else None)
+    own = _own_queues(parts, query)
+    if own is not None or not parts.settings.broker.name_servers:
+        return _reply(parts, request, query, own)
     request = commands.envelope(request)
     tasks = parts.assignment_tasks
     limits.ASSIGNMENTS_ASKED.check(len(tasks) + 1)
@@ -55,6 +53,22 @@ def query_assignment(parts: Parts, channel: Channel, request: Command) -> LongRe
     task.add_done_callback(tasks.discard)
     parts.tasks.keep(task)
     return None
+
+
+def _own_queues(parts: Parts, query: QueryAssignmentBody) -> TopicQueues | None:
+    """Return the queues of this broker where they are all; None if a route is needed, or missing.
+
+    A light queue has no route: it is queue 0 of the broker that is asked, as in Java.
+    """
+    broker_name = parts.settings.broker.broker_name
+    if names.is_light(query.topic) and query.message_model != BROADCASTING:
+        return TopicQueues(query.topic, {broker_name: 1})
+    if parts.settings.broker.name_servers:
+        return None
+    topic = parts.topics.get(query.topic)
+    return (
+        None if topic is None else TopicQueues(query.topic, {broker_name: topic.read_queue_count})
+    )
 
 
 async def _reply_with_route(
