@@ -5,6 +5,7 @@ attempt. Source: rocketmq 4.9.8 ``SendMessageProcessor`` (``asyncConsumerSendMsg
 ``handleRetryAndDLQ``).
 """
 
+import contextlib
 import random
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,11 @@ from reput.format.message_id import encode_offset_id
 from reput.store.config_tables import TopicConfig
 from reput.store.incoming import IncomingMessage
 from reput.store.kernels.copy_args import FIRST_DELAY_LEVEL
+from reput.store.kernels.send_rules import TIMER_UNITS_MS
 
 if TYPE_CHECKING:
     from reput.broker.group.subscription_groups import SubscriptionGroups
+    from reput.broker.timer.timers import Timers
     from reput.broker.topic.topics import Topics
     from reput.clock import Clock
     from reput.store.table_files import SubscriptionGroup
@@ -141,6 +144,7 @@ class Retries:
         client_version: int,
         group: "SubscriptionGroup",
         topic: TopicConfig,
+        timers: "Timers",
     ) -> IncomingMessage:
         """Return the copy of a message that is sent back.
 
@@ -150,6 +154,8 @@ class Retries:
             client_version: Version of the consumer.
             group: Settings of the consumer's group.
             topic: The group's retry topic.
+            timers: The timer, in which a dead letter waits if it has a delay that it has not waited
+                for, as in Java.
 
         Raises:
             Refused: There is no room for the properties it needs.
@@ -164,8 +170,10 @@ class Retries:
             level = 0
         else:
             level = level or FIRST_DELAY_LEVEL + stored.reconsume_times
-            for name in (props.REAL_TOPIC, props.REAL_QUEUE_ID):
-                properties.pop(name, None)  # added again when it is put, after the other properties
+            # The level replaces times for the timer; the other two are added again when the message
+            # is put, after the other properties.
+            for name in (*TIMER_UNITS_MS, props.REAL_TOPIC, props.REAL_QUEUE_ID):
+                properties.pop(name, None)
         for name in (props.WAIT, props.DELAY):
             properties.pop(name, None)
         properties.setdefault(props.RETRY_TOPIC, stored.topic)
@@ -173,9 +181,14 @@ class Retries:
         properties.setdefault(props.ORIGIN_MESSAGE_ID, offset_id)
         properties[props.WAIT] = "false"
         properties[props.DELAY] = str(level)
+        name, now_ms = topic.name, self._clock.now_ms()
+        with contextlib.suppress(RequestRefused):  # a dead letter with a wrong time does not wait
+            if not level and timers.park(name, queue_id, properties, now_ms):
+                self._topics.for_group(names.TIMER_TOPIC, 1, READ_WRITE, now_ms)
+                name, queue_id = names.TIMER_TOPIC, 0
         return copied_message(
             stored,
-            topic.name,
+            name,
             queue_id,
             properties=properties,
             reconsume_times=min(stored.reconsume_times + 1, JAVA_INT_MAX),

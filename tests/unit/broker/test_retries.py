@@ -52,7 +52,13 @@ class Subject:
     ) -> IncomingMessage:
         header = SendBackHeader(**{"offset": 0, "group": group.name, "delay_level": 0, **fields})
         topic = self.retries.topic_of(group, is_unit=bool(header.unit_mode))
-        return self.retries.message(stored, header, version, group, topic)
+        timers: Any = _NoTimer()
+        return self.retries.message(stored, header, version, group, topic, timers)
+
+
+class _NoTimer:
+    def park(self, *_: object) -> bool:
+        return False
 
 
 @pytest.fixture

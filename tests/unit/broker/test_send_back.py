@@ -10,6 +10,7 @@ import pytest_asyncio
 import broker_subject
 from broker_subject import Subject, messages_in
 from reput.clock import ManualClock
+from reput.format import batch, message as record, properties as props
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import SendBackHeader
@@ -58,6 +59,38 @@ async def test_send_back_under_sync_flush(tmp_path: Path) -> None:
         await subject.send("T", b"body", properties={"DELAY": "1"})
         held = await subject.pull("T", sys_flag=6, suspend_timeout_millis=15_000)
         assert [message.body for message in messages_in(held.body)] == [b"body"]
+
+
+async def test_times_for_the_timer_of_a_message_that_has_not_waited(
+    timed: Subject, clock: ManualClock
+) -> None:
+    """As in 5.5.0: a delay level replaces the time, and a dead letter waits for it.
+
+    Messages inside of a batch do not wait, and so keep their time; so do those of 4.9.
+    """
+    inner = batch.InnerMessage(0, b"late", props.encode({"TIMER_DELAY_SEC": "4", "KEYS": "k"}))
+    await timed.send("B", batch.encode([inner]), code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+    (message,) = messages_in((await timed.pull("B")).body)
+    assert message.properties["TIMER_DELAY_SEC"] == "4"
+    for level in (1, -1):
+        reply = await send_back(timed, message.physical_offset, delay_level=level)
+        assert reply.code == ResponseCode.SUCCESS
+    waiting = [
+        record.decode(data, check_crc=False)
+        for topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+        for data in [stored_in(timed, topic)]
+    ]
+    assert [stored.properties["REAL_TOPIC"] for stored in waiting] == ["%RETRY%G", "%DLQ%G"]
+    retry, dead = (stored.properties for stored in waiting)
+    assert not {"TIMER_DELAY_SEC", "TIMER_OUT_MS"} & retry.keys()
+    assert int(dead["TIMER_OUT_MS"]) == (START_MS + 4_000) // 1_000 * 1_000 - 1_000
+
+
+def stored_in(subject: Subject, topic: str) -> bytes:
+    """Return the record of the only message of a topic's first queue."""
+    result = subject.broker.store.get(topic, 0, 0, 32)
+    assert result.max_offset == 1
+    return bytes(result.data)
 
 
 # --- checks ----------------------------------------------------------------------------

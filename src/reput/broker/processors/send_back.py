@@ -53,18 +53,19 @@ def send_back(parts: Parts, channel: Channel, request: Command) -> Command | Non
         )
     stored = record.decode(data, check_crc=False)
     try:
-        message = retries.message(stored, header, request.version, group, topic)
+        message = retries.message(stored, header, request.version, group, topic, parts.timers)
     except Refused as refused:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR, f"{refused.status.name}: {refused.reason}"
         ) from refused
     origin = retries.origin(stored.properties.get(props.RETRY_TOPIC, stored.topic), group.name)
 
+    # Only dead letters may wait in the timer.
+    is_dead = names.is_dlq_topic(message.topic) or message.topic == names.TIMER_TOPIC
+
     def answer(result: PutResult) -> Command:
         if result.status is PutStatus.PUT_OK:
-            parts.deliveries.stats.sent_back(
-                origin, group.name, is_dead=names.is_dlq_topic(message.topic)
-            )
+            parts.deliveries.stats.sent_back(origin, group.name, is_dead=is_dead)
         return _reply(request, result)
 
     return parts.pending_replies.put(channel, request, message, answer)

@@ -51,6 +51,9 @@ from reput.store.kernels.send_properties import WAIT, WAIT_SIZE
 
 RETRY_TOPIC = long_name(props.RETRY_TOPIC)
 ORIGIN_ID = long_name(props.ORIGIN_MESSAGE_ID)
+TIMER_DELAY_SEC = long_name(props.TIMER_DELAY_SEC)
+TIMER_DELAY_MS = long_name(props.TIMER_DELAY_MS)
+TIMER_DELIVER_MS = long_name(props.TIMER_DELIVER_MS)
 AT_STORE_HOST = AT_BORN_HOST + HOST_V4 + 8
 LATER_BYTES = 8 * words.LATER_WORDS
 TOLD_BYTES = 8 * words.TOLD_WORDS
@@ -93,6 +96,9 @@ def kind_of(call, name, size):
         return IS_RETRY_TOPIC
     if is_name(name, size, ORIGIN_ID):
         return IS_ORIGIN_ID
+    is_delay = is_name(name, size, TIMER_DELAY_SEC) or is_name(name, size, TIMER_DELAY_MS)
+    if is_delay or is_name(name, size, TIMER_DELIVER_MS):
+        return REPLACED  # by the delay level
     if word(call, words.HAS_LIGHT_QUEUES) != 0 and is_name(name, size, LIGHT):
         return ODD
     return KEPT
