@@ -427,9 +427,7 @@ def _fields(part: type) -> dict[str, tuple[str, Any]]:
 
 
 def _check_only(given: _Given, accepted: str, reason: str) -> None:
-    text = str(given.value).strip()
-    text = text.lower() if accepted in ("true", "false") else text
-    if text != accepted:
+    if str(given.value).strip().lower() != accepted.lower():  # as in Java
         raise InvalidOption(given.name, given.value, f"{accepted}: {reason}")
 
 

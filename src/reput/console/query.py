@@ -1,9 +1,9 @@
 """The parameters in the URL of a page, and why a request fails."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from reput.errors import ReputError
+from reput.errors import ReputError, one_of
 
 
 class RequestFailed(ReputError):
@@ -28,6 +28,14 @@ class Query:
     """The parameters in the URL of a page; an empty one is an absent one."""
 
     values: Mapping[str, Sequence[str]]
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Check that all parameters are known. Raises ``RequestFailed`` for any other."""
+        unknown = sorted(self.values.keys() - set(names))
+        if unknown:
+            raise RequestFailed(
+                400, f"unknown parameter {unknown[0][:40]!r}; known are {one_of(unknown[0], names)}"
+            )
 
     def text(self, name: str, default: str = "") -> str:
         """Return the last value of a parameter."""

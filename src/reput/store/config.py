@@ -520,7 +520,9 @@ class StoreConfig:
     def delete_hours(self) -> tuple[int, ...]:
         """Local hours in which expired files are deleted."""
         words = self.delete_when.split(";")
-        if not all(re.fullmatch(r"[01]?[0-9]|2[0-3]", word.strip()) for word in words):
+        while words and not words[-1].strip():
+            words.pop()  # as in Java, nothing follows the last semicolon
+        if not words or not all(re.fullmatch(r"[01]?[0-9]|2[0-3]", word.strip()) for word in words):
             raise InvalidOption("deleteWhen", self.delete_when, "hours from 00 to 23, as in 04;05")
         return tuple(int(word) for word in words)
 

@@ -54,6 +54,18 @@ def test_show_has_offsets_and_lag(command: Command, rocketmq: LocalBroker) -> No
     assert "lag       3" in command("group", "show", "Billing")
 
 
+def test_an_offset_after_the_end_is_no_negative_lag(
+    command: Command, rocketmq: LocalBroker
+) -> None:
+    """As of a topic that was made again, while its group kept the former offset."""
+    rocketmq.create_topic("Orders", queues=1)
+    with blocking.Admin(namesrv=rocketmq.namesrv_addr) as admin:
+        (queue,) = admin.topic_route("Orders").subscribe_queues
+        admin.update_consumer_offset("Billing", queue, 35)
+    result = command.json("group", "show", "Billing", "--topic", "Orders")
+    assert (result["lag"], result["queues"][0]["lag"]) == (0, 0)
+
+
 def test_connected_members_are_shown(command: Command, rocketmq: LocalBroker) -> None:
     rocketmq.create_topic("Orders", queues=1)
     command("group", "create", "Billing")

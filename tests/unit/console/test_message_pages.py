@@ -206,6 +206,8 @@ async def test_an_empty_search_is_a_form(console: Console) -> None:
         ("topic=Orders&cursor=xx", "cursor of an earlier answer"),
         ("topic=Orders&rows=100000", "1 to 500"),
         ("id=xyz", "an offset id"),
+        ("topic=Orders&tag=paid", "unknown parameter 'tag'; known are topic, "),
+        ("topik=Orders", "did you mean 'topic'?"),
         ("topic=Orders&max_seconds=9999", "a number from 1 to 600"),
     ],
 )

@@ -44,6 +44,12 @@ def test_a_broker_conf() -> None:
     assert loaded.value.delete_hours == (4, 16)
 
 
+def test_values_that_java_reads_leniently() -> None:
+    """Nothing follows the last semicolon, and case does not matter for the type of the store."""
+    loaded = config.load(StoreConfig, {"deleteWhen": "04;", "storeType": "DEFAULT"})
+    assert loaded.value.delete_hours == (4,)
+
+
 def test_the_log_is_below_the_root_unless_configured_otherwise() -> None:
     assert StoreConfig(store_path_root_dir="/s").commit_log_folders == ("/s/commitlog",)
     assert StoreConfig().read_only_commit_log_folders == ()
@@ -132,6 +138,8 @@ def test_when_the_pool_is_used(role: BrokerRole, flush: FlushDiskType, is_used: 
         ("flushIntervalCommitLog", "-1", "from 0"),
         ("deleteWhen", "24", "hours from 00 to 23"),
         ("deleteWhen", "04,05", "hours from 00 to 23"),
+        ("deleteWhen", ";", "hours from 00 to 23"),
+        ("deleteWhen", ";04", "hours from 00 to 23"),
         ("deleteWhen", "", "hours from 00 to 23"),
         ("messageDelayLevel", "1s 5x", "times such as"),
         ("messageDelayLevel", "", "times such as"),

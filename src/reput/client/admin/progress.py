@@ -22,8 +22,8 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """Consumer lag, in messages."""
-        return self.broker_offset - self.consumer_offset
+        """Consumer lag, in messages; 0 if the offset is after the end, as of a recreated topic."""
+        return max(self.broker_offset - self.consumer_offset, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ FIELDS = (
     *("property", "value", "order", "rows"),
 )
 LIMITS = ("max_messages", "max_mb", "max_seconds")
+OTHERS = ("cursor", "live", "format")
+"""Parameters besides those of the search."""
 MESSAGES_MAX = 100_000_000
 MB_MAX = 100_000
 SECONDS_MAX = 600
@@ -164,6 +166,7 @@ def _without_hidden(answer: Answer, rows: list[Row]) -> Answer:
 
 def _search(view: View) -> _Search:
     """Return the search in the URL. Raises ``RequestFailed``."""
+    view.query.check_names((*FIELDS, *LIMITS, *OTHERS))
     values = {name: view.query.text(name) for name in (*FIELDS, *LIMITS)}
     budget = Budget(
         view.query.number("max_messages", Budget().message_count, 1, MESSAGES_MAX),
