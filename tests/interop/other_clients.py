@@ -1,12 +1,13 @@
-"""RocketMQ clients in other languages, one process per call: Go's, the C++ one, and Node's.
+"""RocketMQ clients in other languages, one process per call: Go's, the C++ one, Node's, Rust's.
 
     go = GoClient()
     go.produce(namesrv, "T", [b"one", b"two"], tags="a")
     received = go.consume(namesrv, "T", "group", 2)
     assert {message["body"] for message in received} == {b"one", b"two"}
 
-Each is a program of this project around an unmodified client; ``go/main.go``, ``cpp/client.py`` and
-``node/client.js`` document their commands. They read one JSON document, and print one per line.
+Each is a program of this project around an unmodified client; ``go/main.go``, ``cpp/client.py``,
+``node/client.js`` and ``rust/src/main.rs`` document their commands. They read one JSON document,
+and print one per line.
 """
 
 import base64
@@ -42,6 +43,9 @@ class OtherClient:
     can_order = True
     can_try_again = True
     """Whether it can request redelivery of a message, and delay a message by level."""
+    consumers: Sequence[str] = ("push",)
+    """Kinds of its consumers."""
+    has_transactions = False
 
     command: Sequence[str | Path]
     environment: Mapping[str, str] = {}
@@ -92,10 +96,11 @@ class OtherClient:
         expression: str = "*",
         *,
         orderly: bool = False,
+        how: str = "push",
         again: Sequence[bytes] = (),
         properties: Sequence[str] = (),
     ) -> list[dict[str, Any]]:
-        """Consume with a push consumer until ``count`` messages arrived; return them.
+        """Consume until ``count`` messages arrived; return them.
 
         Args:
             namesrv: Address of the name server.
@@ -104,6 +109,7 @@ class OtherClient:
             count: Number of messages.
             expression: Tags.
             orderly: Consume the messages of a queue in order.
+            how: One of ``consumers``.
             again: Bodies of messages to be redelivered once.
             properties: Names of the properties to return.
 
@@ -121,6 +127,7 @@ class OtherClient:
             count=count,
             expression=expression,
             orderly=orderly,
+            how=how,
             again=[base64.b64encode(body).decode() for body in again],
             properties=list(properties),
         )
@@ -201,6 +208,30 @@ class NodeClient(OtherClient):
         for path in (HERE / "node").iterdir():
             shutil.copy(path, folder)
         make([npm, "install", "--no-audit", "--no-fund"], folder)
+
+
+class RustClient(OtherClient):
+    """rocketmq-client-rust 1.0.0, the remoting client of rocketmq-rust, built once per user.
+
+    It decodes JSON bodies into typed structs, and refuses those without a field that 5.5.0 writes.
+    """
+
+    name = "rust"
+    ways = {"sync": 8, "batch": 1, "oneway": 0, "ordered": 8}
+    consumers = ("push", "pull", "pop")
+    has_transactions = True
+
+    def __init__(self) -> None:
+        sources = [path for path in sorted((HERE / "rust").rglob("*")) if path.is_file()]
+        self.command = [cached("rust-client", sources, self._build) / "rust-client"]
+
+    def _build(self, folder: Path) -> None:
+        cargo = tool("cargo", "install Rust 1.95 or later (https://rustup.rs)")
+        # In a copy, with only the program kept: cargo writes a lock file and half a gigabyte.
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            program = shutil.copytree(HERE / "rust", Path(work, "program"))
+            make([cargo, "build", "-q", "--target-dir", Path(work, "target")], program)
+            shutil.copy(Path(work, "target/debug/rust-client"), folder)
 
 
 def tool(name: str, advice: str) -> str:

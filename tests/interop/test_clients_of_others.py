@@ -1,4 +1,4 @@
-"""Unmodified clients in other languages, on our broker: Go's, the C++ one, Node's.
+"""Unmodified clients in other languages, on our broker: Go's, the C++ one, Node's, Rust's.
 
 With ``REPUT_INTEROP=all`` the same tests run on the official broker too, because they expect its
 behaviour.
@@ -17,6 +17,7 @@ from interop.other_clients import (
     GoClient,
     NodeClient,
     OtherClient,
+    RustClient,
 )
 from reput.client import blocking
 from reput_cluster import ReputCluster
@@ -24,8 +25,12 @@ from reput_cluster import ReputCluster
 pytestmark = pytest.mark.interop
 
 BODIES = [b"%d" % number for number in range(8)]
-SETTINGS = {"messageDelayLevel": "1s 1s 1s 1s 1s"}
-ONLY_ALL = (GoClient, NodeClient)
+SETTINGS = {
+    "messageDelayLevel": "1s 1s 1s 1s 1s",
+    "transactionTimeOut": 1_000,
+    "transactionCheckInterval": 1_000,
+}
+ONLY_ALL = (GoClient, NodeClient, RustClient)
 """Clients with many modules to install."""
 
 
@@ -39,7 +44,7 @@ def cluster(
         yield running
 
 
-@pytest.fixture(scope="module", params=[CppClient, GoClient, NodeClient])
+@pytest.fixture(scope="module", params=[CppClient, GoClient, NodeClient, RustClient])
 def client(request: pytest.FixtureRequest) -> OtherClient:
     if request.param in ONLY_ALL and not java_oracle.wants_all_versions():
         pytest.skip(f"REPUT_INTEROP is not all: no {request.param.name} client")
@@ -92,6 +97,31 @@ def test_messages_are_redelivered_or_delayed(client: OtherClient, cluster: Clust
         b"again": 1,
         b"later": 0,
     }
+
+
+def test_each_kind_of_consumer_gets_each_message(client: OtherClient, cluster: Cluster) -> None:
+    if len(client.consumers) == 1:
+        pytest.skip(f"the {client.name} client has one kind of consumer")
+    topic = new_topic(cluster, f"{client.name}-kinds")
+    client.produce(cluster.namesrv, topic, BODIES, tags="a")
+    for how in client.consumers:
+        received = client.consume(
+            cluster.namesrv, topic, f"{topic}-{how}", len(BODIES), "a", how=how
+        )
+        assert sorted(message["body"] for message in received) == BODIES
+
+
+def test_committed_messages_are_consumed(client: OtherClient, cluster: Cluster) -> None:
+    """A message is committed at once, one is rolled back, and the broker asks about the third."""
+    if not client.has_transactions:
+        pytest.skip(f"the {client.name} client of these tests sends no transactions")
+    topic = new_topic(cluster, f"{client.name}-half")
+    results = client.produce(
+        cluster.namesrv, topic, [b"now", b"rollback", b"later"], "transaction", group="half"
+    )
+    assert len(results) == 3
+    received = client.consume(cluster.namesrv, topic, f"{topic}-group", 2)
+    assert sorted(message["body"] for message in received) == [b"later", b"now"]
 
 
 def test_java_stores_a_batch_of_the_cpp_client_as_one_message(
