@@ -34,6 +34,8 @@ from collections.abc import Iterable, Sequence
 
 EXCERPT_LETTERS = 200
 """Characters of foreign text that an error repeats."""
+V5_0_0 = 413
+"""Number of RocketMQ's version 5.0.0 in commands."""
 REMARK_LETTERS = 1_000
 """Characters of an error in a reply or a line of the log."""
 
@@ -73,6 +75,10 @@ class ReputError(Exception):
     """Response code for a peer whose request fails with this error: SYSTEM_ERROR."""
     reply_fields: dict[str, str] | None = None
     """Further fields of that response, by name."""
+
+    def code_for(self, version: int) -> int:
+        """Return the response code for a peer that has this version of RocketMQ."""
+        return self.response_code
 
 
 class CorruptRecord(ReputError):
@@ -202,11 +208,17 @@ class RequestRefused(ReputError):
     Args:
         code: The response code.
         remark: The reason, as a sentence.
+        old_code: The response code for peers before 5.0, where brokers of 4.9 have another.
     """
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, *, old_code: int | None = None) -> None:
         self.response_code = code
+        self._old_code = code if old_code is None else old_code
         super().__init__(remark)
+
+    def code_for(self, version: int) -> int:
+        """Return the response code for a peer that has this version of RocketMQ."""
+        return self.response_code if version >= V5_0_0 else self._old_code
 
 
 class LimitExceeded(RequestRefused):
@@ -216,11 +228,12 @@ class LimitExceeded(RequestRefused):
         limit: The name of the limit.
         remark: The exceeded quantity and its maximum, as a sentence.
         code: The response code.
+        old_code: The response code for peers before 5.0, where brokers of 4.9 have another.
     """
 
-    def __init__(self, limit: str, remark: str, code: int) -> None:
+    def __init__(self, limit: str, remark: str, code: int, *, old_code: int | None = None) -> None:
         self.limit = limit
-        super().__init__(code, remark)
+        super().__init__(code, remark, old_code=old_code)
 
 
 class RemotingError(ReputError):

@@ -46,6 +46,7 @@ ONLY_WITH_ALL = (
     re.compile(r"test_java_clients_on_reput\.py::test_clients_survive_a_restart.*-kill\]"),
     re.compile(r"test_spark_live\.py::test_a_stream_reads_each_message_once"),
     re.compile(r"test_metrics\.py::"),
+    re.compile(r"test_recorded_replies\.py::"),
     re.compile(r"test_exporter\.py::"),
     re.compile(r"test_signed_clients\.py::test_another_client_is_refused.*-cpp\]"),
     re.compile(r"test_recipes.py::"),

@@ -4,6 +4,7 @@ Replies are matched by their opaque. Requests of the server are printed.
 """
 
 import asyncio
+import datetime
 import json
 import logging
 import re
@@ -26,6 +27,7 @@ GUARD_S = 20
 _TURNS = 25
 """Turns of the loop after which all work that needs no time and no thread is done."""
 _TIME = re.compile(r"(?<![\d-])1(?:69|70)\d{10}(?!\d)")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d#\d\d:\d\d:\d\d:\d{3}")
 _REFUSAL = re.compile(r"\S+:\d+: request \d+ refused: ")
 _DURATION = re.compile(r"(-?\d+)(ms|s|m|h|d)")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -264,8 +266,15 @@ def time_of(text: str) -> str:
 
 
 def with_times(line: str) -> str:
-    """Replace each time in a text."""
+    """Replace each time in a text; dates are in the local time zone."""
+    line = _DATE.sub(lambda match: _ms_of_date(match[0]), line)
     return _TIME.sub(lambda match: time_of(match[0]), line)
+
+
+def _ms_of_date(text: str) -> str:
+    seconds, milliseconds = text[:-4], int(text[-3:])
+    local = datetime.datetime.strptime(seconds, "%Y-%m-%d#%H:%M:%S")  # noqa: DTZ007 - it is local
+    return str(int(local.timestamp()) * 1000 + milliseconds)
 
 
 def shown_text(data: bytes) -> str:

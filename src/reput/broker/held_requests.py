@@ -110,7 +110,7 @@ def answer(held: Held, process: Callable[[], Command | None]) -> bool:
     try:
         reply = process()
     except ReputError as error:
-        code, fields = error.response_code, error.reply_fields
+        code, fields = error.code_for(held.request.version), error.reply_fields
         reply = commands.reply(held.request, code, str(error), fields)
     except Exception as error:  # noqa: BLE001 - the outermost edge of a request
         _log.exception("a held request of %s failed", held.channel.peer)

@@ -18,8 +18,13 @@ SUGGESTED_MAX = 9
 def fields(
     next_offset: int, min_offset: int, max_offset: int, suggested_broker: int
 ) -> dict[str, str]:
-    """Return the fields of a reply, from queue offsets and the id of the suggested broker."""
+    """Return the fields of a reply, from queue offsets and the id of the suggested broker.
+
+    The system flags are 0: other topics and groups are left to the processor.
+    """
     return {
+        "topicSysFlag": "0",
+        "groupSysFlag": "0",
         "suggestWhichBrokerId": str(suggested_broker),
         "nextBeginOffset": str(next_offset),
         "minOffset": str(min_offset),

@@ -239,7 +239,7 @@ class CurrentConfig:
         if fixed:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
-                f"Can not update config path or keys of configBlackList: {fixed[0]} "
+                f"Can not update config in black list. Can not update config path: {fixed[0]} "
                 "can be changed only in the file, with a restart",
             )
         remote_settings.check(changes, self.value.reput_remote_settings, file="namesrv.conf")

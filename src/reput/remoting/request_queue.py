@@ -73,7 +73,8 @@ class RequestQueue:
                 reply = commands.reply(request, remark=await work())
             except ReputError as error:
                 text = excerpt(str(error), REMARK_LETTERS)
-                reply = commands.reply(request, error.response_code, text, error.reply_fields)
+                code = error.code_for(request.version)
+                reply = commands.reply(request, code, text, error.reply_fields)
             except Exception as error:  # noqa: BLE001 - the outermost edge of a request
                 _log.exception("request %d of %s failed", request.code, channel.peer)
                 text = f"{type(error).__name__}: {error}"

@@ -268,7 +268,9 @@ class RemotingServer(Listener[Channel]):
             )
         if isinstance(error, ReputError):
             text = excerpt(str(error), REMARK_LETTERS)
-            return commands.reply(request, error.response_code, text, error.reply_fields)
+            return commands.reply(
+                request, error.code_for(request.version), text, error.reply_fields
+            )
         self.state.faults.bug(error, "request %d of %s failed", request.code, channel.peer)
         text = excerpt(f"{type(error).__name__}: {error}", REMARK_LETTERS)
         return commands.reply(request, ResponseCode.SYSTEM_ERROR, text)

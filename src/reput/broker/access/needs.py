@@ -351,7 +351,8 @@ def _correction_offsets(facts: Facts, request: Command) -> Iterable[Need]:
     for group in (header.filter_groups or "").split(","):
         if group:
             yield group_need(group, GET)
-    yield group_need(header.compare_group, GET)
+    if header.compare_group is not None:
+        yield group_need(header.compare_group, GET)
     yield topic_need(header.topic, GET)
 
 

@@ -56,7 +56,8 @@ class Filters:
         if expression_type != SQL92:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"expression type {excerpt(str(expression_type))!r}; allowed: TAG, SQL92",
+                f"{PARSE_FAILED}: expression type {excerpt(str(expression_type))!r}; "
+                "allowed: TAG, SQL92",
             )
         if not self.config.enable_property_filter:
             raise RequestRefused(
@@ -75,6 +76,10 @@ class Filters:
         return True
 
 
+PARSE_FAILED = "parse the consumer's subscription failed"
+"""Text of RocketMQ's refusal of an expression."""
+
+
 def _compiled(expression: str) -> "sql92.Filter":
     # Imported late: the compiler needs a library whose import is slow.
     from reput.format import sql92
@@ -84,7 +89,9 @@ def _compiled(expression: str) -> "sql92.Filter":
     except sql92.FilterTooLarge as error:
         raise error.refusal from error
     except sql92.Sql92Error as error:
-        raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"{PARSE_FAILED}: {error}"
+        ) from error
 
 
 def _selection_of_text(expression: str) -> Selection:

@@ -8,7 +8,7 @@ from reput.broker import quotas
 from reput.broker.quotas import OWN, AddressQuota, Reservation, Reservations
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic import light_queues
-from reput.errors import RequestRefused
+from reput.errors import LimitExceeded, RequestRefused
 from reput.format import names
 from reput.format.codes import PERM_READ, ResponseCode
 from reput.store.config_tables import Table
@@ -61,14 +61,20 @@ class SubscriptionGroups:
         if self.table.get(name) is not None:
             return
         if not name.strip():
-            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the group's name is blank")
-        limits.GROUP_NAME_LETTERS.check(len(name))
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "The specified group is blank.")
+        limit, shown = limits.GROUP_NAME_LETTERS, names.printable(name)
+        if len(name) > limit.maximum:
+            raise LimitExceeded(
+                limit.name,
+                f"The specified group: {shown}, is longer than group max length: {limit.maximum}",
+                limit.response_code,
+            )
         is_light = self._has_light and names.is_light(name)
         # Clients choose the names of light queues freely, as far as files can store them.
         if not (names.is_printable(name) if is_light else names.is_legal_group(name)):
             raise RequestRefused(
                 ResponseCode.INVALID_PARAMETER,
-                f"the group's name {name!r} contains illegal characters, allowing only "
+                f"The specified group: {shown}, contains illegal characters, allowing only "
                 "^[%|a-zA-Z0-9_-]+$",
             )
 

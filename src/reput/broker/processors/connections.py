@@ -13,6 +13,7 @@ from reput import limits
 from reput.broker.group.groups import ConsumerGroup, Member
 from reput.broker.parts import Parts
 from reput.errors import (
+    V5_0_0,
     BrokerError,
     ConnectionLost,
     Overloaded,
@@ -313,11 +314,13 @@ def _status_of(member: Member[Channel], answer: Command | BaseException) -> Queu
 def reset_offset(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Set the consumer offsets of a group in a topic.
 
-    Tools of 4.9 send a timestamp, and the members are notified. Tools of 5.x also send a queue, or
-    -1 for all: then each member gets its new offset with its next pull, and none need be connected.
+    Tools of 4.9 send a timestamp, and the members are notified. Tools of 5.x may also send a queue,
+    or -1 for all: then each member gets its new offset with its next pull, and none need be
+    connected.
     """
     header = headers.decode(ResetOffsetHeader, request.ext_fields)
-    if header.queue_id is not None and parts.settings.broker.use_server_side_reset_offset:
+    is_new = header.queue_id is not None or request.version >= V5_0_0
+    if is_new and parts.settings.broker.use_server_side_reset_offset:
         return (yield from _reset_here(parts, channel, request, header))
     wanted = yield from _offsets_by_time(parts, header)
     group = parts.groups.consumer(header.group)

@@ -26,6 +26,8 @@ from reput.store.table_files import SubscriptionGroup
 
 _WORD_LETTERS_MAX = 64
 """Longest value of a heartbeat's enumerations, such as the message model."""
+_HEARTBEAT_FIELDS = {"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"}
+"""Fields of a reply to a heartbeat (5.x): clients send their subscriptions with each one."""
 _QUEUES_AT_ONCE = 200
 """Queues that are locked between two yields."""
 
@@ -79,10 +81,11 @@ def heartbeat(parts: Parts, channel: Channel, request: Command) -> LongReply:
             channel, data.client_id, name, request.language, request.version, monotonic_ms
         )
         yield
+    reply = commands.reply(request, ext_fields=dict(_HEARTBEAT_FIELDS))
     if saves_filters:
-        parts.table_writes.answer(channel, request, parts.consumer_filters.table)
+        parts.table_writes.answer(channel, request, parts.consumer_filters.table, reply)
         return None
-    return commands.reply(request)
+    return reply
 
 
 def _check_making(parts: Parts, groups: list[str], address: str) -> None:

@@ -88,7 +88,7 @@ def correction_offsets(parts: Parts, channel: Channel, request: Command) -> Long
                 if consumer_offset >= parts.store.min_offset(topic, queue_id):
                     lowest[queue_id] = min(lowest.get(queue_id, consumer_offset), consumer_offset)
             yield
-    if header.compare_group in groups:
+    if header.compare_group is not None and header.compare_group in groups:
         compared = parts.deliveries.consumer_offsets.of(topic, header.compare_group)
         for queue_id, compared_offset in compared.items():
             if lowest.get(queue_id, 0) > compared_offset:

@@ -303,7 +303,7 @@ def _check_queue(parts: Parts, header: _QueueHeader, address: str) -> None:
 
 
 def _check_group(parts: Parts, topic: str, group: str, queue_id: int, address: str) -> None:
-    topic_config = parts.topics.readable(topic)
+    topic_config = parts.topics.readable(topic, "peeking")  # as in Java, also of pops
     if queue_id >= topic_config.read_queue_count:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,

@@ -127,7 +127,10 @@ def _moved(parts: Parts, request: Command, header: PullMessageHeader) -> Command
     next_offset = parts.resets.take(topic, header.consumer_group, queue_id)
     if next_offset is None:
         return None
+    topic_flag, group_flag = _sys_flags(parts, topic, header.consumer_group)
     fields = PullMessageReplyHeader(
+        topic_sys_flag=topic_flag,
+        group_sys_flag=group_flag,
         suggest_which_broker_id=MASTER_ID,
         next_begin_offset=next_offset,
         min_offset=parts.store.min_offset(topic, queue_id),
@@ -166,10 +169,11 @@ def _check(parts: Parts, channel: Channel, header: PullMessageHeader) -> TopicCo
         raise _typed(error, ForbiddenType.TOPIC) from None
     if not 0 <= header.queue_id < topic.read_queue_count:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR,
+            ResponseCode.INVALID_PARAMETER,
             f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_count}] "
             f"consumer:[{header.consumer_group}]",
+            old_code=ResponseCode.SYSTEM_ERROR,
         )
     return topic
 
@@ -241,6 +245,8 @@ def _let_kernel_answer(
     """Let the kernel answer the following pulls of this group, if it can."""
     if wanted.message_filter is not None:
         return
+    if any(_sys_flags(parts, topic.name, header.consumer_group)):
+        return  # its replies have none
     if parts.resets.is_waiting(header.topic, header.consumer_group):
         return  # the kernel would bypass the resets of its queues
     has_subscription = header.sys_flag & PullFlag.HAS_SUBSCRIPTION
@@ -335,12 +341,15 @@ def _reply(
     )
     if code is ResponseCode.PULL_OFFSET_MOVED and result.status is not GetStatus.FOUND:
         _record_move(parts, header, result.next_offset)
+    topic_flag, group_flag = _sys_flags(parts, header.topic, header.consumer_group)
     return commands.reply(
         request,
         code,
-        result.status.name,
+        _remark(result.status),
         headers.encode(
             PullMessageReplyHeader(
+                topic_sys_flag=topic_flag,
+                group_sys_flag=group_flag,
                 suggest_which_broker_id=_suggested_broker(
                     parts, header.consumer_group, result, code
                 ),
@@ -351,6 +360,18 @@ def _reply(
         ),
         result.data,
     )
+
+
+def _sys_flags(parts: Parts, topic_name: str, group_name: str) -> tuple[int, int]:
+    """Return the system flags of a topic and of a group."""
+    topic, group = parts.topics.get(topic_name), parts.subscription_groups.get(group_name)
+    return topic.sys_flag if topic else 0, group.sys_flag if group else 0
+
+
+def _remark(status: GetStatus) -> str:
+    """Return Java's name of a result: Java makes a queue when it is read."""
+    is_missing = status is GetStatus.NO_MATCHED_LOGIC_QUEUE
+    return (GetStatus.NO_MESSAGE_IN_QUEUE if is_missing else status).name
 
 
 def _record_move(parts: Parts, header: PullMessageHeader, next_offset: int) -> None:

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 def send_reply_message(parts: Parts, channel: Channel, request: Command) -> None:
     """Push a reply to the requesting client, and store it; the response follows afterwards."""
     header = send.decode_header(request)
-    topic, queue_id = send.destination(parts, header, channel.address)
+    topic, queue_id = send.destination(parts, header, channel)
     property_bytes = props.without_those_of_brokers(java.encode_utf8(header.properties or ""))
     properties = props.decode(property_bytes)
 

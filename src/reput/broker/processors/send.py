@@ -4,7 +4,9 @@ The order of the checks and the codes are those of Java's ``SendMessageProcessor
 the fast path (``fastpath/``), which must have the same effects as this module.
 """
 
+import contextlib
 import random
+from collections.abc import Iterator
 
 from reput.broker.parts import Parts
 from reput.broker.processors import lite, timer
@@ -21,7 +23,7 @@ from reput.format import (
     send_reply,
     sys_flag as flags,
 )
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import SendMessageHeader
 from reput.remoting.channel import Channel
@@ -43,6 +45,19 @@ CODES = {
     PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
 }
 """Response code for each status of a put."""
+_TEXTS = {
+    PutStatus.SERVICE_NOT_AVAILABLE: (
+        "service not available now. It may be caused by one of the following reasons: the broker's "
+        "disk is full, messages are put to the slave, message store has been shut down, etc. Here"
+    ),
+    PutStatus.OS_PAGE_CACHE_BUSY: "[PC_SYNCHRONIZED]broker busy, start flow control for a while",
+    PutStatus.CREATE_MAPPED_FILE_FAILED: "create mapped file failed, server is busy or broken",
+    PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: (
+        "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
+        "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num"
+    ),
+}
+"""RocketMQ's text for the status of a put, which programs look for."""
 
 
 def decode_header(request: Command) -> SendMessageHeader:
@@ -54,10 +69,25 @@ def decode_header(request: Command) -> SendMessageHeader:
 
 def send_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Store one message."""
+    with _traced(parts):
+        return _send_message(parts, channel, request)
+
+
+@contextlib.contextmanager
+def _traced(parts: Parts) -> Iterator[None]:
+    """Add the fields of a reply for traces to a refusal."""
+    try:
+        yield
+    except RequestRefused as refusal:
+        refusal.reply_fields = trace_fields(parts) | (refusal.reply_fields or {})
+        raise
+
+
+def _send_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
     header = decode_header(request)
     if header.batch:
         return _send_batch(parts, channel, request, header)
-    topic, queue_id = destination(parts, header, channel.address)
+    topic, queue_id = destination(parts, header, channel)
     properties = props.decode((header.properties or "").encode("utf-8", "surrogatepass"))
     for name in props.OF_BROKERS & properties.keys():
         del properties[name]
@@ -87,7 +117,7 @@ def send_message(parts: Parts, channel: Channel, request: Command) -> Command | 
         if wait is not None:
             properties[props.WAIT] = wait  # likewise
         handle = timer.recall_handle(parts, properties)
-    message.property_bytes = _encode_properties(properties)
+    message.property_bytes = _encode_properties(parts, properties)
     return parts.pending_replies.put(
         channel,
         request,
@@ -108,17 +138,18 @@ def _park(parts: Parts, message: IncomingMessage, properties: dict[str, str]) ->
 
 def send_batch(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Store a batch: all of its messages, or none."""
-    return _send_batch(parts, channel, request, decode_header(request))
+    with _traced(parts):
+        return _send_batch(parts, channel, request, decode_header(request))
 
 
 def _send_batch(
     parts: Parts, channel: Channel, request: Command, header: SendMessageHeader
 ) -> Command | None:
-    topic, queue_id = destination(parts, header, channel.address)
+    topic, queue_id = destination(parts, header, channel)
     if names.is_retry_topic(header.topic):
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
-            "batch request does not support retry group %RETRY%",
+            f"batch request does not support retry group {header.topic}",
         )
     properties = props.decode((header.properties or "").encode("utf-8", "surrogatepass"))
     if not TIMES.isdisjoint(properties):
@@ -143,7 +174,7 @@ def _send_batch(
             raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch is not compressed")
         properties[props.CLUSTER] = parts.settings.broker.broker_cluster_name
         message.sys_flag |= flags.NEED_UNWRAP | flags.INNER_BATCH
-    message.property_bytes = _encode_properties(properties)
+    message.property_bytes = _encode_properties(parts, properties)
     return parts.pending_replies.put(
         channel,
         request,
@@ -153,7 +184,9 @@ def _send_batch(
     )
 
 
-def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[TopicConfig, int]:
+def destination(
+    parts: Parts, header: SendMessageHeader, channel: Channel
+) -> tuple[TopicConfig, int]:
     """Return the destination of a message; create the topic if necessary.
 
     Raises:
@@ -161,9 +194,8 @@ def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[
             written.
     """
     if not parts.identity.is_master:
-        refused = RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, parts.store.refusal)
-        refused.reply_fields = trace_fields(parts)
-        raise refused
+        status = PutStatus.SERVICE_NOT_AVAILABLE
+        raise RequestRefused(CODES[status], f"{_TEXTS[status]}: {parts.store.refusal}")
     parts.put_stalls.refuse()
     closed_topics.refuse(header.topic)
     topic = parts.topics.for_sending(
@@ -172,18 +204,34 @@ def destination(parts: Parts, header: SendMessageHeader, address: str) -> tuple[
         header.default_topic_queue_nums,
         parts.clock.now_ms(),
         is_unit=bool(header.unit_mode),
-        address=address,
+        address=channel.address,
     )
     count = max(topic.write_queue_count, topic.read_queue_count)
     if header.queue_id >= count:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR,
-            f"request queueId[{header.queue_id}] is illegal, topic[{topic.name}] has "
-            f"{topic.read_queue_count} read queues and {topic.write_queue_count} write queues",
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{header.queue_id}] is illegal, {_description(topic)} "
+            f"Producer: {channel.peer}",
+            old_code=ResponseCode.SYSTEM_ERROR,
         )
     if header.queue_id >= 0:
         return topic, header.queue_id
     return topic, random.randrange(max(topic.write_queue_count, 1))
+
+
+def _description(topic: TopicConfig) -> str:
+    """Return the settings of a topic in RocketMQ's form."""
+    perm = "".join(
+        letter if topic.perm & bit else "-"
+        for letter, bit in (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
+    )
+    attributes = ", ".join(f"{name}={value}" for name, value in topic.attributes)
+    return (
+        f"TopicConfig [topicName={topic.name}, readQueueNums={topic.read_queue_count}, "
+        f"writeQueueNums={topic.write_queue_count}, perm={perm}, "
+        f"topicFilterType={topic.filter_type}, topicSysFlag={topic.sys_flag}, "
+        f"order={str(topic.order).lower()}, attributes={{{attributes}}}]"
+    )
 
 
 def incoming(
@@ -211,11 +259,28 @@ def incoming(
     )
 
 
-def _encode_properties(properties: dict[str, str]) -> bytes:
+def _encode_properties(parts: Parts, properties: dict[str, str]) -> bytes:
     try:
         return props.encode(properties)
     except ValueError as error:
-        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"{_illegal(parts)} {error}") from error
+
+
+def _illegal(parts: Parts) -> str:
+    """Return RocketMQ's text about an illegal message."""
+    return (
+        "the message is illegal, maybe msg body or properties length not matched. msg body length "
+        f"limit {parts.settings.store.max_message_size}B, msg properties length limit 32KB."
+    )
+
+
+def _remark(parts: Parts, result: PutResult) -> str:
+    """Return why a put has another status than PUT_OK: RocketMQ's text, then ours."""
+    status, reason = result.status, result.reason
+    if CODES[status] is ResponseCode.MESSAGE_ILLEGAL:
+        return f"{_illegal(parts)} {reason}"
+    known = _TEXTS.get(status, "")
+    return ": ".join(filter(None, (known, reason))) or status.name
 
 
 def trace_fields(parts: Parts) -> dict[str, str]:
@@ -250,5 +315,5 @@ def _reply(
     else:
         reply.ext_fields = traces
     if code is not ResponseCode.SUCCESS:
-        reply.remark = result.reason or result.status.name
+        reply.remark = _remark(parts, result)
     return reply

@@ -59,8 +59,6 @@ def create_groups(parts: Parts, channel: Channel, request: Command) -> LongReply
 def _changed(parts: Parts, group: SubscriptionGroupConfig) -> SubscriptionGroup:
     """Return the new settings of a group. Raises ``RequestRefused``."""
     name = group.group_name
-    if not name.strip():
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the group's name is blank")
     parts.subscription_groups.check_name(name)
     for setting, value, low, high in (
         ("retryQueueNums", group.retry_queue_nums, 0, limits.GROUP_RETRY_QUEUES.maximum),

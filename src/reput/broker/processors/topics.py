@@ -12,7 +12,7 @@ from reput.broker import deletions
 from reput.broker.parts import Parts
 from reput.broker.processors import connections, table_lists
 from reput.broker.topic import attributes, topic_list
-from reput.broker.topic.topics import topic_data
+from reput.broker.topic.topics import invalid_topic, topic_data
 from reput.config import JAVA_INT_MAX
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers, names
@@ -119,9 +119,7 @@ def check_topic(parts: Parts, name: str) -> None:
     parts.topics.check_name(name)
     is_system = name in parts.topics.system_topics or names.is_system_topic(name)
     if is_system and parts.settings.broker.validate_system_topic_when_update_topic:
-        raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic."
-        )
+        raise invalid_topic(f"The topic[{name}] is conflict with system topic.")
 
 
 def _check_settings(topic: TopicConfigData) -> None:
@@ -139,9 +137,8 @@ def _check_settings(topic: TopicConfigData) -> None:
     if topic.topic_filter_type not in FILTER_TYPES:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
-            f"topicFilterType of topic[{topic.topic_name}] is "
-            f"{names.printable(topic.topic_filter_type)}; "
-            f"allowed: {', '.join(FILTER_TYPES)}",
+            f"topicFilterType = [{names.printable(topic.topic_filter_type)}] value invalid, "
+            f"topic[{topic.topic_name}]; allowed: {', '.join(FILTER_TYPES)}",
         )
 
 
@@ -211,7 +208,8 @@ def topic_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
         )
         if queue_id % CHUNK == CHUNK - 1:
             yield
-    template = TopicStats(offset_table=TopicOffsets())
+    put_tps = parts.deliveries.stats.put_tps(topic.name)
+    template = TopicStats(offset_table=TopicOffsets(), topic_put_tps=put_tps)
     return commands.reply(request, body=offsets.encode_in(template, "offset_table"))
 
 

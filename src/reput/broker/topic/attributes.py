@@ -26,6 +26,10 @@ class Values(Protocol):
     def allows(self, value: str) -> bool:
         """Return True if a value is allowed."""
 
+    @property
+    def violation(self) -> str:
+        """RocketMQ's text about a value that is not allowed; it has the allowed ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -34,8 +38,9 @@ class _Choice:
     def allows(self, value: str) -> bool:
         return value in self.words
 
-    def __str__(self) -> str:
-        return ", ".join(self.words)
+    @property
+    def violation(self) -> str:
+        return f"value is not in set: [{', '.join(self.words)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +54,18 @@ class _Number:
             return False
         return digits.isascii() and digits.isdigit() and self.low <= int(value) <= self.high
 
-    def __str__(self) -> str:
-        return f"{self.low} to {self.high}"
+    @property
+    def violation(self) -> str:
+        return f"value is not in range({self.low}, {self.high})"
 
 
 class _Text:
     def allows(self, value: str) -> bool:
         return value.isprintable()
 
-    def __str__(self) -> str:
-        return "any text without control characters"
+    @property
+    def violation(self) -> str:
+        return "value has control characters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +171,7 @@ def _check(
         raise _refused(f"attempt to update an unchangeable attribute. key: {name}")
     limits.ATTRIBUTE_BYTES.check(len(value.encode("utf-8", "surrogatepass")), name)
     if is_set and not attribute.values.allows(value):
-        raise _refused(f"{name} is {value!r}; allowed: {attribute.values}")
+        raise _refused(f"{name}: {attribute.values.violation}, it is {value!r}")
 
 
 def _refused(why: str) -> RequestRefused:

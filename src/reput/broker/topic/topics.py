@@ -94,8 +94,12 @@ class Topics:
         """Return all topics by name."""
         return self.table.all()
 
-    def readable(self, name: str) -> TopicConfig:
+    def readable(self, name: str, reading: str = "pulling") -> TopicConfig:
         """Return a topic that can be read.
+
+        Args:
+            name: Name of the topic.
+            reading: RocketMQ's word for the request, in the text of a refusal.
 
         Raises:
             RequestRefused: TOPIC_NOT_EXIST, NO_PERMISSION.
@@ -107,7 +111,7 @@ class Topics:
             )
         if not topic.perm & PERM_READ:
             raise RequestRefused(
-                ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden"
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] {reading} message is forbidden"
             )
         return topic
 
@@ -191,19 +195,19 @@ class Topics:
             RequestRefused: The name is not allowed; the message lists allowed characters.
         """
         if not name.strip():
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The specified topic is blank.")
-        limit = limits.TOPIC_NAME_LETTERS
+            raise invalid_topic("The specified topic is blank.")
+        limit, shown = limits.TOPIC_NAME_LETTERS, names.printable(name)
         if len(name) > limit.maximum:
             raise LimitExceeded(
                 limit.name,
-                f"The specified topic is longer than topic max length {limit.maximum}.",
-                ResponseCode.SYSTEM_ERROR,
+                f"The specified topic: {shown}, is longer than topic max length: {limit.maximum}",
+                ResponseCode.INVALID_PARAMETER,
+                old_code=ResponseCode.SYSTEM_ERROR,
             )
         if not names.is_legal_topic(name):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"The specified topic[{names.printable(name)}] contains illegal characters, "
-                "allowing only ^[%|a-zA-Z0-9_-]+$",
+            raise invalid_topic(
+                f"The specified topic: {shown}, contains illegal characters, "
+                "allowing only ^[%|a-zA-Z0-9_-]+$"
             )
 
     def _inherit(self, name: str, default_topic: str, queue_count: int) -> TopicConfig | None:
@@ -416,6 +420,13 @@ class Topics:
         )
 
 
+def invalid_topic(remark: str) -> RequestRefused:
+    """Return the refusal of a topic's name: code 1 before 5.0."""
+    return RequestRefused(
+        ResponseCode.INVALID_PARAMETER, remark, old_code=ResponseCode.SYSTEM_ERROR
+    )
+
+
 _UNIT = 1
 _PLAIN_ATTRIBUTES = frozenset({"message.type", "reserve.time"})
 """Attributes that do not affect how messages are stored; proxies use them."""
@@ -447,7 +458,7 @@ def data_version(version: table_files.DataVersion) -> DataVersion:
 def topic_data(topic: TopicConfig) -> TopicConfigData:
     """Return a topic in the form of a message body."""
     return TopicConfigData(
-        attributes=dict(topic.attributes) or None,
+        attributes=dict(topic.attributes),
         order=topic.order,
         perm=topic.perm,
         read_queue_nums=topic.read_queue_count,
