@@ -134,3 +134,8 @@ class Parts:
     """Requests for the queues of members that wait for a name server."""
     start_warnings: tuple[str, ...]
     """Losses and recoveries that were found at the start."""
+
+    @property
+    def holds_requests(self) -> bool:
+        """Whether pulls, pops or notifications wait for messages."""
+        return bool(len(self.held_pulls) or len(self.pops.held) or len(self.lite.held))

@@ -1037,7 +1037,7 @@ class _Port:
             self._slave_port.pump()
             if parts.pending_replies.has_put:
                 parts.pending_replies.has_put = False
-                if len(parts.held_pulls) or len(parts.pops.held) or len(parts.lite.held):
+                if parts.holds_requests:
                     parts.store.notify()  # before the store's next step
 
     def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:

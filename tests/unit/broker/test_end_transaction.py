@@ -13,7 +13,13 @@ from broker_subject import Subject, messages_in
 from reput.clock import ManualClock
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import EndTransactionHeader
+from reput.format.headers import (
+    CreateTopicHeader,
+    EndTransactionHeader,
+    Header,
+    NotificationHeader,
+    PopMessageHeader,
+)
 from reput.format.message import StoredMessage
 from store_fixture import START_MS
 
@@ -50,6 +56,52 @@ async def send_half(subject: Subject, **more: Any) -> EndTransactionHeader:
         msg_id="0A0B",
         transaction_id="0A0B",
     )
+
+
+POP = PopMessageHeader(
+    consumer_group="G",
+    topic="T",
+    queue_id=-1,
+    max_msg_nums=1,
+    invisible_time=60_000,
+    poll_time=20_000,
+    born_time=0,
+    init_mode=0,
+)
+QUESTION = NotificationHeader(
+    consumer_group="G", topic="T", queue_id=1, poll_time=20_000, born_time=0
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "header"),
+    [(RequestCode.POP_MESSAGE, POP), (RequestCode.NOTIFICATION, QUESTION)],
+    ids=["pop", "notification"],
+)
+async def test_a_commit_wakes_what_waits_for_messages(
+    tmp_path: Path, code: RequestCode, header: Header
+) -> None:
+    async with broker_subject.running(tmp_path) as subject:
+        await subject.ask(
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            CreateTopicHeader(
+                topic="T",
+                default_topic="",
+                read_queue_nums=4,
+                write_queue_nums=4,
+                perm=6,
+                topic_filter_type="SINGLE_TAG",
+            ),
+        )
+        decision = await send_half(subject)
+        waiting = asyncio.ensure_future(subject.ask(code, header))
+        while not len(subject.parts.pops.held):
+            await asyncio.sleep(0)
+        dispatched = subject.parts.store.step_memory
+        subject.parts.store.step_memory = lambda: False  # only the commit itself may notify
+        assert (await end(subject, decision)).code == ResponseCode.SUCCESS
+        assert (await asyncio.wait_for(waiting, GUARD_S)).code == ResponseCode.SUCCESS
+        subject.parts.store.step_memory = dispatched
 
 
 async def end(subject: Subject, header: EndTransactionHeader, **fields: Any) -> Command:

@@ -114,7 +114,7 @@ def notify_readers(parts: Parts) -> None:
     """Wake the requests that wait for messages."""
     if parts.store.flusher.is_sync:
         parts.pending_replies.sync_soon()  # before that clients cannot read it
-    elif len(parts.held_pulls):
+    elif parts.holds_requests:
         parts.store.notify()
 
 
