@@ -94,10 +94,12 @@ class Backend(Protocol):
         keeps_handles: Whether a handle stays valid while its message is renewed. Java's brokers
             give others.
         checks_users: Whether brokers check each request as one of the client's user.
+        early_ms: Time before its end at which a broker may answer a held pop, in ms.
     """
 
     keeps_handles: bool
     checks_users: bool
+    early_ms: int
 
     async def topic(self, name: str) -> TopicFacts | None:
         """Return a topic; None if it does not exist."""

@@ -438,7 +438,9 @@ class Front:
             settings.check_size(known)
             client.settings = known
             await self._register(client, caller)
-        wanted = receiving.wanted(caller, request, group, broker_name, self._clock)
+        wanted = receiving.wanted(
+            caller, request, group, broker_name, self._clock, self._backend.early_ms
+        )
         del request, queue, sent  # a poll lasts for long
         call.forget_content()
         pop = lite.pop if lite.is_lite(client) else receiving.pop

@@ -39,6 +39,7 @@ class LocalBackend:
 
     keeps_handles = True
     checks_users = True
+    early_ms = 0
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -94,7 +94,12 @@ class Received:
 
 
 def wanted(
-    call: Caller, request: dict[str, Any], group: GroupFacts, broker_name: str, clock: Clock
+    call: Caller,
+    request: dict[str, Any],
+    group: GroupFacts,
+    broker_name: str,
+    clock: Clock,
+    early_ms: int,
 ) -> Wanted:
     """Return the parameters of a ReceiveMessage.
 
@@ -104,6 +109,8 @@ def wanted(
         group: Its group.
         broker_name: The broker to ask.
         clock: The clock.
+        early_ms: Time before its end at which the broker may answer a held pop, in ms: the pop is
+            held for longer, as consumers count on the whole time.
 
     Raises:
         StatusError: A value is not allowed.
@@ -113,6 +120,7 @@ def wanted(
     renews = bool(request.get("auto_renew"))
     invisible_ms = AUTO_RENEW_MS if renews else milliseconds(request.get("invisible_duration"))
     check_invisible_time(invisible_ms, INVISIBLE_MS[0])
+    poll_ms = _poll_ms(call, request, clock)
     subscription = settings.filter_of(topic, request.get("filter_expression", {}), clock.now_ms())
     return Wanted(
         group,
@@ -121,7 +129,7 @@ def wanted(
         subscription,
         min(max(request.get("batch_size", 1), 1), settings.BATCH_MAX),
         invisible_ms,
-        _poll_ms(call, request, clock),
+        poll_ms + early_ms if poll_ms else 0,
         renews,
         request.get("attempt_id"),
     )

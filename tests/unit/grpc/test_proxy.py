@@ -14,10 +14,14 @@ from ports import free_port
 from proxied_broker import ProxiedBroker
 from reput.cli import serve
 from reput.errors import InvalidOption
+from reput.format.codes import RequestCode
+from reput.format.command import Command
+from reput.grpc.clients import Client
 from reput.grpc.proxy import config
 from reput.grpc.proxy.metrics import ProxyMeter, check
 from reput.grpc.proxy.server import Proxy
 from reput.remoting.tls_settings import TlsMode
+from reput.testing import LocalBroker
 from reput.testing.controls import Controls
 
 PROXY_TIMEOUT = 50_400
@@ -64,6 +68,30 @@ def test_a_broker_is_used_again_after_a_restart() -> None:
         assert client.call("Heartbeat", client_type=3, group={"name": "g"})["status"]["code"] == OK
         client.call("SendMessage", messages=[message("T", b"after")])
         assert [item["body"] for item in client.messages("g", "T")] == [b"after"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked_ms", "poll_ms"),
+    [(LocalBroker, 200, 200), (ProxiedBroker, 200, 250), (ProxiedBroker, 0, 0)],
+)
+def test_a_proxy_lets_brokers_hold_pops_for_as_long_as_java_ends_them_early(
+    monkeypatch: pytest.MonkeyPatch, kind: type[LocalBroker], asked_ms: int, poll_ms: int
+) -> None:
+    """RocketMQ's ``PopRequest`` is over 50 ms before its time."""
+    sent: list[str] = []
+    ask = Client.ask
+
+    async def noted(self: Client, broker_name: str, request: Command, *more: int) -> Command:
+        if request.code == RequestCode.POP_MESSAGE:
+            assert request.ext_fields is not None
+            sent.append(request.ext_fields["pollTime"])
+        return await ask(self, broker_name, request, *more)
+
+    monkeypatch.setattr(Client, "ask", noted)
+    with kind(topics=["T"]) as mq, GrpcClient(mq.grpc_endpoint) as client:
+        wait = {"nanos": asked_ms * 1_000_000} if asked_ms else {}
+        assert client.messages("g", "T", long_polling_timeout=wait) == []
+    assert sent == [str(poll_ms)]
 
 
 def test_an_unknown_broker_has_no_handles_and_no_messages() -> None:

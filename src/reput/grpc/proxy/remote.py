@@ -24,6 +24,7 @@ class RemoteBackend:
 
     keeps_handles = False  # RocketMQ's brokers give others
     checks_users = False
+    early_ms = 50  # of RocketMQ's brokers
 
     def __init__(self, cluster: Cluster, dialer: Dialer, clock: Clock) -> None:
         self._cluster = cluster
