@@ -80,8 +80,8 @@ def quota_of(attributes: Mapping[str, str]) -> int:
 def quota_exceeded(client_id: str, group: str, count: int, quota: int) -> str:
     """Return the text that refuses lite topics of a client."""
     return (
-        f"lite subscription quota exceeded: {count} lite topics of the client {client_id} of the "
-        f"group {group}; allowed: {quota}, the group's attribute {CLIENT_QUOTA}"
+        f"lite subscription quota exceeded: {quota}; the client {client_id} of the group {group} "
+        f"would have {count} lite topics; the group's attribute {CLIENT_QUOTA} decides"
     )
 
 
