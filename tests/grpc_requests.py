@@ -104,7 +104,7 @@ class Asker:
                 with GrpcClient(self._endpoint, "settings") as other:
                     reply = other.telemetry(**request)
             elif method == "ReceiveMessage":
-                more = {"long_polling_timeout": {"nanos": 50_000_000}, **request.pop("more", {})}
+                more = request.get("more", {})
                 group, topic = request["group"], request["topic"]
                 replies = client.receive(**receive_request(group, topic, **more))
                 reply = replies[0]
