@@ -9,7 +9,8 @@ Each folder of ``sdk/`` has a program of this project around one SDK. All have t
 
 * stdin: first a request, a line of JSON with ``do`` (``send``, ``simple``, ``push``, ``lite``) and
   the fields that the methods below fill in; then the steps of a simple consumer, each a line
-  (``["receive", count, invisible_ms]``, ``["ack", index]``, ``["change", index, invisible_ms]``,
+  (``["receive", count, invisible_ms]``, for Java with a fourth value, the number of receives at
+  once, ``["ack", index]``, ``["change", index, invisible_ms]``,
   ``["copy", index]``: the message at the index with its present handle becomes a further one).
   The end of the input ends the program.
 * stdout: lines of JSON: a receipt, a message, ``{"started": true}``, ``{"done": step}``,
@@ -88,6 +89,8 @@ class Receipt:
     """Position in the queue; None if the SDK does not show it."""
     recall_handle: str
     """Handle to recall a delayed message; empty if there is none."""
+    transaction_id: str | None = None
+    """Id of the transaction; None if the SDK does not show it."""
 
 
 @dataclass(frozen=True)
@@ -254,9 +257,12 @@ class Consumer(Running):
             deliveries.append(_incoming(self.answer()))
         return deliveries
 
-    def receive(self, count: int = 32, invisible_ms: int = 30_000) -> list[Incoming]:
-        """Let a simple consumer receive once. Raises ``Refused``, ``SdkFailed``."""
-        self.write(["receive", count, invisible_ms])
+    def receive(
+        self, count: int = 32, invisible_ms: int = 30_000, at_once: int = 1
+    ) -> list[Incoming]:
+        """Let a simple consumer receive, once or often at once. Raises ``Refused``."""
+        more = [] if at_once == 1 else [at_once]
+        self.write(["receive", count, invisible_ms, *more])
         deliveries = []
         while "done" not in (line := self.answer()):
             deliveries.append(_incoming(line))
@@ -289,6 +295,8 @@ class Sdk:
     """Whether its receipts have the position in the queue."""
     errors: Mapping[str, tuple[str, int | None]]
     """Class and code of its exceptions. Code None: the SDK refuses it itself, or shows no code."""
+    receives_at_once = 1
+    """Number of receives that its program starts at once, where a test wants many."""
     reads_large = True
     """Whether it receives a message of 4 MiB."""
     lacks: Mapping[str, str] = {}
@@ -547,6 +555,7 @@ class JavaSdk(Sdk):
     """rocketmq-client-java, over TLS, as it is by default."""
 
     name = "java"
+    receives_at_once = 5
     lacks: ClassVar = {"lite simple": "it has no simple consumer of lite topics"}
     page = ("java", "Send.java")
     errors: ClassVar = {

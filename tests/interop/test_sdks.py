@@ -148,10 +148,10 @@ def receive_all(consumer: Consumer, count: int, invisible_ms: int = 30_000) -> l
     return messages
 
 
-def received(consumer: Consumer, invisible_ms: int = 30_000) -> list[Incoming]:
-    """Receive once: Go's SDK raises an error if there is nothing."""
+def received(consumer: Consumer, invisible_ms: int = 30_000, at_once: int = 1) -> list[Incoming]:
+    """Receive once, or often at once: Go's SDK raises an error if there is nothing."""
     try:
-        return consumer.receive(32, invisible_ms)
+        return consumer.receive(32, invisible_ms, at_once)
     except Refused as refused:
         if refused.code != 40401:
             raise
@@ -309,6 +309,53 @@ def test_message_groups_stay_in_order_across_consumers(sdk: Sdk, front: Front) -
     for name in range(8):
         mine = [message.body for message in arrived if message.group == f"group-{name}"]
         assert mine == [b"%d/%d" % (name, number) for number in range(10)]
+
+
+@needs_all
+def test_a_group_is_received_in_order_from_many_queues(sdk: Sdk, front: Front) -> None:
+    """The calls of SimpleOrderTest of apache/rocketmq-e2e."""
+    topic = front.topic("one-by-one", "FIFO", queue_count=8)
+    group = front.group("one-by-one", consume_message_orderly=True)
+    bodies = [b"%d" % number for number in range(20)]
+    with sdk.simple(front.endpoint, topic, group, filter="a") as consumer:
+        assert received(consumer, at_once=sdk.receives_at_once) == []
+        sdk.sent(front.endpoint, topic, [Outgoing(body, "a", group="g") for body in bodies])
+        arrived: list[bytes] = []
+        while len(arrived) < len(bodies):
+            messages = received(consumer)
+            assert messages, f"nothing after {len(arrived)} messages"
+            for message in messages:
+                consumer.ack(len(arrived))
+                arrived.append(message.body)
+    assert arrived == bodies
+
+
+@needs_all
+def test_many_receives_at_once_get_each_message_once(sdk: Sdk, front: Front) -> None:
+    topic, group = front.topic("at-once", queue_count=8), front.group("at-once")
+    bodies = [b"%d" % number for number in range(200)]
+    with sdk.simple(front.endpoint, topic, group) as consumer:
+        sdk.sent(front.endpoint, topic, [Outgoing(body) for body in bodies], how="async")
+        arrived: list[bytes] = []
+        while len(arrived) < len(bodies):
+            messages = received(consumer, at_once=sdk.receives_at_once)
+            assert messages, f"nothing after {len(arrived)} messages"
+            for message in messages:
+                consumer.ack(len(arrived))
+                arrived.append(message.body)
+        assert sorted(arrived) == sorted(bodies)
+        assert received(consumer) == []
+    until(lambda: front.lag(group, topic) == 0, 30)
+
+
+@needs_all
+def test_a_receipt_names_the_message_as_its_transaction(sdk: Sdk, front: Front) -> None:
+    plain, half = front.topic("plain-id"), front.topic("half-id", "TRANSACTION")
+    receipts = sdk.sent(front.endpoint, plain, [Outgoing(b"one")])
+    receipts += sdk.sent(front.endpoint, half, [Outgoing(b"two")], how="transaction")
+    if receipts[0].transaction_id is None:
+        pytest.skip(f"the {sdk.name} SDK does not show it")
+    assert [receipt.transaction_id for receipt in receipts] == [r.message_id for r in receipts]
 
 
 @needs_all

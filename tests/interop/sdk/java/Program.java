@@ -270,9 +270,15 @@ public class Program {
                     switch (name) {
                         case "receive" -> {
                             Duration invisible = Duration.ofMillis(step.get(2).getAsLong());
-                            for (MessageView message : consumer.receive(first, invisible)) {
-                                messages.add(message);
-                                tell(received(message));
+                            List<CompletableFuture<List<MessageView>>> receives = new ArrayList<>();
+                            for (int receive = 0; receive < (step.size() < 4 ? 1 : step.get(3).getAsInt()); receive++) {
+                                receives.add(consumer.receiveAsync(first, invisible));
+                            }
+                            for (CompletableFuture<List<MessageView>> received : receives) {
+                                for (MessageView message : received.join()) {
+                                    messages.add(message);
+                                    tell(received(message));
+                                }
                             }
                         }
                         case "ack" -> {

@@ -69,6 +69,7 @@ function tellSent(receipt) {
     message_id: receipt.messageId,
     queue_offset: receipt.offset,
     recall_handle: receipt.recallHandle ?? '',
+    transaction_id: receipt.transactionId,
   });
 }
 

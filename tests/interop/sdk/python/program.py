@@ -154,6 +154,7 @@ def tell_sent(receipt: Any) -> None:
         message_id=receipt.message_id,
         queue_offset=receipt.offset,
         recall_handle=receipt.recall_handle or "",
+        transaction_id=receipt.transaction_id,
     )
 
 
