@@ -144,4 +144,3 @@ def test_the_readme_from_the_top(folder: Folder, blocks: Iterator[str]) -> None:
     store = folder.shell(next(blocks))
     assert re.search(r"^condition +clean$", store, re.MULTILINE)
     assert "two coffees" in store
-    assert folder.run("python", str(folder.python(next(blocks)))).startswith("PUT_OK 0 ")
