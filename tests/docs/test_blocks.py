@@ -60,7 +60,9 @@ def test_every_block_is_a_program_or_a_part_of_one(tmp_path: Path) -> None:
     assert problems(tmp_path) == ""
 
 
-@pytest.mark.parametrize("source", ["print(mq)\n", "await mq.send()\n", "# a.py, continued\nprint()\n"])
+@pytest.mark.parametrize(
+    "source", ["print(mq)\n", "await mq.send()\n", "# a.py, continued\nprint()\n"]
+)
 def test_a_block_that_is_no_program_fails(tmp_path: Path, source: str) -> None:
     def check() -> None:
         for name, program in programs(f"```python\n{source}```\n").items():

@@ -72,7 +72,7 @@ def test_its_tests_pass(tmp_path: Path) -> None:
     tests = [block for block in blocks() if "def test_" in block]
     assert len(tests) == 3
     imports = "from reput.client import Message\nfrom reput.client.blocking import Producer\n"
-    assert blocks()[0].startswith(imports)
+    assert imports in blocks()[0]
     tmp_path.joinpath("test_page.py").write_text(imports + "\n\n".join(tests))
     options = "-q -p no:cacheprovider -p no:xdist -p no:asyncio -p no:reput".split()  # noqa: SIM905
     plugin = ("-p", "reput.testing.pytest_plugin")
