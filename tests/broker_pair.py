@@ -17,6 +17,7 @@ from reput.format.command import LENGTH, Command
 from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.remoting.server_state import ServerState
+from reput.remoting.time_slices import TimeSlices
 from reput.store.config import BrokerRole
 from reput.store.config_tables import TopicConfig
 from reput.store.kernels import hot
@@ -35,6 +36,16 @@ ADDED = {
     "nsd": "true",
 }
 """Fields that clients add to any request, for access control and namespaces."""
+
+
+class WholeSlices(TimeSlices):
+    """Slices that no request exceeds, however slow the machine: no loop would resume it."""
+
+    def __init__(self) -> None:
+        super().__init__(slice_s=3600)
+
+    def turn_deadline(self) -> float:
+        return self.deadline()
 
 
 class Transport(asyncio.Transport):
@@ -75,8 +86,8 @@ class Wire:
             TopicConfig(name="Narrow", read_queue_count=4, write_queue_count=1, perm=6), NOW_MS
         )
         self._seen_offset = 0
-        # No request exceeds this time slice, however slow the machine: no loop would resume it.
-        broker._servers[0].state = ServerState(slice_s=3600)
+        broker._servers[0].state = ServerState()
+        broker._servers[0].state.slices = WholeSlices()
         broker.serving.slices.slice_s = 3600
         self._open_channel()
 
