@@ -117,24 +117,24 @@ def get(
     ] = None,
     body: BodyOption = Body.AUTO,
 ) -> View:
-    """Show a message in full, by its id.
+    """Show a message in full, by its id; of a batch that is stored as one record, each message.
 
     An offset id contains the address and the physical offset of the message. A unique key, the id
     that the producer got, is looked up in the index of the topic's brokers.
     """
 
-    async def work(admin: "Admin") -> "ReceivedMessage | None":
+    async def work(admin: "Admin") -> "list[ReceivedMessage]":
         if topic is not None:
-            message = await admin.message_by_unique_key(topic, message_id)
-            if message is not None:
-                return message
+            messages = await admin.messages_by_unique_key(topic, message_id)
+            if messages:
+                return messages
         await _check_offset_id(admin, message_id)
-        return await admin.message_by_offset_id(message_id)
+        return await admin.messages_by_offset_id(message_id)
 
-    message = session.ask(work)
-    if message is None:
+    messages = session.ask(work)
+    if not messages:
         raise NotInStore(f"no message has id {message_id}; it may be deleted")
-    return _view([message], body)
+    return _view(messages, body)
 
 
 async def _check_offset_id(admin: "Admin", message_id: str) -> None:
@@ -199,11 +199,11 @@ def by_unique_key(
     ],
     body: BodyOption = Body.AUTO,
 ) -> View:
-    """Show the message of a topic with a unique key."""
-    message = session.ask(lambda admin: admin.message_by_unique_key(topic, unique_key))
-    if message is None:
+    """Show the message of a topic with a unique key; of a batch, each message."""
+    messages = session.ask(lambda admin: admin.messages_by_unique_key(topic, unique_key))
+    if not messages:
         raise NotInStore(f"no message of topic {topic} has unique key {unique_key}")
-    return _view([message], body)
+    return _view(messages, body)
 
 
 # --- following and dumping ----------------------------------------------------------------------

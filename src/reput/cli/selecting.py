@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reput.cli.printing import Clock
-from reput.errors import CorruptRecord, InvalidOption, NotInStore
+from reput.errors import InvalidOption, NotInStore
 from reput.format import batch, message as record
 from reput.format.message import StoredMessage
 from reput.store.commit_log_view import Damage, LogBatch
@@ -42,7 +42,9 @@ def in_queue(reader: StoreReader, topic: str, queue_id: int, queue_offset: int) 
     """
     _check_queue(reader, topic, queue_id)
     outer = reader.message_in_queue(topic, queue_id, queue_offset)
-    inner = (message for message in unwrapped(outer) if message.queue_offset == queue_offset)
+    inner = (
+        message for message in batch.unwrap_if_valid(outer) if message.queue_offset == queue_offset
+    )
     return next(inner, outer)
 
 
@@ -72,7 +74,7 @@ def _check_queue(reader: StoreReader, topic: str, queue_id: int) -> None:
 
 
 def at_time(reader: StoreReader, timestamp_ms: int) -> StoredMessage:
-    """Return the first message of the log that was stored at or after a time.
+    """Return the first message of the log that was stored at or after a time, or its batch's first.
 
     Raises:
         NotInStore: All messages are older.
@@ -81,16 +83,9 @@ def at_time(reader: StoreReader, timestamp_ms: int) -> StoredMessage:
         times = batch_of_log.columns().numbers("store_timestamp").tolist()
         for position, stored_ms in zip(batch_of_log.positions.tolist(), times, strict=True):
             if stored_ms >= timestamp_ms:
-                return record.decode(batch_of_log.buffer, position, check_crc=False)
+                outer = record.decode(batch_of_log.buffer, position, check_crc=False)
+                return next(iter(batch.unwrap_if_valid(outer)), outer)
     raise NotInStore("no message was stored then or later")
-
-
-def unwrapped(message: StoredMessage) -> list[StoredMessage]:
-    """Return the messages of a batch that is stored as one record, else the message itself."""
-    try:
-        return batch.unwrap(message)
-    except CorruptRecord:
-        return [message]
 
 
 # --- a range ------------------------------------------------------------------------------------
@@ -149,7 +144,7 @@ class Selection:
             for row in self._rows(window):
                 position = int(window.positions[row])
                 outer = record.decode(window.buffer, position, check_crc=False)
-                for message in unwrapped(outer):
+                for message in batch.unwrap_if_valid(outer):
                     if not self.tags or message.tags in self.tags:
                         yield message
 

@@ -223,9 +223,10 @@ def _find(
 ) -> tuple[list["StoredMessage"], list[str]]:
     """Return the messages, and the problems of unreadable records that may match."""
     from reput.cli import selecting
+    from reput.format import batch
 
     if offset is not None:
-        return selecting.unwrapped(reader.message_at(offset)), []
+        return batch.unwrap_if_valid(reader.message_at(offset)), []
     if message_id is not None:
         return reader.messages_by_id(message_id), []
     if key is not None:

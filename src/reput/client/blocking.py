@@ -432,6 +432,8 @@ class Admin(Facade[AdminConnection]):
     message_by_unique_key = waiting(admin.Admin.message_by_unique_key)
     message_trace = waiting(admin.Admin.message_trace)
     messages_by_key = waiting(admin.Admin.messages_by_key)
+    messages_by_offset_id = waiting(admin.Admin.messages_by_offset_id)
+    messages_by_unique_key = waiting(admin.Admin.messages_by_unique_key)
     min_offset = waiting(admin.Admin.min_offset)
     name_server_config = waiting(admin.Admin.name_server_config)
     producer_connection = waiting(admin.Admin.producer_connection)

@@ -295,7 +295,7 @@ class _ScanRun:
                 messages = [
                     message
                     for message in lookup.messages
-                    if _is_readable(message) and message.stored.unique_key == question.id
+                    if _is_readable(message) and message.stored.has_unique_key(question.id)
                 ]
                 if lookup.is_full:
                     why = f"more than {search.PER_QUERY_MAX} messages have this unique key"
@@ -308,8 +308,10 @@ class _ScanRun:
             self._note_missing(lookup.missing)
             self._message_count += len(lookup.messages)
             for row in await self._matching(messages, "the index"):
-                if (row.broker, row.physical_offset) not in seen and self._room > 0:
-                    seen.add((row.broker, row.physical_offset))
+                # Messages of a batch share their physical offset.
+                place = row.broker, row.physical_offset, row.queue_offset
+                if place not in seen and self._room > 0:
+                    seen.add(place)
                     self._rows.append(row)
                     yield row
         yield self._answer(None, None)

@@ -117,6 +117,15 @@ def unwrap(outer: records.StoredMessage) -> list[records.StoredMessage]:
             queue_offset=outer.queue_offset + i,
             property_bytes=inner.property_bytes,
             properties=props.decode(inner.property_bytes),
+            batch_unique_key=outer.unique_key,
         )
         for i, inner in enumerate(decode(outer.plain_body()))
     ]
+
+
+def unwrap_if_valid(outer: records.StoredMessage) -> list[records.StoredMessage]:
+    """Return the messages of a BatchCQ record as ``unwrap``, or a record that is no batch."""
+    try:
+        return unwrap(outer)
+    except CorruptRecord:
+        return [outer]

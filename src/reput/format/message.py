@@ -181,6 +181,8 @@ class StoredMessage:
     property_bytes: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
     """``property_bytes`` decoded."""
+    batch_unique_key: str | None = None
+    """Unique key of the batch record that has the message inside; producers get it as the id."""
 
     @property
     def tags(self) -> str | None:
@@ -196,6 +198,10 @@ class StoredMessage:
     def unique_key(self) -> str | None:
         """The id that the producer's client set, if any."""
         return self.properties.get(props.UNIQ_KEY)
+
+    def has_unique_key(self, unique_key: str) -> bool:
+        """Return whether the message, or the batch that has it inside, has a unique key."""
+        return unique_key in (self.unique_key, self.batch_unique_key)
 
     def plain_body(self) -> bytes:
         """Return the decompressed body. Raises ``CorruptRecord`` if it cannot be decompressed."""

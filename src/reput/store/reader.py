@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
 from reput.format import (
+    batch as batches,
     checkpoint_page,
     cq_unit,
     index_entry,
@@ -554,6 +555,8 @@ class StoreReader:
     def messages_by_id(self, text: str, topic: str | None = None) -> list[StoredMessage]:
         """Return the messages with an id: one for an offset id, all copies for a unique key.
 
+        Of a batch record that is found, all messages inside are returned.
+
         Unique keys are looked up in the index, which requires the topic; without a topic, all
         topics of the store are tried. Both kinds of id have the same length, so both are tried.
 
@@ -571,7 +574,7 @@ class StoreReader:
                 problems.append(error)
                 continue
             problems += hits.unreadable
-            messages += [message for message in hits.messages if message.unique_key == text]
+            messages += [message for message in hits.messages if message.has_unique_key(text)]
         try:
             offset_id = message_id.decode_offset_id(text)
             message = self.message_at(offset_id.physical_offset)
@@ -580,8 +583,9 @@ class StoreReader:
         except CorruptRecord as error:
             problems.append(error)
         else:
-            if message.store_host == offset_id.store_host and message not in messages:
-                messages.insert(0, message)
+            if message.store_host == offset_id.store_host:
+                inner = batches.unwrap_if_valid(message)
+                messages = inner + [other for other in messages if other not in inner]
         problems += unknown
         if problems and not messages:
             raise problems[0]
@@ -607,7 +611,8 @@ class StoreReader:
 
         The index yields candidates; topic, key and store time (``begin_ms <= t <= end_ms``) of each
         message are compared (known-bugs.md#index-seconds, known-bugs.md#index-first-entry,
-        known-bugs.md#hash-collisions). There is no limit of 64 messages.
+        known-bugs.md#hash-collisions). There is no limit of 64 messages. Of a batch record, those
+        messages inside are returned that have the key; all if it is the unique key of the batch.
 
         Raises:
             CorruptRecord: An index file that may contain the key is damaged.
@@ -624,9 +629,12 @@ class StoreReader:
             except CorruptRecord as error:
                 unreadable.append(error)
                 continue
-            is_hit = message.topic == topic and (key == message.unique_key or key in message.keys)
-            if is_hit and begin_ms <= message.store_timestamp <= end_ms:
-                messages.append(message)
+            if message.topic == topic and begin_ms <= message.store_timestamp <= end_ms:
+                messages += (
+                    inner
+                    for inner in batches.unwrap_if_valid(message)
+                    if inner.has_unique_key(key) or key in inner.keys
+                )
         return KeyHits(messages, unreadable)
 
     def offset_by_time(

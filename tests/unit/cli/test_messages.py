@@ -1,12 +1,16 @@
 """``reput message`` against a broker."""
 
+import asyncio
 import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from reput.client import ClientConfig, Message, SendResult, blocking
+from reput.client import Admin, ClientConfig, Message, SendResult, blocking
+from reput.format import batch, headers, properties as props
+from reput.format.codes import RequestCode
+from reput.format.command import Command as Frame
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command
 
@@ -41,6 +45,51 @@ def test_a_message_by_its_ids(command: Command, sent: list[SendResult]) -> None:
     assert by_place == by_topic == by_key
     text = command("message", "by-unique-key", "Orders", message.message_id)
     assert text.endswith("body\nn4\n")
+
+
+def test_ids_of_a_batch_show_each_message_inside(command: Command, rocketmq: LocalBroker) -> None:
+    """A batch as producers of 5.x with automatic batches send it: its id is of the whole batch."""
+    topic, batch_id = "Batches", "7F000001000118B4AAC2000000000000"
+    command("topic", "create", topic, "--queues", 1, "--attribute", "queue.type=BatchCQ")
+    inner = [
+        batch.InnerMessage(0, f"n{n}".encode(), props.encode({"UNIQ_KEY": f"{n:032}", "KEYS": "k"}))
+        for n in range(8)
+    ]
+    header = headers.SendMessageHeader(
+        producer_group="g",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=0,
+        flag=0,
+        properties=props.encode({"UNIQ_KEY": batch_id, "WAIT": "true"}).decode(),
+        batch=True,
+    )
+    request = Frame(
+        RequestCode.SEND_BATCH_MESSAGE,
+        ext_fields=headers.encode_v2(header),
+        body=batch.encode(inner),
+    )
+
+    async def send() -> str:
+        async with Admin(rocketmq.namesrv_addr) as admin:
+            address = (await admin.topic_route(topic)).any_address("broker-a")
+            reply = await admin.calls.ask(address, request)
+            return headers.decode(headers.SendMessageReplyHeader, reply.ext_fields).msg_id
+
+    offset_id = asyncio.run(send())
+    for arguments in (
+        ("get", batch_id, "--topic", topic),
+        ("get", offset_id),
+        ("by-unique-key", topic, batch_id),
+    ):
+        shown = command.json("message", *arguments)["messages"]
+        assert [(hit["queue_offset"], hit["body"]) for hit in shown] == [
+            (n, f"n{n}") for n in range(8)
+        ]
+        assert {hit["offset_id"] for hit in shown} == {offset_id}
 
 
 def test_messages_by_key(command: Command, sent: list[SendResult], rocketmq: LocalBroker) -> None:

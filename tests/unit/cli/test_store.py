@@ -315,6 +315,25 @@ def test_a_message_is_extracted_from_its_batch(capsys: Capture) -> None:
     assert len(shown(capsys, store, "--offset", entry["physical_offset"])) == 4
 
 
+def test_ids_of_a_batch_find_each_message_inside(capsys: Capture) -> None:
+    """Producers get the unique key of the batch as the id of their messages."""
+    store, topic = golden.unpack("5.5.0", "v5"), "GoldenBatch-bcq"
+    java = [entry for entry in golden.messages("5.5.0", "v5") if entry["topic"] == topic][1]
+    inner = [(4 + i, f"bk{i}", java["commitLogOffset"]) for i in range(4)]
+    for way in (
+        ("--id", java["uniqKey"]),
+        ("--id", java["offsetMsgId"]),
+        ("--key", topic, java["uniqKey"]),
+    ):
+        hits = shown(capsys, store, *way)
+        assert [
+            (hit["queue_offset"], *hit["keys"], hit["physical_offset"]) for hit in hits
+        ] == inner
+        assert {hit["body_encoding"] for hit in hits} == {"text"}
+    (first,) = shown(capsys, store, "--time", java["storeTimestamp"])
+    assert (first["topic"], first["queue_offset"]) == (topic, 4)
+
+
 @pytest.mark.parametrize(
     ("queue", "wanted", "encoding", "body"),
     [

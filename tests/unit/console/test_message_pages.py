@@ -517,6 +517,18 @@ async def test_messages_of_a_store_are_searched_like_those_of_a_cluster(console:
     assert (await call(console, f"/s/clean/messages/{rows[0]['offset_id']}")).status == 200
 
 
+async def test_the_page_of_an_id_of_a_batch_has_each_message_inside(console: Console) -> None:
+    topic = "GoldenBatch-bcq"
+    java = [entry for entry in golden.messages("5.5.0", "v5") if entry["topic"] == topic][1]
+    for id_ in (java["uniqKey"], java["offsetMsgId"]):
+        data = (await call(console, f"/s/v5/messages/{id_}?topic={topic}&format=json")).data
+        assert data["message"]["queue_offset"] == 4
+        assert [copy["queue_offset"] for copy in data["copies"]] == [5, 6, 7]
+    place = f"topic={topic}&queue=0&offset=6&broker="
+    data = (await call(console, f"/s/v5/messages/{java['offsetMsgId']}?{place}&format=json")).data
+    assert (data["message"]["queue_offset"], data["copies"]) == (6, [])
+
+
 async def test_a_verification_is_confirmed_and_its_findings_are_shown(
     parts: ConsoleParts, tmp_path: Path
 ) -> None:

@@ -441,6 +441,21 @@ async def test_a_folder_by_key_and_id() -> None:
     assert row == by_key.rows[0]
 
 
+async def test_ids_of_a_batch_find_each_message_inside() -> None:
+    topic = "GoldenBatch-bcq"
+    java = [entry for entry in golden.messages("5.5.0", "v5") if entry["topic"] == topic][1]
+    source = folder_of(golden.unpack("5.5.0", "v5"))
+    for question in (
+        Question(topic=topic, id=java["uniqKey"]),
+        Question(topic=topic, id=java["offsetMsgId"]),
+        Question(id=java["offsetMsgId"]),
+    ):
+        rows = (await ask(source, question)).rows
+        assert sorted((row.queue_offset, *row.keys) for row in rows) == [
+            (4, "bk0"), (5, "bk1"), (6, "bk2"), (7, "bk3"),
+        ]  # fmt: skip
+
+
 async def test_damage_makes_an_answer_of_a_folder_incomplete(tmp_path: Path) -> None:
     path = golden.copy_store("4.9.7", "clean", tmp_path / "store")
     reader = StoreReader.open(str(path))

@@ -565,10 +565,12 @@ def test_keys_find_the_messages_that_java_finds(version: str, name: str) -> None
             if query["key"] in keys and begin <= entry["storeTimestamp"] <= end:
                 java.add(physical_offset)
         assert java <= set(offsets)
-        assert offsets == sorted(set(offsets))
+        assert offsets == sorted(offsets)
+        places = [(hit.physical_offset, hit.queue_offset) for hit in hits.messages]
+        assert len(set(places)) == len(places)
         for entry in hits.messages:
             assert entry.topic == query["topic"]
-            assert query["key"] in [entry.unique_key, *entry.keys]
+            assert query["key"] in [entry.unique_key, entry.batch_unique_key, *entry.keys]
             assert begin <= entry.store_timestamp <= end
         is_all = len(query["indexOffsets"]) < min(query["max"], JAVA_HITS_MAX)
         if is_all and begin == manifest["queries"][0]["begin"]:

@@ -115,6 +115,8 @@ class Admin(AdminConnection):
     message_by_offset_id = message_verbs.message_by_offset_id
     message_by_unique_key = message_verbs.message_by_unique_key
     messages_by_key = message_verbs.messages_by_key
+    messages_by_offset_id = message_verbs.messages_by_offset_id
+    messages_by_unique_key = message_verbs.messages_by_unique_key
     resume_check = message_verbs.resume_check
     message_trace = trace_verbs.message_trace
     # users and rules

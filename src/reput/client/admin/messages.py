@@ -4,7 +4,7 @@ from reput import config
 from reput.client.admin import topics
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
-from reput.client.message import ReceivedMessage, received
+from reput.client.message import ReceivedMessage, received, record_spans
 from reput.errors import BrokerError, CorruptRecord, InvalidOption
 from reput.format import headers, message_id as ids
 from reput.format.codes import RequestCode, ResponseCode
@@ -24,7 +24,20 @@ class MessagesOfKey(list[ReceivedMessage]):
 async def message_by_offset_id(
     admin: AdminConnection, offset_message_id: str
 ) -> ReceivedMessage | None:
-    """Return the message with an offset id; None if there is none.
+    """Return the message with an offset id, of a batch the first; None if there is none.
+
+    The request goes to the broker in the id, known to name servers or not.
+
+    Raises:
+        InvalidOption: It is not an offset id.
+    """
+    return next(iter(await messages_by_offset_id(admin, offset_message_id)), None)
+
+
+async def messages_by_offset_id(
+    admin: AdminConnection, offset_message_id: str
+) -> list[ReceivedMessage]:
+    """Return the message with an offset id, in a list; of a batch record all messages inside.
 
     The request goes to the broker in the id, known to name servers or not.
 
@@ -43,15 +56,15 @@ async def message_by_offset_id(
         )
     except BrokerError as error:
         if error.response_code == ResponseCode.SYSTEM_ERROR:
-            return None
+            return []
         raise
     try:
-        (message,) = received(reply.body, await admin.calls.name_of(address))
-        is_there = message.physical_offset == place.physical_offset
+        messages = received(reply.body, await admin.calls.name_of(address))
+        is_there = {message.physical_offset for message in messages} == {place.physical_offset}
     except (CorruptRecord, ValueError):
         # A broker returns any bytes there and checks only the first four.
-        return None
-    return message if is_there else None
+        return []
+    return messages if is_there else []
 
 
 async def message_by_unique_key(
@@ -59,7 +72,18 @@ async def message_by_unique_key(
 ) -> ReceivedMessage | None:
     """Return the message with a unique key, as in ``SendResult``; None if there is none.
 
-    If a lost reply made the client send it twice, the first copy is returned.
+    If a lost reply made the client send it twice, the first copy is returned; if the key is that of
+    a batch, its first message.
+    """
+    return next(iter(await messages_by_unique_key(admin, topic, unique_key)), None)
+
+
+async def messages_by_unique_key(
+    admin: AdminConnection, topic: str, unique_key: str
+) -> list[ReceivedMessage]:
+    """Return the message with a unique key, in a list; all messages of a batch with that key.
+
+    If a lost reply made the client send them twice, the first copy is returned.
     """
     header = headers.QueryMessageHeader(
         topic=topic,
@@ -70,8 +94,17 @@ async def message_by_unique_key(
         is_unique_key=True,
     )
     messages, _ = await _query(admin, topic, header)
-    same = [message for message in messages if message.stored.unique_key == unique_key]
-    return min(same, key=lambda message: message.store_timestamp_ms, default=None)
+    same = [message for message in messages if message.stored.has_unique_key(unique_key)]
+    first = min(same, key=lambda message: message.store_timestamp_ms, default=None)
+    return [message for message in same if first is not None and _is_same_record(message, first)]
+
+
+def _is_same_record(message: ReceivedMessage, other: ReceivedMessage) -> bool:
+    """Return whether a record has both messages."""
+    return (message.broker_name, message.physical_offset) == (
+        other.broker_name,
+        other.physical_offset,
+    )
 
 
 async def messages_by_key(
@@ -144,10 +177,10 @@ async def _query(
             if error.response_code != ResponseCode.QUERY_NOT_FOUND:
                 raise
         else:
-            records = received(reply.body, broker_name)
+            messages += received(reply.body, broker_name)
             # Brokers of reput add a remark; those of RocketMQ lower the count silently to 64.
-            is_full = len(records) in (header.max_num, KEY_QUERY_COUNT_MAX)
+            record_count = sum(1 for _ in record_spans(reply.body))
+            is_full = record_count in (header.max_num, KEY_QUERY_COUNT_MAX)
             is_truncated |= is_full or bool(reply.remark)
-            messages += records
     same = [message for message in messages if topic in (message.stored.topic, message.topic)]
     return same, is_truncated

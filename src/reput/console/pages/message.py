@@ -162,7 +162,7 @@ async def _find(view: View) -> tuple[list[ReceivedMessage], list[Missing]]:
 async def _by_id(
     source: MessageSource, question: Question, ways: Sequence[Way]
 ) -> tuple[list[ReceivedMessage], list[Missing]]:
-    messages: dict[tuple[str, int], ReceivedMessage] = {}
+    messages: dict[tuple[str, int, int], ReceivedMessage] = {}
     missing: list[Missing] = []
     everything = Window(0, search.MAX_TIME_MS)
     for way in ways:
@@ -173,13 +173,16 @@ async def _by_id(
         missing += lookup.missing
         for message in lookup.messages:
             if question.id in _ids(message):
-                messages[message.broker_name, message.physical_offset] = message
+                # Messages of a batch share their physical offset.
+                place = message.broker_name, message.physical_offset, message.queue_offset
+                messages[place] = message
     return list(messages.values()), missing
 
 
-def _ids(message: ReceivedMessage) -> set[str]:
+def _ids(message: ReceivedMessage) -> set[str | None]:
     try:
-        return {message.offset_message_id, message.message_id}
+        stored = message.stored
+        return {message.offset_message_id, message.message_id, stored.batch_unique_key}
     except CorruptRecord:
         return set()
 

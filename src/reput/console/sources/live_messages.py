@@ -13,7 +13,7 @@ from reput.client.admin import Admin
 from reput.client.core import requests, subscription
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
-from reput.client.message import ReceivedMessage, received
+from reput.client.message import ReceivedMessage, received, record_spans
 from reput.client.pulling import PulledRecords, Puller, PullStatus
 from reput.console.record_filter import PulledRange, RecordFilter
 from reput.console.scan import Lookup, ScanPart, Spans
@@ -276,7 +276,8 @@ class LiveMessages:
                 raise
             messages = received(reply.body, name)
             # Brokers of reput add a remark; those of RocketMQ lower the number silently.
-            return messages, len(messages) >= PER_QUERY_MAX or bool(reply.remark)
+            record_count = sum(1 for _ in record_spans(reply.body))
+            return messages, record_count >= PER_QUERY_MAX or bool(reply.remark)
 
         answers, missing = await self._each(topic, of_broker)
         messages = [
@@ -309,8 +310,8 @@ class LiveMessages:
         request = requests.make(RequestCode.VIEW_MESSAGE_BY_ID, header)
         try:
             reply = await self._ask(address, request)
-            (message,) = received(reply.body, name)
-            is_there = message.physical_offset == place.physical_offset
+            messages = received(reply.body, name)  # several: of a batch
+            is_there = {each.physical_offset for each in messages} == {place.physical_offset}
         except BrokerError as error:
             if error.response_code != ResponseCode.SYSTEM_ERROR:
                 return Lookup([], missing=(Missing(name, str(error)),))
@@ -320,7 +321,7 @@ class LiveMessages:
         except RemotingError as error:
             return Lookup([], missing=(Missing(name, str(error)),))
         else:
-            return Lookup([message] if is_there else [], (name,))
+            return Lookup(messages if is_there else [], (name,))
         return Lookup([], (name,))
 
 

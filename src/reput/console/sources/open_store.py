@@ -132,11 +132,7 @@ class OpenStore:
             hits = self._reader.messages_by_key(topic, key, window.begin_ms, window.end_ms - 1)
         except CorruptRecord as error:
             return Lookup([], missing=(Missing("the index", str(error)),))
-        messages = [
-            ReceivedMessage.of(inner, broker)
-            for message in hits.messages
-            for inner in _unwrapped(message)
-        ]
+        messages = [ReceivedMessage.of(message, broker) for message in hits.messages]
         missing = tuple(
             Missing("the log", f"may have the key, and cannot be read: {problem}")
             for problem in hits.unreadable
@@ -157,7 +153,8 @@ class OpenStore:
             return Lookup([], missing=(Missing("the log", str(error)),))
         if message.store_host != place.store_host:
             return Lookup([], (broker,))
-        return Lookup([ReceivedMessage.of(message, broker)], (broker,))
+        inner = batch.unwrap_if_valid(message)
+        return Lookup([ReceivedMessage.of(each, broker) for each in inner], (broker,))
 
 
 def _or_unknown(read: Any) -> Any:
@@ -209,10 +206,3 @@ def _of_batch_queue(
             if queue_offset <= message.queue_offset < part.high:
                 yield message
         queue_offset = max(queue_offset + 1, inner[-1].queue_offset + 1)
-
-
-def _unwrapped(message: StoredMessage) -> list[StoredMessage]:
-    try:
-        return batch.unwrap(message)
-    except CorruptRecord:
-        return [message]
