@@ -163,6 +163,7 @@ class PullConsumer(GroupMember):
             on_messages=self._on_messages,
             on_change=self._note_change,
             is_ordered=True,
+            commits=self._auto_commit,
         )
         self._rebalance = Rebalance(instance, self._membership, self._apply)
         await self._introduce(instance)

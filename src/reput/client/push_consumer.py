@@ -147,6 +147,7 @@ class PushConsumer(GroupMember):
             on_messages=self._on_messages,
             on_change=self._note_change,
             is_ordered=self._orderly,
+            commits=True,
         )
         self._workers = ListenerWorkers[OwnedQueue](
             self.group,

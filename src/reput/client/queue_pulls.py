@@ -86,14 +86,15 @@ class QueuePulls(Generic[Q]):
     Args:
         instance: Client instance for requests.
         membership: Group and subscriptions.
-        offsets: Consumer offsets; changed when the broker corrects one, and past unmatched
-            messages.
+        offsets: Consumer offsets; with ``commits`` changed when the broker corrects one, and past
+            unmatched messages.
         puller: Pulls.
         may_pull: Awaited before each pull; returns False to wait a moment longer.
         on_messages: Called with a queue, the number of its new messages and the duration of the
             pull, in ms.
         on_change: Called when the broker of a queue begins or ceases to answer.
         is_ordered: Ignore the span of offsets as a threshold.
+        commits: Progress without messages is committed; False: only the program commits.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class QueuePulls(Generic[Q]):
         on_messages: Callable[[Q, int, int], None],
         on_change: Callable[[], None],
         is_ordered: bool,
+        commits: bool,
     ) -> None:
         self._instance = instance
         self._clock = instance.clock
@@ -118,6 +120,7 @@ class QueuePulls(Generic[Q]):
         self._on_messages = on_messages
         self._on_change = on_change
         self._is_ordered = is_ordered
+        self._commits = commits
         self._telling: asyncio.Task[None] | None = None
 
     def begin(self, pulled: Q) -> None:
@@ -216,7 +219,7 @@ class QueuePulls(Generic[Q]):
         count = messages.put(brought.messages, brought.next_offset, now_ms)
         if count:
             self._on_messages(pulled, count, now_ms - begun_ms)
-        elif not messages.message_count:
+        elif self._commits and not messages.message_count:
             # Unmatched messages are progress too.
             self._offsets.table.advance(queue, messages.consumer_offset)
         if self._config.pull_interval_ms:
@@ -243,8 +246,9 @@ class QueuePulls(Generic[Q]):
             next_offset,
         )
         pulled.restart(next_offset)
-        self._offsets.table.set(pulled.queue, next_offset)
-        await self._offsets.save([pulled.queue])
+        if self._commits:
+            self._offsets.table.set(pulled.queue, next_offset)
+            await self._offsets.save([pulled.queue])
 
     async def _after_problem(self, pulled: Q, error: Exception) -> None:
         log.warning("pull from %s: %s", _place(pulled), error)
