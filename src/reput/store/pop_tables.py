@@ -182,6 +182,19 @@ class ConsumerOrderTable(SavedTable):
         self.is_dirty = True
         self.change_count += 1
 
+    def release(self, topic: str, group: str, queue_id: int) -> None:
+        """Remove the block of a queue, if there is one."""
+        key = topic, group
+        blocks = self._blocks.get(key, {})
+        if blocks.pop(queue_id, None) is None:
+            return
+        if not blocks:
+            del self._blocks[key]
+        self.count -= 1
+        self._changed.add(key)
+        self.is_dirty = True
+        self.change_count += 1
+
     def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Remove the entries of a topic, of a group, or of both."""
         doomed = [

@@ -446,6 +446,7 @@ class Commands:
         subVersion: int = 1,
         version: int = 407,
         language: str = "JAVA",
+        consumeType: str = "CONSUME_PASSIVELY",
     ) -> list[str]:
         """Send a heartbeat of a consumer group, of producer groups, or of both."""
         subscriptions = [
@@ -455,7 +456,7 @@ class Commands:
             for name in topics
         ]  # fmt: skip
         consumers = [
-            {"groupName": name, "consumeType": "CONSUME_PASSIVELY", "messageModel": model,
+            {"groupName": name, "consumeType": consumeType, "messageModel": model,
              "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": subscriptions}
             for name in group.split(",") if name
         ]  # fmt: skip

@@ -109,6 +109,25 @@ def test_a_group_with_members_is_reset_through_them(
         assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_members_that_pop_are_reset(
+    command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]
+) -> None:
+    assert queues
+    with blocking.PopConsumer("Billing", namesrv=rocketmq.namesrv_addr) as member:
+        member.subscribe("Orders")
+        for begin in (3, 0, 0):  # as it stands; moved back; and to the offset that it was moved to
+            seen: list[int] = []
+            while len(seen) < 2 * (4 - begin):
+                messages = member.pop(32, 20_000)
+                assert messages
+                for message in messages:
+                    seen.append(message.queue_offset)
+                    member.ack(message)
+            assert sorted(seen) == sorted([*range(begin, 4)] * 2)
+            receipt = command.json(*RESET, "--to", "earliest", "--yes")
+            assert [queue["after"] for queue in receipt["queues"]] == [0, 0]
+
+
 def test_clone(command: Command, rocketmq: LocalBroker, queues: list[MessageQueue]) -> None:
     clone = ("offset", "clone", "Billing", "Copy", "Orders", "--create")
     assert not command.json(*clone)["is_done"]

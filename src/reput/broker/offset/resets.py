@@ -2,7 +2,8 @@
 
 The new offset is in the table of offsets at once: members that join later start there. A member
 that already has the queue uses its own position: its next pull gets the new offset. Until then its
-commits are ignored. Java: ``ConsumerOffsetManager.assignResetOffset``, 5.x.
+commits are ignored. Pops use the table of offsets: a group's next pop ends the wait. Java:
+``ConsumerOffsetManager.assignResetOffset``, 5.x.
 """
 
 from reput import limits
@@ -43,6 +44,12 @@ class ResetOffsets:
         if not queues:
             del self._waiting[topic, group]
         return queue_offset
+
+    def discard(self, topic: str, group: str, queue_id: int) -> None:
+        """Remove the pending offset of a queue, if there is one; negative: of all queues."""
+        queues = self._waiting.get((topic, group), {})
+        for pending_id in list(queues) if queue_id < 0 else [queue_id]:
+            self.take(topic, group, pending_id)
 
     def is_waiting(self, topic: str, group: str, queue_id: int | None = None) -> bool:
         """Return True if a group has a pending offset in a queue, or in any queue of a topic."""

@@ -62,6 +62,14 @@ class PopOffsets:
         self._positions[topic, group, queue_id] = position
         return position
 
+    def reset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """Set the consumer offset of a group; its next pop begins there.
+
+        Also if this is the published offset already, from which pops have moved on.
+        """
+        self._table().put(topic, group, queue_id, queue_offset)
+        self._positions.pop((topic, group, queue_id), None)
+
     def advance(self, position: PopPosition, queue_offset: int, physical_offset: int) -> None:
         """Move a group's position past the messages that it has popped.
 

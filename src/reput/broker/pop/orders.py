@@ -30,6 +30,9 @@ class Blocks(Protocol):
     def queue_count(self, topic: str, group: str) -> int:
         """Return the number of queues of a topic for which a group has a block."""
 
+    def release(self, topic: str, group: str, queue_id: int) -> None:
+        """Remove the block of a queue, if there is one."""
+
     def delete(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Remove the blocks of a topic, of a group, or of both."""
 

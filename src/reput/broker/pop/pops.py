@@ -198,6 +198,17 @@ class Pops:
             self._pop_retries(popped, wanted, draw)
         return popped
 
+    def reset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
+        """Let a group pop from another queue offset on, and set its consumer offset.
+
+        Messages that it holds in order do not block the queue any more. Others that it holds stay
+        invisible for their time: if they are after the new offset, they are popped again now.
+        """
+        self.offsets.reset(topic, group, queue_id, queue_offset)
+        self.orders.table.release(topic, group, queue_id)
+        self._frees.pop((topic, group, queue_id), None)
+        self.arrived(topic, queue_id)
+
     def _remember(self, retries: str, wanted: Wanted) -> None:
         """Record the group of a retry topic, so that its messages wake the group's held pops."""
         if retries in self._retried:

@@ -57,6 +57,8 @@ STATUS_TIMEOUT_MS = 5_000
 """Timeout of a request to all members of a group, in ms."""
 LATEST = -1
 """Timestamp that means the end of each queue."""
+ACTIVE = "CONSUME_ACTIVELY"
+"""Type of consumers that pull for themselves, in heartbeats."""
 _COPIED_AT_ONCE = 250
 """Offsets that a clone copies between two yields."""
 _LOGGED_QUEUES = 100
@@ -316,7 +318,7 @@ def reset_offset(parts: Parts, channel: Channel, request: Command) -> LongReply:
 
     Tools of 4.9 send a timestamp, and the members are notified. Tools of 5.x may also send a queue,
     or -1 for all: then each member gets its new offset with its next pull, and none need be
-    connected.
+    connected. Pops continue from the new offset in both cases: their members have no position.
     """
     header = headers.decode(ResetOffsetHeader, request.ext_fields)
     is_new = header.queue_id is not None or request.version >= V5_0_0
@@ -332,6 +334,11 @@ def reset_offset(parts: Parts, channel: Channel, request: Command) -> LongReply:
         )
     body = yield from _encoded_offsets(parts, header.topic, wanted)
     list_body = yield from _encoded_list(parts, header.topic, wanted)
+    # Java's lite pull consumers take a new offset from a pull only: they ignore the notice.
+    at_next_pull = (
+        group.consume_type == ACTIVE and parts.settings.broker.use_server_side_reset_offset
+    )
+    yield from _set_offsets(parts, header.topic, header.group, wanted, at_next_pull=at_next_pull)
     is_list = request.language == LanguageCode.CPP
     yield from _notify_offsets(group, header, body, list_body, is_list=is_list)
     _log.info(
@@ -359,20 +366,42 @@ def _reset_here(
     parts.commits.check_room(
         len(wanted) - parts.deliveries.consumer_offsets.queue_count(topic, group)
     )
-    parts.resets.check_room(len(wanted))
     body = yield from _encoded_offsets(parts, topic, wanted)
+    yield from _set_offsets(parts, topic, group, wanted, at_next_pull=True)
+    _log.info("offsets of %r in %r set by %s: %s", group, topic, channel.peer, _shortened(wanted))
+    return commands.reply(request, body=body)
+
+
+def _set_offsets(
+    parts: Parts, topic: str, group: str, wanted: dict[int, int], *, at_next_pull: bool
+) -> Steps[None]:
+    """Set consumer offsets, for pops and for members that join.
+
+    Args:
+        parts: The parts of the broker.
+        topic: The topic.
+        group: Consumer group.
+        wanted: Queue id -> new offset.
+        at_next_pull: True: members that pull get the new offsets with their next pull, and what
+            they commit until then is ignored.
+
+    Raises:
+        LimitExceeded: There would be too many pending resets.
+        RequestRefused: The topic was deleted meanwhile.
+    """
+    if at_next_pull:
+        parts.resets.check_room(len(wanted))
     for chunk in chunks(wanted.items()):
         if parts.topics.get(topic) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} was deleted")
-        parts.store.pull_subscriptions.clear()  # its pulls bypass the resets
+        if at_next_pull:
+            parts.store.pull_subscriptions.clear()  # its pulls bypass the resets
         for queue_id, queue_offset in chunk:
-            parts.deliveries.consumer_offsets.put(topic, group, queue_id, queue_offset)
-            parts.resets.assign(topic, group, queue_id, queue_offset)
-        for queue_id, _ in chunk:
-            parts.held_pulls.wake(topic, queue_id)
+            parts.pops.reset(topic, group, queue_id, queue_offset)
+            if at_next_pull:
+                parts.resets.assign(topic, group, queue_id, queue_offset)
+                parts.held_pulls.wake(topic, queue_id)
         yield
-    _log.info("offsets of %r in %r set by %s: %s", group, topic, channel.peer, _shortened(wanted))
-    return commands.reply(request, body=body)
 
 
 def _shortened(offsets: dict[int, int]) -> str:

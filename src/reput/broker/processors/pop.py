@@ -267,6 +267,8 @@ def pop(parts: Parts, wanted: Wanted) -> Popped:
     Raises:
         RequestRefused: No message was popped, as a checkpoint cannot be stored.
     """
+    if len(parts.resets):
+        parts.resets.discard(wanted.topic, wanted.group, wanted.queue_id)
     popped = parts.pops.pop(wanted, parts.clock.now_ms())
     if not popped.count and popped.refusal is not None:
         status, reason = popped.refusal.status.name, popped.refusal.reason

@@ -308,7 +308,7 @@ class BrokerConfig:
     """Interval of saving consumer offsets."""
     use_server_side_reset_offset: bool = True
     """Apply a reset of offsets with queues (from 5.x admin tools) at the next pull, with or without
-    members; else notify the members, as for a reset of 4.9."""
+    members; else notify the members, as for a reset of 4.9. Pops follow either at once."""
     flush_delay_offset_interval: Annotated[int, Range(1)] = 10_000
     """Interval of saving the positions of delay levels and of the timer."""
     default_query_max_num: Count = 32
