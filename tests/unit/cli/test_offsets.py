@@ -115,7 +115,7 @@ def test_members_that_pop_are_reset(
     assert queues
     with blocking.PopConsumer("Billing", namesrv=rocketmq.namesrv_addr) as member:
         member.subscribe("Orders")
-        for begin in (3, 0, 0):  # as it stands; moved back; and to the offset that it was moved to
+        for begin in (3, 0, 0):  # before a reset, after one, and after one to the same offset
             seen: list[int] = []
             while len(seen) < 2 * (4 - begin):
                 messages = member.pop(32, 20_000)
