@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,12 @@ from pyspark.sql import SparkSession
 
 import golden
 from reput.cli import main as cli
+from reput.spark.jobs.audit import run_audit
+from reput.spark.jobs.running import SequentialRunner
 from reput.spark.report import Agreement, collect
+from reput.store import paths
+from reput.store.reader import StoreReader
+from reput.store.verify import Severity, verify
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -32,6 +38,27 @@ def test_queues_and_index_of_java_agree_with_the_log(version: str, spark: SparkS
     entries = spark.read.format("rocketmq").option("view", "index").load(str(store)).count()
     assert report.index_agreement == Agreement(entries, 0, 0)
     assert entries > 0
+
+
+def test_a_deleted_topic_lacks_no_queues_for_any_of_the_tools(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = golden.copy_store("4.9.7", "clean", tmp_path)
+    table = store / "config" / "topics.json"
+    topics = json.loads(table.read_text())
+    del topics["topicConfigTable"]["GoldenOne"]
+    table.write_text(json.dumps(topics))
+    shutil.rmtree(store / "consumequeue" / "GoldenOne")
+    # A topic that was deleted and created again has a tombstone, and a queue without files.
+    reader = StoreReader.open(str(store))
+    (store / paths.TOMBSTONES).write_text(json.dumps({"GoldenKeys": reader.end_offset}))
+    shutil.rmtree(store / "consumequeue" / "GoldenKeys")
+    report = collect(spark, str(store))
+    assert report.queue_agreement is not None
+    assert (report.queue_agreement.wrong, report.queue_agreement.missing) == (0, 0)
+    assert run_audit(SequentialRunner(), str(store)).lost_count == 0
+    findings = verify(StoreReader.open(str(store))).findings
+    assert all(finding.severity is Severity.NOTE for finding in findings)
 
 
 def test_the_command_writes_the_page(

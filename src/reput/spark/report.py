@@ -17,7 +17,9 @@ from pyspark.sql.types import IntegerType
 from reput import __version__
 from reput.format import index_entry
 from reput.spark.registration import let_workers_find_source
+from reput.store import tombstones
 from reput.store.reader import StoreReader
+from reput.store.verify import queue_rows
 
 Progress = Callable[[str, int, int], None]
 """Called with the current step's name, the number of finished steps, and the total."""
@@ -161,7 +163,7 @@ def collect(
         ("producers", lambda: _producers(report, read)),
         ("damage", lambda: _gaps(report, view("gaps"))),
         ("log files", lambda: _files(report, view("files"))),
-        ("consume queues against log", lambda: _queues(report, read, view("consumequeue"))),
+        ("consume queues against log", lambda: _queues(report, reader, read, view("consumequeue"))),
         ("index against log", lambda: _index(report, read, view("index"))),
         ("consumer lag", lambda: _lags(report, view("offsets"))),
     ]
@@ -328,13 +330,24 @@ def _match(entries: Any, wanted: Any, prefix: str = "") -> list[Any]:
 _NOT_QUEUED = "(sys_flag & 12) in (4, 12)"  # prepared, rolled back
 
 
-def _queues(report: Report, read: _Read, view: DataFrame) -> None:
+def _queues(report: Report, reader: StoreReader, read: _Read, view: DataFrame) -> None:
     messages = read(
         "topic", "queue_id", "queue_offset", "physical_offset", "store_size", "sys_flag"
     )
     on = ["topic", "queue_id", "queue_offset", "physical_offset", "size"]
     units = view.filter("topic not like '\\%LMQ\\%%'").select(*on)
+    deleted = queue_rows.deleted_before(
+        reader,
+        queue_rows.known_topics(reader),
+        tombstones.read(reader.folder),
+        [row.topic for row in report.topics],
+        reader.end_offset,
+    )
     queued = messages.filter(f"not {_NOT_QUEUED}").withColumn("size", F.col("store_size"))
+    if deleted:
+        ends = F.create_map(*(F.lit(text) for pair in deleted.items() for text in pair))
+        begin = F.coalesce(F.element_at(ends, F.col("topic")), F.lit(0))
+        queued = queued.filter(F.col("physical_offset") >= begin)
     places = _sums(_flagged(units, "entries").unionAll(_flagged(queued.select(*on), "keys")), on)
     row = places.agg(*_match(F.col("entries"), F.col("keys"))).first()
     assert row is not None

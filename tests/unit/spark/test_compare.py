@@ -61,6 +61,13 @@ def test_copies_are_equal(version: str, tmp_path: Path) -> None:
     assert json.loads(json.dumps(got.as_json()))["is_equal"] is True
 
 
+def test_backups_of_tables_are_not_compared(tmp_path: Path) -> None:
+    left, right = copies(tmp_path)
+    (right / "config" / "topics.json.bak").write_text("{}")
+    (right / "config" / "subscriptionGroup.json.bak").unlink(missing_ok=True)
+    assert run(left, right).is_equal
+
+
 def test_another_store_at_the_same_path_is_read_again(tmp_path: Path) -> None:
     left, right = copies(tmp_path)
     assert run(left, right).is_equal

@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from reput.errors import CorruptRecord
 from reput.format import cq_unit, kernels, names
 from reput.store import paths, tombstones
 from reput.store.commit_log_view import LogBatch
@@ -146,10 +145,7 @@ class QueueChecks:
     @cached_property
     def _known_topics(self) -> frozenset[str]:
         """Topics of the topic table; none if it cannot be read."""
-        try:
-            return frozenset(self._reader.topics())
-        except CorruptRecord:
-            return frozenset()
+        return queue_rows.known_topics(self._reader)
 
     # Units and files
 

@@ -1,11 +1,12 @@
 """The records of a window of the log, by the queues they belong into."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from reput.errors import CorruptRecord
 from reput.format import kernels, names, sys_flag as flags
 from reput.store.reader import Condition, StoreReader
 from reput.store.verify.light_rows import LightRow
@@ -82,6 +83,36 @@ def light_units(columns: kernels.Columns, light: list[LightRow], tags_codes: Off
     units = rows_of(columns, rows, tags_codes)
     units["queue_offset"] = [place.queue_offset for place in light]
     return units
+
+
+def known_topics(reader: StoreReader) -> frozenset[str]:
+    """Return the topics of the topic table; none if it cannot be read."""
+    try:
+        return frozenset(reader.topics())
+    except CorruptRecord:
+        return frozenset()
+
+
+def deleted_before(
+    reader: StoreReader,
+    known_topics: Collection[str],
+    tombstones: Mapping[str, int],
+    topics: Iterable[str],
+    log_end: int,
+) -> dict[str, int]:
+    """Return the physical offset before which the messages of each deleted topic are.
+
+    These messages are in no queue, and this is no loss.
+
+    Args:
+        reader: The store.
+        known_topics: The topics of the table; none if it cannot be read.
+        tombstones: The tombstones of the store.
+        topics: The topics of the messages.
+        log_end: Physical offset where the log ends.
+    """
+    deleted = {topic: log_end for topic in topics if is_deleted(reader, known_topics, topic)}
+    return {**tombstones, **deleted}
 
 
 def is_deleted(reader: StoreReader, known_topics: Collection[str], topic: str) -> bool:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from reput.spark.jobs.dispatch.extract import LogSource
 from reput.spark.jobs.dispatch.write_plan import QueueKey
 from reput.store.reader import StoreReader
-from reput.store.verify.queue_rows import is_deleted
 
 Offsets = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -60,10 +59,6 @@ class AuditInputs:
         """Return whether a consume queue has files."""
         topic, queue_id = key
         return queue_id in self.plain_queues.get(topic, ())
-
-    def is_deleted(self, topic: str) -> bool:
-        """Return whether a topic of messages has neither queues nor an entry in the table."""
-        return is_deleted(self.reader, self.known_topics, topic)
 
     def offsets_of(self, topic: str, queue_id: int) -> tuple[Offsets, list[str]]:
         """Return the consumer offsets of a queue in ascending order, and the group of each.

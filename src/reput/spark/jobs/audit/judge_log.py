@@ -197,9 +197,10 @@ class _RangeJudge:
 
     def _deleted_before(self, topics: Sequence[str]) -> dict[str, int]:
         """Return the physical offset before which the messages of each deleted topic are."""
-        source = self._inputs.source
-        deleted = {topic: source.end for topic in topics if self._inputs.is_deleted(topic)}
-        return {**source.tombstones, **deleted}
+        inputs, source = self._inputs, self._inputs.source
+        return queue_rows.deleted_before(
+            inputs.reader, inputs.known_topics, source.tombstones, topics, source.end
+        )
 
     # Queues
 

@@ -508,13 +508,13 @@ class _StoreComparison:
 
 
 def _sizes_below(folder: Folder, path: str = "") -> dict[str, int]:
-    """Return path -> size of all files of a store."""
+    """Return path -> size of all files of a store, without locks and the backups of tables."""
     sizes: dict[str, int] = {}
     for entry in folder.entries(path):
         name = f"{path}/{entry.name}".lstrip("/")
         if entry.is_folder:
             sizes.update(_sizes_below(folder, name))
-        elif name not in _RESERVED:
+        elif name not in _RESERVED and not name.endswith(paths.BACKUP_SUFFIX):
             sizes[name] = entry.size
     return sizes
 
