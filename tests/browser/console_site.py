@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from console_process import ConsoleProcess
-from reput.client import Message, blocking
+from reput.client import Message, Producer, blocking
 from reput.client.admin import Admin
 from reput.client.core import requests
 from reput.console import users
@@ -122,17 +122,17 @@ def until_known(console: ConsoleProcess) -> None:
 
 async def fill(broker: LocalBroker) -> None:
     """Send messages, commit consumer offsets of a group, and make three dead letters."""
-    with blocking.Producer("shop", namesrv=broker.namesrv_addr) as producer:
+    async with Producer("shop", namesrv=broker.namesrv_addr) as producer:
         for number in range(ORDER_COUNT):
             # fmt: off
-            producer.send(Message(
+            await producer.send(Message(
                 TOPIC, b'{"order": %d}' % number, tags="Paid", keys=f"order-{number} all",
             ))
             # fmt: on
-        producer.send(
+        await producer.send(
             Message(TOPIC, EVIL.encode(), tags=EVIL, keys=EVIL, properties={"note": EVIL})
         )
-        producer.send(Message(TOPIC, bytes(range(256)), tags="Binary", keys="binary"))
+        await producer.send(Message(TOPIC, bytes(range(256)), tags="Binary", keys="binary"))
     async with Admin(broker.namesrv_addr) as admin:
         await admin.create_group(GROUP)
         for message in broker.messages(TOPIC)[:LETTER_COUNT]:

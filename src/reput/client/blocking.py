@@ -6,14 +6,17 @@
 Names, arguments and errors are those of ``reput.client``: each method runs the asyncio method and
 waits for it. All clients of a process share one event loop in a background thread, which starts
 with the first client and stops with the last. They can be used from any thread except that one, and
-in the process that started them: a forked child starts its own. The fastest way to send many
-messages is one call of ``send_many``.
+in the process that started them: a forked child starts its own. In a thread that runs an event
+loop, a call is a ``RuntimeWarning``: that loop stops until the call ends. The fastest way to send
+many messages is one call of ``send_many``.
 """
 
 import asyncio
 import functools
 import os
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Collection, Coroutine
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -30,7 +33,7 @@ from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from reput.client.connection_events import ConnectionCallback
 from reput.client.core.assign import Strategy
-from reput.client.instance import NotStarted, StartedElsewhere
+from reput.client.instance import NotStarted, StartedElsewhere, client_name
 from reput.client.listener import Listener
 from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from reput.client.rebalance_calls import QueuesCallback
@@ -40,6 +43,7 @@ from reput.client.transaction_producer import (
     TransactionState,
     checked_state,
 )
+from reput.client.with_statement import PlainWithOnly
 from reput.clock import Clock
 
 P = ParamSpec("P")
@@ -123,6 +127,11 @@ class LoopThread:
         """True in a child of the process that started the loop."""
         return os.getpid() != self._process_id
 
+    @property
+    def is_current(self) -> bool:
+        """True in the thread of the loop."""
+        return threading.current_thread() is self._thread
+
     def check_process(self, what: str) -> None:
         """Check that this is the process of the loop; ``what`` is the client's name in errors.
 
@@ -140,7 +149,7 @@ class LoopThread:
 
     def wait_for(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine in the loop; return its result or raise its exception."""
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             coroutine.close()
             raise RuntimeError(
                 "a blocking client cannot wait in its own loop's thread; use reput.client there"
@@ -169,7 +178,7 @@ class LoopThread:
 os.register_at_fork(after_in_child=LoopThread.forget)
 
 
-class Facade(Generic[C]):
+class Facade(PlainWithOnly, Generic[C]):
     """Base of the blocking clients."""
 
     def __init__(self, client: C) -> None:
@@ -206,6 +215,12 @@ class Facade(Generic[C]):
     ) -> None:
         self._end(lambda: self._client.__aexit__(kind, error, trace))
 
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)  # None if __init__ has failed
+        if thread is not None and not thread.is_of_parent:
+            text = f"{client_name(self, self._client)} was not closed; `with` closes it"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
     def _end(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         thread = self._thread
         if thread is None or self._is_ending:
@@ -227,10 +242,28 @@ class Facade(Generic[C]):
             raise NotStarted(type(self).__name__)
         try:
             self._thread.check_process(type(self).__name__)
-        except StartedElsewhere:
+            if not self._thread.is_current:
+                _warn_in_loop(type(self).__name__)
+        except (StartedElsewhere, RuntimeWarning):  # Warnings may be errors.
             coroutine.close()
             raise
         return self._thread.wait_for(coroutine)
+
+
+def _warn_in_loop(name: str) -> None:
+    """Warn of a call in a thread that runs an event loop, at the line of the program."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    frame, level = sys._getframe(), 1
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    text = (
+        f"a blocking {name} stops the event loop of this thread while it waits:"
+        f" use reput.client.{name} with `await`, or call it by asyncio.to_thread"
+    )
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
 def waiting(

@@ -30,6 +30,7 @@ from reput.client.metrics import Metric, consumer_metrics
 from reput.client.producer import trace_writer
 from reput.client.running_info import consume_directly, consumer_status
 from reput.client.trace import TraceWriter
+from reput.client.with_statement import AsyncWithOnly
 from reput.clock import Clock
 from reput.format import bodies, command, names, namespace
 from reput.format.bodies import ConsumerData, MessageQueue
@@ -37,7 +38,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 
 
-class GroupMember:
+class GroupMember(AsyncWithOnly):
     """A member of a consumer group. Use a consumer as ``async with``, or ``start`` it.
 
     Args:

@@ -19,8 +19,9 @@ import itertools
 import logging
 import os
 import random
+import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from typing import Protocol
 
 from reput.client.config import DEFAULT_INSTANCE_NAME, ClientConfig, name_servers
@@ -225,6 +226,7 @@ class ClientInstance:
         self._heartbeat_lock = asyncio.Lock()
         self._is_heartbeat_due = asyncio.Event()
         self._is_closed = False
+        self._end_of_loop = self._watch_end_of_loop()
         self._process_id = os.getpid()
         self._loop = asyncio.get_running_loop()
 
@@ -333,6 +335,20 @@ class ClientInstance:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.remoting.close()
+        await self._end_of_loop.aclose()
+
+    async def _watch_end_of_loop(self) -> AsyncGenerator[None]:
+        """Warn of members that are not closed when the event loop ends.
+
+        ``asyncio.run`` cancels all tasks, which may close their clients then, and after that closes
+        the generators of its loop.
+        """
+        try:
+            yield
+        finally:
+            for member in [] if self._is_closed else list(self._members.values()):
+                text = f"{client_name(member, member)} was not closed; `async with` closes it"
+                warnings.warn(text, ResourceWarning, stacklevel=1, source=member)
 
     async def _start(self) -> None:
         self.address = self.config.client_ip or await _local_address(self.name_servers)
@@ -340,6 +356,7 @@ class ClientInstance:
         if name == DEFAULT_INSTANCE_NAME:
             nanoseconds = self.clock.monotonic_ms() * 1_000_000 + next(_serial)
             name = f"{os.getpid()}#{nanoseconds}"
+        await anext(self._end_of_loop)
         unit = f"@{self.config.unit_name}" if self.config.unit_name else ""
         self.client_id = f"{self.address}@{name}{unit}"
         self._loops = [
@@ -650,6 +667,15 @@ _instances: weakref.WeakKeyDictionary[
 ] = weakref.WeakKeyDictionary()
 """Open instances, by loop and configuration."""
 _serial = itertools.count()
+
+
+def client_name(client: object, member: object) -> str:
+    """Return the name of a client for warnings, with its group if it has one."""
+    if isinstance(member, Guest):
+        return "Admin"
+    group = getattr(member, "group", None)
+    name = type(client).__name__
+    return name if group is None else f"{name} of group {group!r}"
 
 
 def _retrieve(task: asyncio.Task[TopicRoute]) -> None:

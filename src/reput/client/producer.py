@@ -48,6 +48,7 @@ from reput.client.metrics import Metric, producer_metrics
 from reput.client.request_reply import AwaitedReplies, NoReply, is_reply, reply_message
 from reput.client.send_back import MAX_RECONSUME_TIMES
 from reput.client.trace import GROUP_PREFIX, TraceWriter, sender_config, sender_group
+from reput.client.with_statement import AsyncWithOnly
 from reput.clock import Clock, SystemClock
 from reput.errors import (
     InvalidHeader,
@@ -153,7 +154,7 @@ class _Outgoing:
     """Messages of a batch."""
 
 
-class Producer:
+class Producer(AsyncWithOnly):
     """Sends messages to the brokers of a cluster. Use it as ``async with``.
 
     Args:

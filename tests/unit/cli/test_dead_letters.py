@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reput.client import Message, blocking
+from reput.client import Message, Producer
 from reput.client.admin import Admin
 from reput.client.core import requests
 from reput.client.core.requests import SendRequests
@@ -23,9 +23,9 @@ async def letters(rocketmq: LocalBroker) -> list[str]:
     rocketmq.create_topic("Orders", queues=1)
     async with Admin(rocketmq.namesrv_addr) as admin:
         await admin.create_group(GROUP)
-        with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
+        async with Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
             sent = [
-                producer.send(Message("Orders", b"body%d" % i, keys=f"key{i}", tags="Tag"))
+                await producer.send(Message("Orders", b"body%d" % i, keys=f"key{i}", tags="Tag"))
                 for i in range(3)
             ]
         for message in rocketmq.messages("Orders"):

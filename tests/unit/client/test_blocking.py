@@ -1,3 +1,4 @@
+import asyncio
 import inspect
 import subprocess
 import sys
@@ -155,6 +156,47 @@ def test_a_blocking_call_in_the_loops_thread_is_refused(cluster: ScriptedCluster
 
         with pytest.raises(RuntimeError, match="own loop"):
             producer.send(Message("T", b"x"), queue=select)
+
+
+async def test_a_call_that_stops_a_running_loop_is_a_warning(cluster: ScriptedCluster) -> None:
+    producer = blocking.Producer("P", namesrv=cluster.namesrv)
+    with pytest.warns(RuntimeWarning, match=r"use reput\.client\.Producer with `await`") as warned:
+        producer.start()
+    assert warned[0].filename == __file__
+    with pytest.warns(RuntimeWarning, match=r"asyncio\.to_thread"):
+        producer.send(Message("T", b"x"))
+    await asyncio.to_thread(producer.send, Message("T", b"x"))
+    producer.close()
+
+
+async def test_a_call_in_a_running_loop_can_be_made_an_error(cluster: ScriptedCluster) -> None:
+    before = thread_names()
+    with pytest.raises(RuntimeWarning):  # as pytest is configured
+        blocking.Producer("P", namesrv=cluster.namesrv).start()
+    assert thread_names() == before
+
+
+def test_a_client_that_is_dropped_unclosed_is_a_warning(cluster: ScriptedCluster) -> None:
+    producers = [blocking.Producer("shop", namesrv=cluster.namesrv)]
+    producers[0].start()
+    thread, client = producers[0]._thread, producers[0]._client
+    with pytest.warns(ResourceWarning, match="Producer of group 'shop' was not closed"):
+        producers.clear()
+    assert thread is not None
+    thread.wait_for(client.close())
+    thread.release()
+
+
+@pytest.mark.parametrize("make", [blocking.Producer, blocking.PullConsumer])
+async def test_async_with_is_an_error_with_the_remedy(
+    make: type[blocking.Producer | blocking.PullConsumer],
+) -> None:
+    with pytest.raises(TypeError, match=r"use `with` instead of `async with`, or reput\.client,"):
+        async with make("G", namesrv="127.0.0.1:1"):  # type: ignore[attr-defined]
+            pass
+    with pytest.raises(TypeError, match="Admin is a blocking client"):
+        async with blocking.Admin("127.0.0.1:1"):  # type: ignore[attr-defined]
+            pass
 
 
 @pytest.mark.parametrize(

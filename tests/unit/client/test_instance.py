@@ -406,3 +406,45 @@ def test_a_client_in_another_event_loop_is_an_error() -> None:
             first.run_until_complete(client.close())
     finally:
         first.close()
+
+
+def test_clients_that_are_open_when_the_loop_ends_are_a_warning() -> None:
+    async def leave_open() -> None:
+        async with ScriptedCluster({"T": {"broker-a": 1}}) as cluster:
+            for client in (Producer("shop", namesrv=cluster.namesrv), Admin(cluster.namesrv)):
+                await client.start()
+            async with Producer("closed", namesrv=cluster.namesrv):
+                pass
+
+    with pytest.warns(ResourceWarning) as warned:
+        asyncio.run(leave_open())
+    assert sorted(str(warning.message) for warning in warned) == [
+        "Admin was not closed; `async with` closes it",
+        "Producer of group 'shop' was not closed; `async with` closes it",
+    ]
+
+
+def test_a_client_that_its_cancelled_task_closes_is_no_warning() -> None:
+    async def cancel_at_the_end() -> None:
+        async def use(is_started: asyncio.Event) -> None:
+            async with Producer("shop", namesrv="127.0.0.1:1"):
+                is_started.set()
+                await asyncio.Event().wait()
+
+        is_started = asyncio.Event()
+        task = asyncio.create_task(use(is_started))
+        await is_started.wait()
+        assert not task.done()
+
+    asyncio.run(cancel_at_the_end())  # Warnings are errors.
+
+
+@pytest.mark.parametrize(
+    "client", [Producer("G", namesrv="a:1"), PullConsumer("G", namesrv="a:1"), Admin("a:1")]
+)
+def test_plain_with_is_an_error_with_the_remedy(client: Producer | PullConsumer | Admin) -> None:
+    with (
+        pytest.raises(TypeError, match=r"use `async with` instead of `with`, or reput.client.bloc"),
+        client,  # type: ignore[attr-defined]
+    ):
+        pass

@@ -11,6 +11,7 @@ from reput.client.config import ClientConfig
 from reput.client.core import requests
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import ClientInstance, Guest, NotStarted
+from reput.client.with_statement import AsyncWithOnly
 from reput.clock import Clock
 from reput.errors import BrokerError, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, names
@@ -225,7 +226,7 @@ class ClusterCalls:
         return next(matches, "")
 
 
-class AdminConnection:
+class AdminConnection(AsyncWithOnly):
     """Connection of an ``Admin``, whose methods are the functions of this package's modules.
 
     Args:
