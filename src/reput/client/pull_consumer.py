@@ -53,6 +53,9 @@ from reput.format.command import Command
 
 log = logging.getLogger(__name__)
 
+POLL_MS = 5_000
+"""Default time for which ``poll`` waits for the first message, in ms."""
+
 
 class NotAssigned(ReputError):
     """Error for a queue that this consumer does not read.
@@ -283,7 +286,7 @@ class PullConsumer(GroupMember):
 
     # --- messages ---------------------------------------------------------------
 
-    async def poll(self, count_max: int = 32, timeout_ms: int = 5_000) -> list[ReceivedMessage]:
+    async def poll(self, count_max: int = 32, timeout_ms: int = POLL_MS) -> list[ReceivedMessage]:
         """Return the next messages of one queue, in order; the previous ones count as consumed.
 
         Args:
@@ -301,15 +304,25 @@ class PullConsumer(GroupMember):
             raise InvalidOption("count_max", count_max, "at least 1")
         begun_ms = self._clock.now_ms()
         self._settle()
+        messages = await self._next_within(count_max, timeout_ms)
+        self._report(messages, begun_ms)
+        return messages or []
+
+    async def _next_within(self, count_max: int, timeout_ms: int) -> list[ReceivedMessage] | None:
+        """Return the next messages; None if none come in time, or the consumer is closed.
+
+        Raises:
+            NoRoute, BrokerError, RemotingError: None can come.
+        """
         messages = self._next(count_max)
         if messages is None and timeout_ms > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_ms / 1000):
                     messages = await self._wait_for_next(count_max)
-        if messages is None and (problem := self._problem()) is not None:
+        is_open = self._instance is not None
+        if messages is None and is_open and (problem := self._problem()) is not None:
             raise problem
-        self._report(messages, begun_ms)
-        return messages or []
+        return messages
 
     def _report(self, messages: Sequence[ReceivedMessage] | None, begun_ms: int) -> None:
         """Report messages to the hook."""
@@ -317,7 +330,12 @@ class PullConsumer(GroupMember):
             hooks.received(self._facts(self._instance), messages, begun_ms)
 
     def __aiter__(self) -> Self:
-        """Yield messages one by one, waiting for more, until the consumer is closed."""
+        """Yield messages one by one, waiting for more, until the consumer is closed.
+
+        Raises:
+            NoRoute, BrokerError, RemotingError: As ``poll`` does, after each 5 s without a message.
+                Another iteration continues after the last message.
+        """
         return self
 
     async def __anext__(self) -> ReceivedMessage:
@@ -325,9 +343,9 @@ class PullConsumer(GroupMember):
             raise StopAsyncIteration
         begun_ms = self._clock.now_ms()
         self._settle()
-        messages = self._next(1) or await self._wait_for_next(1)
-        if messages is None:
-            raise StopAsyncIteration
+        while (messages := await self._next_within(1, POLL_MS)) is None:
+            if self._instance is None:
+                raise StopAsyncIteration
         self._report(messages, begun_ms)
         return messages[0]
 

@@ -22,6 +22,7 @@ from reput.client import (
     TransactionProducer,
     TransactionState,
     blocking,
+    pull_consumer,
 )
 from reput.client.group_member import GroupMember
 from reput.errors import BrokerError, RemotingError, ReputError
@@ -202,6 +203,26 @@ async def test_readiness_follows_the_brokers(make: Make) -> None:
         assert error is None or (isinstance(error, RemotingError) and error.retriable)
     finally:
         await consumer.close()
+
+
+async def test_iteration_raises_while_no_queue_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_consumer, "POLL_MS", 100)
+    async with LocalBroker(topics=[TOPIC]) as own:
+        consumer = PullConsumer(GROUP, namesrv=own.namesrv_addr)
+        await consumer.start()
+        await consumer.subscribe(TOPIC)
+        await consumer.ready()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):  # An empty topic is no error.
+                await anext(consumer)
+    try:
+        for _ in range(2):  # The consumer stays open.
+            with pytest.raises(RemotingError) as raised:
+                await asyncio.wait_for(anext(consumer), GUARD_S)
+            assert raised.value.retriable
+    finally:
+        await consumer.close()
+    assert [message async for message in consumer] == []
 
 
 async def test_members_without_queues_are_ready(mq: LocalBroker) -> None:
