@@ -16,6 +16,7 @@ server has the topic, or none answers a first send. ``InvalidOption``: an argume
     core/            pure decisions; times are arguments
     instance.py      the part that the clients of a process share
     producer.py  transaction_producer.py  push_consumer.py  pull_consumer.py  pop_consumer.py
+    outages.py       limits of log lines about servers that do not answer
     metrics.py       metrics of a client; connection_events.py: calls of the program
     admin/           topics, groups, offsets, messages, brokers: one module per subject
     blocking.py      all of them without await

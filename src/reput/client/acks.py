@@ -82,7 +82,8 @@ class Acks:
             log.warning("%s takes no acknowledgement of %d messages: %s", broker_name, len(some),
                         error)  # fmt: skip
             return
-        log.warning("%d messages are not acknowledged to %s yet: %s", len(some), broker_name, error)
+        text = "%d messages are not acknowledged to %s yet"
+        self._popper.outages.warn(log, error, text, len(some), broker_name)
         await asyncio.sleep(AGAIN_MS / 1000)
         now_ms = self._clock.now_ms()
         held = [message for message in some if message.held_until_ms > now_ms]

@@ -14,6 +14,7 @@ from reput.client.core import offset_table, requests
 from reput.client.core.offset_table import OffsetTable
 from reput.client.core.route_cache import NoRoute
 from reput.client.instance import ClientInstance
+from reput.client.outages import ROUTES
 from reput.errors import BrokerError, InvalidBody, RemotingError, ReputError, WriteFailed
 from reput.format import headers
 from reput.format.bodies import MessageQueue
@@ -117,7 +118,8 @@ class BrokerOffsets:
         try:
             await self._instance.route(topic, refresh=True)
         except (RemotingError, NoRoute, InvalidBody) as error:
-            log.warning("route of topic %s: %s", topic, error)
+            text = "route of topic %s"
+            self._instance.outages.warn(log, error, text, topic, kind=ROUTES)
 
     async def _save(self, queue: MessageQueue, consumer_offset: int) -> ReputError | None:
         """Save one offset; return the error if that failed."""
@@ -133,7 +135,8 @@ class BrokerOffsets:
             address = route.any_address(queue.broker_name)
             await self._instance.ask(address, request)
         except (RemotingError, NoRoute, InvalidBody) as error:
-            log.warning("offset %d of %s is not saved yet: %s", consumer_offset, queue, error)
+            text = "offset %d of %s is not saved yet"
+            self._instance.outages.warn(log, error, text, consumer_offset, queue)
             return error
         if address == route.address(queue.broker_name):
             self.table.note_saved(queue, consumer_offset)

@@ -35,6 +35,7 @@ from reput.client.core.route_cache import (
     no_publish_queues,
     topic_route,
 )
+from reput.client.outages import ROUTES, Outages
 from reput.clock import Clock, SystemClock
 from reput.errors import (
     BrokerError,
@@ -199,6 +200,8 @@ class ClientInstance:
     def __init__(self, config: ClientConfig, *, clock: Clock | None = None) -> None:
         self.config = config
         self.clock = clock or SystemClock()
+        self.outages = Outages(self.clock)
+        """Limits of log lines."""
         self.client_id = ""
         """Client id, ``ip@pid#nanoseconds`` or ``ip@instance_name``; set by ``start``."""
         self.address = ""
@@ -437,7 +440,7 @@ class ClientInstance:
             except RemotingError as error:
                 if attempt == len(self.name_servers) - 1:
                     raise
-                log.warning("name server %s: %s", address, error)
+                self.outages.warn(log, error, "name server %s", address)
                 if self._name_server_at == index:  # no other task has moved on meanwhile
                     self._name_server_at = (index + 1) % len(self.name_servers)
         raise AssertionError("there is at least one name server")
@@ -544,7 +547,8 @@ class ClientInstance:
                     # All of its brokers may be down for a moment: keep the known route.
                     log.info("%s", error)
                 except (RemotingError, InvalidBody) as error:
-                    log.warning("route of topic %s: %s", topic, error)
+                    text = "route of topic %s"
+                    self.outages.warn(log, error, text, topic, kind=ROUTES)
                 except Exception:
                     log.exception("route of topic %s", topic)
 
@@ -591,7 +595,7 @@ class ClientInstance:
             try:
                 reply = await self.ask(address, request())
             except RemotingError as error:
-                log.warning("%s to %s: %s", what, address, error)
+                self.outages.warn(log, error, "%s to %s", what, address)
             else:
                 self._broker_versions[address] = reply.version
 

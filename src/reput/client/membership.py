@@ -177,10 +177,13 @@ class Rebalance:
                 except Problem as error:
                     # A retry topic exists once a broker has received the group's heartbeat.
                     is_retry = names.is_retry_topic(topic)
-                    level = logging.INFO if is_retry else logging.WARNING
                     group = self._membership.group
-                    log.log(level, "group %s waits for topic %s: %s", group, topic, error)
-                    problem = problem if is_retry else error
+                    if is_retry:
+                        log.info("group %s waits for topic %s: %s", group, topic, error)
+                    else:
+                        text = "group %s waits for topic %s"
+                        self._instance.outages.warn(log, error, text, group, topic)
+                        problem = error
                     is_balanced = False
             self.problem = problem
             self.note_change()

@@ -228,7 +228,17 @@ class OwnedQueues:
                 owned.locked_at_ms = asked_at_ms
             else:
                 owned.locked_at_ms = None
-                log.warning("%s is not locked for group %s at present", owned.queue, self._group)
+        self._report_unlocked([owned.queue for owned in some if owned.queue not in locked])
+
+    def _report_unlocked(self, queues: list[MessageQueue]) -> None:
+        if queues:
+            self._instance.outages.warn(
+                log,
+                "another member has them, or their broker does not answer",
+                "%d queues are not locked for group %s at present, such as %s",
+                *(len(queues), self._group, queues[0]),
+                kind=f"locks of {self._group}",
+            )
 
     async def renew_locks(self) -> None:
         """Renew all locks until cancelled."""

@@ -231,12 +231,9 @@ class PopConsumption:
         try:
             await self._popper.change(message, delay_ms, is_attempt=is_attempt)
         except Problem as error:
-            log.warning(
-                "message %d from %s comes again when it is not held any more: %s",
-                message.queue_offset,
-                message.broker_name,
-                error,
-            )
+            text = "message %d from %s comes again when it is not held any more"
+            name = message.broker_name
+            self._popper.outages.warn(log, error, text, message.queue_offset, name)
 
     # --- holding ----------------------------------------------------------------
 

@@ -98,6 +98,7 @@ class Popper:
         self, instance: ClientInstance, group: str, *, is_ordered: bool, starts_at_end: bool
     ) -> None:
         self._instance = instance
+        self.outages = instance.outages
         self._clock = instance.clock
         self._group = group
         self._is_ordered = is_ordered

@@ -51,8 +51,8 @@ class QueueLocks:
                     reply = await self._instance.ask(address, request)
                     ok = bodies.decode(bodies.LockReply, reply.body).lock_ok_mq_set
                 except Problem as error:
-                    text = "group %s cannot lock queues of %s: %s"
-                    log.warning(text, self._group, address, error)
+                    text = "group %s cannot lock queues of %s"
+                    self._instance.outages.warn(log, error, text, self._group, address)
                     return
                 locked.update(ok)
                 self._asked_for.difference_update(set(some).difference(ok))
@@ -70,8 +70,8 @@ class QueueLocks:
                 try:
                     await self._instance.ask(address, self._unlock_request(some))
                 except Problem as error:
-                    text = "group %s cannot unlock queues of %s: %s"
-                    log.warning(text, self._group, address, error)
+                    text = "group %s cannot unlock queues of %s"
+                    self._instance.outages.warn(log, error, text, self._group, address)
 
         by_master = await self._by_master(queues)
         await asyncio.gather(*(unlock_at(address, some) for address, some in by_master.items()))
@@ -97,6 +97,6 @@ class QueueLocks:
                 route = await self._instance.route(queue.topic)
                 by_master.setdefault(route.master(queue.broker_name), []).append(queue)
             except Problem as error:
-                text = "group %s cannot lock or unlock %s: %s"
-                log.warning(text, self._group, queue, error)
+                text = "group %s cannot lock or unlock %s"
+                self._instance.outages.warn(log, error, text, self._group, queue)
         return by_master

@@ -13,6 +13,7 @@ from reput.client.core.answered_queue import AnsweredQueue
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.membership import Problem
+from reput.client.outages import ROUTES
 from reput.client.popping import Popped, PoppedMessage, Popper
 from reput.client.queue_pulls import FLOW_CONTROL_MS
 from reput.client.side_tasks import SideTasks
@@ -193,15 +194,17 @@ class QueuePops:
     async def _after_problem(self, source: PopSource, error: Exception) -> None:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            log.error("%s knows no pops: brokers before 5.0 do not", source.queue)
+            text = "pop from %s (brokers before 5.0 support no pops)"
         else:
-            log.warning("pop from %s: %s", source.queue, error)
+            text = "pop from %s"
+        self._instance.outages.warn(log, error, text, source.queue)
         delay_ms = FLOW_CONTROL_MS if code == ResponseCode.FLOW_CONTROL else POP_AGAIN_MS
         if isinstance(error, RemotingError) and error.refresh_route:
             try:
                 await self._instance.route(source.queue.topic, refresh=True)
             except Problem as other:
-                log.warning("route of topic %s: %s", source.queue.topic, other)
+                text = "route of topic %s"
+                self._instance.outages.warn(log, other, text, source.queue.topic, kind=ROUTES)
         await asyncio.sleep(delay_ms / 1000)
 
 

@@ -15,6 +15,7 @@ from reput.client.core.process_queue import ProcessQueue
 from reput.client.instance import ClientInstance
 from reput.client.membership import Membership, Problem
 from reput.client.message import ReceivedMessage
+from reput.client.outages import ROUTES
 from reput.client.pulling import Pulled, Puller, PullStatus
 from reput.errors import BrokerError, CorruptRecord, RemotingError
 from reput.format.bodies import MessageQueue
@@ -251,7 +252,7 @@ class QueuePulls(Generic[Q]):
             await self._offsets.save([pulled.queue])
 
     async def _after_problem(self, pulled: Q, error: Exception) -> None:
-        log.warning("pull from %s: %s", _place(pulled), error)
+        self._instance.outages.warn(log, error, "pull from %s", _place(pulled))
         self._puller.forget(pulled.queue)
         self._offsets.table.doubt(pulled.queue)
         delay_ms = PULL_AGAIN_MS
@@ -264,7 +265,8 @@ class QueuePulls(Generic[Q]):
             try:
                 await self._instance.route(pulled.queue.topic, refresh=True)
             except Problem as other:
-                log.warning("route of topic %s: %s", pulled.queue.topic, other)
+                text = "route of topic %s"
+                self._instance.outages.warn(log, other, text, pulled.queue.topic, kind=ROUTES)
         await asyncio.sleep(delay_ms / 1000)
 
     async def _tell_again(self) -> None:

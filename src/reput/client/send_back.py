@@ -59,7 +59,8 @@ class SendBack:
         try:
             await self._ask_its_broker(message, delay_level)
         except (*Problem, CorruptRecord) as error:
-            log.warning("%s is not sent back by its broker: %s", _name(message), error)
+            text = "%s is not sent back by its broker"
+            self._instance.outages.warn(log, error, text, _name(message))
             return await self.send_copy(message, message.reconsume_times)
         retry_count = message.reconsume_times
         if delay_level < 0 or retry_count >= self.retries_max:
@@ -74,7 +75,8 @@ class SendBack:
         try:
             await self._ask_its_broker(message, -1)
         except (*Problem, CorruptRecord) as error:
-            log.warning("%s is no dead letter yet: %s", _name(message), error)
+            text = "%s is no dead letter yet"
+            self._instance.outages.warn(log, error, text, _name(message))
             return False
         self._failed.dead(message, message.reconsume_times + 1)
         return True
@@ -116,7 +118,8 @@ class SendBack:
             text = java.decode_utf8(props.encode(properties, last_separator=False))
             route = await self._instance.route(topic)
         except (*Problem, CorruptRecord, ValueError) as error:
-            log.error("%s cannot be sent to %s: %s", _name(message), topic, error)
+            text = "%s cannot be sent to %s"
+            self._instance.outages.warn(log, error, text, _name(message), topic)
             return False
         queues = random.sample(route.publish_queues, len(route.publish_queues))
         for queue in {candidate.broker_name: candidate for candidate in queues}.values():
@@ -135,7 +138,8 @@ class SendBack:
             try:
                 await self._instance.ask(route.master(queue.broker_name), request, TIMEOUT_MS)
             except Problem as error:
-                log.warning("%s is not taken by %s: %s", _name(message), queue.broker_name, error)
+                text = "%s is not taken by %s"
+                self._instance.outages.warn(log, error, text, _name(message), queue.broker_name)
             else:
                 if is_dead:
                     self._failed.dead(message, reconsume_times + 1)
@@ -143,7 +147,6 @@ class SendBack:
                     level = FIRST_DELAY_LEVEL + reconsume_times
                     self._failed.after_level(message, reconsume_times + 1, level)
                 return True
-        log.error("%s cannot be sent to %s now", _name(message), topic)
         return False
 
 

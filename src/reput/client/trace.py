@@ -32,6 +32,7 @@ from reput.client.core.trace_codec import (
     TransactionEnded,
 )
 from reput.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from reput.client.outages import Outages
 from reput.clock import Clock
 from reput.errors import CorruptRecord, ReputError
 from reput.format import properties as props
@@ -91,6 +92,7 @@ class TraceWriter:
         self.topic = topic
         self._sender = sender
         self._clock = clock
+        self._outages = Outages(clock)
         self._waiting: deque[Trace] = deque()
         self._has_some = asyncio.Event()
         self._has_enough = asyncio.Event()
@@ -126,8 +128,9 @@ class TraceWriter:
 
     def _drop(self, count: int, reason: object) -> None:
         self.dropped_count += count
-        log.warning("%d traces of %s are dropped, %d in all: %s", count, self.group,
-                    self.dropped_count, reason)  # fmt: skip
+        text = "%d traces of %s are dropped, %d in all"
+        numbers = (count, self.group, self.dropped_count)
+        self._outages.warn(log, reason, text, *numbers, kind="traces")
 
     async def _run(self) -> None:
         while not self._is_closing:

@@ -243,13 +243,12 @@ class TransactionProducer(Producer):
     async def _tell(self, address: str, header: EndTransactionHeader) -> bool:
         # Java's client does not wait for the reply, which all brokers send if requested.
         request = requests.make(RequestCode.END_TRANSACTION, header)
+        instance = self._joined()
         try:
-            await self._joined().ask(address, request)
+            await instance.ask(address, request)
         except RemotingError as error:
-            log.warning(
-                "%s does not hear what became of message %s, and asks later: %s",
-                address, header.msg_id, error,
-            )  # fmt: skip
+            text = "%s does not hear what became of message %s, and asks later"
+            instance.outages.warn(log, error, text, address, header.msg_id)
             return False
         return True
 
