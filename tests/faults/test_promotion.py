@@ -6,12 +6,13 @@ Rows 27 and 28 of docs/reference/replication.md.
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from faults.harness import QUEUE_COUNT, REPUT, Node, Pair
+from faults.harness import REPUT, Node, Pair
 from faults.history import Guarantee, History, Rule, Send, Status, summary
 from faults.traffic import Traffic
 from interop import java_oracle
@@ -24,7 +25,7 @@ TAIL_COUNT = 5
 GUARD_S = 120.0
 LATER_S = 6.0
 """Time longer than the retry interval of a slave."""
-Place = tuple[int, int]
+Place = tuple[str, int, int]
 
 JAVA = (pytest.mark.interop,)
 SLOW_JAVA = (
@@ -76,7 +77,7 @@ async def read_all(traffic: Traffic, node: Node) -> dict[Place, str]:
             with contextlib.suppress(RequestTimedOut):  # on a busy machine
                 await traffic.read_all(node)
                 break
-    return {(read.queue_id, read.queue_offset): read.key for read in traffic.history.reads}
+    return {read.place: read.key for read in traffic.history.reads}
 
 
 async def diverge(pair: Pair, traffic: Traffic) -> tuple[list[Send], list[Send]]:
@@ -210,10 +211,9 @@ async def assert_continued(traffic: Traffic, master: Node, before: dict[Place, s
     async with asyncio.timeout(2 * GUARD_S):
         while await read_all(traffic, master) != before:
             await asyncio.sleep(0.1)  # Java dispatches after its start.
-    ends = [
-        1 + max((offset for queue, offset in before if queue == queue_id), default=-1)
-        for queue_id in range(QUEUE_COUNT)
-    ]
+    ends = Counter[tuple[str, int]]()
+    for topic, queue_id, queue_offset in before:
+        ends[topic, queue_id] = max(ends[topic, queue_id], queue_offset + 1)
     for send in await send_many(traffic, master, COUNT):
-        assert send.queue_offset == ends[send.queue_id]
-        ends[send.queue_id] += 1
+        assert send.queue_offset == ends[send.topic, send.queue_id]
+        ends[send.topic, send.queue_id] += 1

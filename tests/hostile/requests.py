@@ -664,6 +664,10 @@ NAMESRV: Mapping[int, list[Draft]] = {
     Code.GET_NAMESRV_CONFIG: [Draft(319)],
     Code.QUERY_DATA_VERSION: [Draft(322, registration_fields(), document=_VERSION)],
     Code.ADD_WRITE_PERM_OF_BROKER: [Draft(327, {"brokerName": NOBODY})],
+    Code.GET_BROKER_MEMBER_GROUP: [
+        Draft(901, {"clusterName": "HostileCluster", "brokerName": NOBODY})
+    ],
+    Code.BROKER_HEARTBEAT: [Draft(904, registration_fields())],
 }
 """Request code -> valid requests to a name server."""
 

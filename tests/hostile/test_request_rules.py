@@ -234,6 +234,8 @@ NAMESRV: dict[Code, Rule] = {
     Code.GET_NAMESRV_CONFIG: constant("a fixed list of keys", limits.SETTINGS_BYTES),
     Code.QUERY_DATA_VERSION: constant("one broker", *_NAMESRV, *_JSON),
     Code.ADD_WRITE_PERM_OF_BROKER: sliced(limits.NAMESRV_TOPICS),
+    Code.GET_BROKER_MEMBER_GROUP: constant("one broker", *_NAMESRV, limits.NAMESRV_BROKERS),
+    Code.BROKER_HEARTBEAT: constant("one broker", *_NAMESRV),
 }  # fmt: skip
 
 SERVERS = {"broker": (BROKER, BROKER_PROCESSORS), "namesrv": (NAMESRV, NAMESRV_PROCESSORS)}

@@ -112,6 +112,8 @@ class Server:
 
 Start = Callable[..., Server]
 ANY_PORT = ("--port", "0", "--broker-port", "0")
+SLOW_DISK = "reput.store.durations"
+"""Logger of syncs and puts that took long, as on a busy machine."""
 
 
 @pytest.fixture
@@ -186,7 +188,8 @@ def test_up_keeps_what_was_sent(start: Start, tmp_path: Path, number: signal.Sig
             assert server.address("store") == str(folder)
             send(server.address("name server"), b"%d" % round_number)
             assert server.stop(number) == 0
-            assert "WARNING" not in server.logs
+            warnings = [line for line in server.logs.splitlines() if "WARNING" in line]
+            assert [line for line in warnings if SLOW_DISK not in line] == []
             assert f"{round_number + 1} messages are in {folder}" in server.rest
         assert not (folder / "abort").exists()
     assert stored(folder) == [b"0", b"1"]

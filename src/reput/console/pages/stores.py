@@ -65,13 +65,12 @@ def _seen_rows(
 
 
 def _seen_report(run: Verification | None, user: User) -> Verification | None:
-    """Return a verification; its findings name topics, and are left out if not all are seen."""
+    """Return a verification; entries that name topics are left out if not all are seen."""
     if run is None or run.report is None or user.sees_everything:
         return run
-    left_out = run.report["left_out"]
-    count = left_out["findings"] + len(run.report["findings"])
-    report = {**run.report, "findings": [], "left_out": {**left_out, "findings": count}}
-    return replace(run, report=report)
+    names = tuple(run.report["left_out"])
+    counts = {name: run.report["left_out"][name] + len(run.report[name]) for name in names}
+    return replace(run, report={**run.report, **dict.fromkeys(names, ()), "left_out": counts})
 
 
 async def _facts(place: StorePlace, read: _Read) -> Mapping[str, Any] | Unknown:
