@@ -254,6 +254,13 @@ async def test_a_stream_has_the_rows_and_the_end(console: Console) -> None:
     assert (await call(console, "/messages?live=1")).status == 400
 
 
+async def test_a_stream_that_cannot_begin_says_why(console: Console) -> None:
+    answer = await call(console, "/messages?topic=NoSuchTopic&text=order&live=1")
+    assert answer.text.count("event: state") == 1
+    assert "NoSuchTopic" in answer.text
+    assert answer.text.endswith("event: end\ndata: {}\n\n")
+
+
 async def test_searches_of_a_user_are_bounded(console: Console, parts: ConsoleParts) -> None:
     with parts.search_slots.take("local"), parts.search_slots.take("local"):
         answer = await call(console, "/messages?topic=Orders")

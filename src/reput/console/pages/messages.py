@@ -17,7 +17,7 @@ from reput.console.search import Answer, Budget, Plan, Question, Row
 from reput.console.settings import StorePlace
 from reput.console.sources.folder import FolderMessages, UnknownStore
 from reput.console.sources.live_messages import LiveMessages
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, ReputError
 
 PAGE_MS = 1_000
 """Duration of the part of a search that a page waits for."""
@@ -120,25 +120,25 @@ async def _fragments(
     assert wanted.plan is not None
     place = place_of(view)
     events = _events(view, source, wanted.plan, wanted.budget, view.query.text("cursor"))
-    async with contextlib.aclosing(events):
-        async for event in events:
-            if isinstance(event, Row):
-                yield Fragment("row", "message_row.html.j2", {"row": event, "place": place})
-            elif isinstance(event, Progress):
-                yield Fragment("state", "search_progress.html.j2", {"progress": event})
-            else:
-                cursor = event.cursor.text() if event.cursor else None
-                data = {
-                    "answer": {
+    state: dict[str, Any] = {}
+    try:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if isinstance(event, Row):
+                    yield Fragment("row", "message_row.html.j2", {"row": event, "place": place})
+                elif isinstance(event, Progress):
+                    yield Fragment("state", "search_progress.html.j2", {"progress": event})
+                else:
+                    state = {
                         "complete": event.complete,
                         "sentence": event.sentence(),
                         "missing": event.missing,
-                        "cursor": cursor,
-                    },
-                    "place": place,
-                    "search": wanted.values,
-                }
-                yield Fragment("state", "search_state.html.j2", data)
+                        "cursor": event.cursor.text() if event.cursor else None,
+                    }
+    except ReputError as error:  # nothing can be looked at, and the reply has begun
+        state = {"complete": False, "sentence": str(error), "missing": True, "cursor": None}
+    data = {"answer": state, "place": place, "search": wanted.values}
+    yield Fragment("state", "search_state.html.j2", data)
     yield b"event: end\ndata: {}\n\n"
 
 
