@@ -130,7 +130,7 @@ def test_the_readme_from_the_top(folder: Folder, blocks: Iterator[str]) -> None:
 
     consumer = folder.start("python", str(folder.python(next(blocks))))
     assert lines_until(consumer, "two coffees") == "0 b'two coffees'\n"
-    stop(consumer)
+    assert stop(consumer) == ""
 
     shown = folder.shell(next(blocks))
     assert "Invoices" in shown
