@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,11 @@ from reput.client import (
     pull_consumer,
 )
 from reput.client.group_member import GroupMember
+from reput.client.instance import ClientInstance
 from reput.errors import BrokerError, RemotingError, ReputError
 from reput.format.bodies import SubscriptionGroupConfig
+from reput.format.codes import RequestCode, ResponseCode
+from reput.format.command import Command
 from reput.testing import LocalBroker
 
 GUARD_S = 30
@@ -291,6 +295,23 @@ async def test_one_queue_that_fails_does_not_hide_the_others(mq: LocalBroker) ->
         assert [message.body for message in await consumer.poll(timeout_ms=GUARD_S * 1000)] == [
             b"x"
         ]
+
+
+async def test_clocks_that_differ_do_not_keep_a_pop_consumer_from_being_ready(
+    mq: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ's brokers answer so to what is late by 500 ms: its own time is the client's."""
+    ask = ClientInstance.ask
+
+    async def late(self: ClientInstance, address: str, request: Command, **more: Any) -> Command:
+        if request.code == RequestCode.NOTIFICATION:
+            raise BrokerError(ResponseCode.POLLING_TIMEOUT, "the broker's clock is ahead", address)
+        return await ask(self, address, request, **more)
+
+    monkeypatch.setattr(ClientInstance, "ask", late)
+    async with PopConsumer(GROUP, namesrv=mq.namesrv_addr) as consumer:
+        await consumer.subscribe(TOPIC)
+        await consumer.ready()
 
 
 def test_blocking_consumers_have_the_same_readiness(shared: LocalBroker) -> None:
