@@ -1,9 +1,11 @@
 """Durations of an operation of the disk: a histogram, and a line of the log if one is slow."""
 
 import bisect
+import itertools
 import logging
 import math
 import threading
+from collections.abc import Sequence
 
 SLOW_MS = 500
 """Duration from which an operation is logged, as by RocketMQ."""
@@ -56,9 +58,15 @@ class Durations:
 
     def totals(self) -> list[tuple[float, int]]:
         """Return cumulative counts since the start, by upper bound in seconds (or infinity)."""
-        bounds = [*(bound / 1000 for bound in _BOUNDS_MS), math.inf]
-        cumulative, below = [], 0
-        for bound, count in zip(bounds, self._counts, strict=True):
-            below += count
-            cumulative.append((bound, below))
-        return cumulative
+        return cumulative(_BOUNDS_MS, self._counts)
+
+
+def cumulative(bounds_ms: Sequence[int], counts: Sequence[int]) -> list[tuple[float, int]]:
+    """Return cumulative counts by upper bound in seconds, as a histogram of Prometheus has them.
+
+    Args:
+        bounds_ms: Upper bounds of the classes but the last, in ms; that has none.
+        counts: Number of durations in each class.
+    """
+    bounds = [*(bound / 1000 for bound in bounds_ms), math.inf]
+    return list(zip(bounds, itertools.accumulate(counts), strict=True))

@@ -11,6 +11,8 @@ import bisect
 import math
 from collections import Counter
 
+from reput.store.durations import cumulative
+
 MINUTE_MS = 60_000
 TIME_MS_MAX = 60_000
 """Upper bound of a time, which keeps the table small."""
@@ -70,12 +72,7 @@ class PutTimes:
 
     def totals(self) -> list[tuple[float, int]]:
         """Return cumulative counts since the start, by upper bound in seconds (or infinity)."""
-        bounds = [*(bound / 1000 for bound in _BOUNDS_MS), math.inf]
-        cumulative, below = [], 0
-        for bound, count in zip(bounds, self._totals, strict=True):
-            below += count
-            cumulative.append((bound, below))
-        return cumulative
+        return cumulative(_BOUNDS_MS, self._totals)
 
     def _reported(self) -> Counter[int]:
         return self._now if self._last is None else self._last
