@@ -300,7 +300,7 @@ async def test_one_queue_that_fails_does_not_hide_the_others(mq: LocalBroker) ->
 async def test_clocks_that_differ_do_not_keep_a_pop_consumer_from_being_ready(
     mq: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocketMQ's brokers answer so to what is late by 500 ms: its own time is the client's."""
+    """RocketMQ's brokers answer so to a request whose time, by its client, is 500 ms old."""
     ask = ClientInstance.ask
 
     async def late(self: ClientInstance, address: str, request: Command, **more: Any) -> Command:
