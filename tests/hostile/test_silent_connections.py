@@ -1,12 +1,13 @@
-"""Connections that open and say nothing, at the port of 5.x clients.
+"""Connections that open and say nothing, at the ports of a server.
 
-They belong to another process (``hostile.silent``): both ends of 10,000 are more descriptors than a
-process may have on many systems. The time of their deadline is an argument.
+Many of them belong to another process (``hostile.silent``): both ends of 10,000 are more
+descriptors than a process may have on many systems. The time of their deadline is an argument.
 """
 
 import asyncio
 import contextlib
 import json
+import random
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -14,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from hostile.servers import memory_of
-from http2_peer import echo_service
+from http2_peer import HELLO, echo_service
 from raw_http2 import Raw, raw
-from remoting_subject import both_loops, until
+from remoting_subject import ECHO, Subject, both_loops, until
 from reput import descriptors, limits
+from reput.format import command as commands
+from reput.format.command import Command
+from reput.remoting import listener
 from reput.remoting.deadlines import CUTS_MAX
-from reput.remoting.http2 import server as servers
 from reput.remoting.http2.server import GrpcServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
@@ -39,6 +42,8 @@ MEMORY_MAX = 8 << 10
 """Allowed memory of a silent connection at the server, in bytes."""
 HOUR_S = 3600
 NO_WORDS = ""
+IN_ALL, OF_ADDRESS = 6, 3
+FRAME = commands.encode(Command(ECHO, 1))
 
 
 class Silent:
@@ -117,7 +122,7 @@ async def test_silent_connections_make_room_and_are_closed(
         pytest.skip(f"the system allows a process less than {count} connections (ulimit -Hn)")
     # Nothing ends by itself, however long it takes to open them.
     monkeypatch.setattr(limits, "HTTP2_PREFACE_MS", limits.HTTP2_PREFACE_MS.at(HOUR_S * 1000))
-    monkeypatch.setattr(servers, "SILENT_S", 0.0)
+    monkeypatch.setattr(listener, "SILENT_S", 0.0)
     async with running(connections=limits.CONNECTIONS.at(count)) as server:
         refused = server.state.refusals.counts
         before = memory_of("self")
@@ -159,7 +164,7 @@ async def test_further_connections_of_an_address_are_refused() -> None:
 async def test_connections_that_have_just_opened_make_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(servers, "SILENT_S", float(HOUR_S))
+    monkeypatch.setattr(listener, "SILENT_S", float(HOUR_S))
     async with (
         running(connections=limits.CONNECTIONS.at(20)) as server,
         silent(server, 20, ADDRESSES),
@@ -169,3 +174,89 @@ async def test_connections_that_have_just_opened_make_no_room(
             assert await client.reader.read() == b""
         assert server.state.refusals.counts == {"connections": 1}
         assert len(server._beginning) == 20
+
+
+class Model:
+    """Which of the connections of two ports a server keeps: names by their number, oldest first."""
+
+    def __init__(self) -> None:
+        self.address_of: dict[int, str] = {}
+        self.silent: set[int] = set()
+        self.refusals = 0
+
+    def open(self, number: int, address: str) -> None:
+        """Keep a new connection, if there is room or one that is silent makes room."""
+        of_address = [name for name, other in self.address_of.items() if other == address]
+        if len(of_address) >= OF_ADDRESS:
+            candidates = of_address
+        elif len(self.address_of) >= IN_ALL:
+            candidates = list(self.address_of)
+        else:
+            candidates = None
+        if candidates is not None:
+            self.refusals += 1
+            silent = [name for name in candidates if name in self.silent]
+            if not silent:
+                return
+            self.close(silent[0])
+        self.address_of[number] = address
+        self.silent.add(number)
+
+    def close(self, number: int) -> None:
+        self.address_of.pop(number, None)
+        self.silent.discard(number)
+
+
+@both_loops
+@pytest.mark.parametrize("seed", range(10))
+async def test_only_the_oldest_silent_connection_of_any_port_makes_room(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Connections say nothing, a part of a frame, or a frame, in any order."""
+    monkeypatch.setattr(listener, "SILENT_S", 0.0)
+    rng = random.Random(seed)
+    bounds = {
+        "connections": limits.CONNECTIONS.at(IN_ALL),
+        "connections_per_address": limits.CONNECTIONS_PER_ADDRESS.at(OF_ADDRESS),
+    }
+    model = Model()
+    writers: dict[int, asyncio.StreamWriter] = {}
+    unsent: dict[int, bytes] = {}
+    async with running(**bounds) as server, Subject(state=server.state) as subject:
+        ports = {server.port: HELLO, subject.server.port: FRAME}
+        refused = server.state.refusals.counts
+
+        def kept() -> set[str]:
+            channels = [*server.channels, *subject.server.channels]
+            return {channel.peer for channel in channels if not channel.is_closed}
+
+        def expected() -> set[str]:
+            names = (writers[name].get_extra_info("sockname") for name in model.address_of)
+            return {f"{host}:{port}" for host, port in names}
+
+        for number in range(120):
+            speakers = [name for name in unsent if name in model.address_of]
+            if rng.random() < 0.5 or not speakers:
+                address, port = rng.choice(ADDRESSES), rng.choice(list(ports))
+                _, writers[number] = await asyncio.open_connection(
+                    "127.0.0.1", port, local_addr=(address, 0)
+                )
+                unsent[number] = ports[port]
+                model.open(number, address)
+                await until(lambda: refused.total() == model.refusals)
+            else:
+                name = rng.choice(speakers)
+                size = rng.choice([1, len(unsent[name]), len(unsent[name])])
+                writers[name].write(unsent[name][:size])
+                unsent[name] = unsent[name][size:]
+                if not unsent[name]:
+                    del unsent[name]
+                    model.silent.discard(name)
+                if not rng.randrange(4):
+                    writers[name].close()
+                    model.close(name)
+            await until(lambda: kept() == expected())
+            await until(lambda: server.state.connection_count == len(model.address_of))
+            await until(lambda: len(server.state.silent) == len(model.silent))
+        for writer in writers.values():
+            writer.close()

@@ -96,6 +96,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         """Time of the latest read or write, in the loop's seconds."""
         self._owner = owner
         self._loop = asyncio.get_running_loop()
+        self._is_silent = shared is not None  # until the first frame
         self.unfinished_since: float | None = None
         """Time of the first byte of an incomplete frame, in the loop's seconds."""
         self._frames = FrameBuffer(buffer)
@@ -209,6 +210,9 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._frames.keep(view, position, end)
             if position:
                 self.unfinished_since = None
+                if self._is_silent and self._shared is not None:
+                    self._is_silent = False
+                    self._shared.silent.remove(self)
             # Most reads end with a frame: nothing is kept.
             if (position != end or not end or self._is_counted) and self._shared is not None:
                 self._count_kept(self._shared)

@@ -42,19 +42,6 @@ class Deadlines(Generic[_T]):
         """End the time of a connection, if it has one."""
         self._deadlines.pop(connection, None)
 
-    def oldest(self, age_s: float) -> _T | None:
-        """Return the connection that was added first, if that is some time ago.
-
-        Args:
-            age_s: The least time since then, in seconds.
-        """
-        first = next(iter(self._deadlines.items()), None)
-        if first is None:
-            return None
-        connection, deadline = first
-        now_s = asyncio.get_running_loop().time()
-        return connection if now_s - (deadline - self._limit_s) >= age_s else None
-
     def stop(self) -> None:
         """Cut no more connections."""
         if self._timer is not None:

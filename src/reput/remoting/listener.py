@@ -8,11 +8,15 @@ All servers of a process share a ``ServerState``: the limits are those of all po
 import asyncio
 from typing import Generic, Protocol, TypeVar, cast
 
+from reput import limits
 from reput.limits import Limit
 from reput.remoting.proxy_acceptor import Proxied
 from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import ServerState
 
+SILENT_S = 1.0
+"""Time in which also a slow client sends its first frame, in seconds: one that has not makes room
+for another one at the limits of connections."""
 _BACKLOG = 1024
 LAST_WORDS_S = 1.0
 """Timeout of pending writes when all connections are closed, in seconds."""
@@ -86,17 +90,42 @@ class Listener(Generic[_C]):
 
     def _use_source(self, channel: _C, source: ProxySource) -> None:
         """Take another client for the peer of a connection; close it if it exceeds a limit."""
-        self.state.closed(channel.address)
+        self.state.closed(channel)
         channel.use_source(source)
-        excess = self._count(channel)
-        if excess is not None:
-            channel.cut(excess)
+        self._admit(channel, self._count(channel))
 
     def _count(self, channel: _C) -> Limit | None:
         """Count a connection; return the limit that it exceeds."""
         excess = self.state.excess(channel.address)
         self.state.opened(channel.address)
         return excess
+
+    def _admit(self, channel: _C, excess: Limit | None) -> None:
+        """Keep a counted connection, unless it exceeds a limit and no other one makes room."""
+        if excess is not None and not self._makes_room(channel.address, excess):
+            channel.cut(excess)
+        else:
+            now_s = asyncio.get_running_loop().time()
+            self.state.silent.add(channel, channel.address, now_s)
+
+    def _makes_room(self, address: str, excess: Limit) -> bool:
+        """Close the connection that has been silent for longest; return if there is one.
+
+        Otherwise clients that only connect would keep all others out.
+
+        Args:
+            address: Address of the new connection.
+            excess: The limit that it exceeds.
+        """
+        silent = self.state.silent.oldest(
+            asyncio.get_running_loop().time() - SILENT_S,
+            address if excess.name == limits.CONNECTIONS_PER_ADDRESS.name else None,
+        )
+        if silent is None:
+            return False
+        self.state.silent.remove(silent)
+        silent.cut(excess)
+        return True
 
     async def _stop_accepting(self) -> asyncio.Server | None:
         """Accept no more connections; return the socket, None if there is none."""

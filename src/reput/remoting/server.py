@@ -192,16 +192,14 @@ class RemotingServer(Listener[Channel]):
 
     def on_open(self, channel: Channel) -> None:
         """Register a new connection; close it if it exceeds a limit."""
-        excess = None
         self.channels.add(channel)
-        if not channel.is_inner:
-            excess = self._count(channel)
+        excess = None if channel.is_inner else self._count(channel)
         self._service.on_open(channel)
         if self._is_stopping:
             # Accepted before, and reported only now: its service may be closed already.
             channel.abort()
-        elif excess is not None:
-            channel.cut(excess)
+        elif not channel.is_inner:
+            self._admit(channel, excess)
 
     def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
         """Handle the bytes of a read."""
@@ -279,7 +277,7 @@ class RemotingServer(Listener[Channel]):
         """Remove a closed connection."""
         self.channels.discard(channel)
         if not channel.is_inner:
-            self.state.closed(channel.address)
+            self.state.closed(channel)
         if not self.channels:
             self._all_closed.set()
         self._service.on_closed(channel)

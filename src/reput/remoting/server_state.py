@@ -15,6 +15,7 @@ from reput.remoting.byte_budget import ByteBudget
 from reput.remoting.byte_room import ByteRoom
 from reput.remoting.client_faults import ClientFaults
 from reput.remoting.proxy_acceptor import ProxyAcceptor
+from reput.remoting.silent_connections import SilentConnections
 from reput.remoting.time_slices import TimeSlices
 from reput.remoting.tls_acceptor import TlsAcceptor
 from reput.remoting.tls_settings import TlsSettings
@@ -112,6 +113,8 @@ class ServerState:
         """Number of open connections."""
         self.connections_of: Counter[str] = Counter()
         """Address -> number of its connections."""
+        self.silent: SilentConnections[Cuttable] = SilentConnections()
+        """Connections without a whole frame, on all ports."""
         self.unfinished: ByteBudget[Cuttable] = ByteBudget(
             made.unfinished_bytes, made.unfinished_bytes_per_address
         )
@@ -137,11 +140,16 @@ class ServerState:
             other.cut(limit)
 
     def excess(self, address: str) -> Limit | None:
-        """Return the limit that another connection would exceed; None if there is room."""
-        if self.connection_count >= self.connection_limits.connections.maximum:
-            return self.connection_limits.connections
-        if self.connections_of[address] >= self.connection_limits.connections_per_address.maximum:
-            return self.connection_limits.connections_per_address
+        """Return the limit that another connection would exceed; None if there is room.
+
+        If both are reached, it is the one of the address: a connection that makes room there makes
+        room for all.
+        """
+        made = self.connection_limits
+        if self.connections_of[address] >= made.connections_per_address.maximum:
+            return made.connections_per_address
+        if self.connection_count >= made.connections.maximum:
+            return made.connections
         return None
 
     def opened(self, address: str) -> None:
@@ -149,8 +157,10 @@ class ServerState:
         self.connection_count += 1
         self.connections_of[address] += 1
 
-    def closed(self, address: str) -> None:
+    def closed(self, connection: _Addressed) -> None:
         """Count the end of a connection."""
+        self.silent.remove(connection)
+        address = connection.address
         self.connection_count -= 1
         self.connections_of[address] -= 1
         if not self.connections_of[address]:

@@ -3,14 +3,11 @@
 import asyncio
 from collections import Counter
 
-import pytest
-
 from remoting_subject import both_loops, until
 from reput import limits
 from reput.remoting.deadlines import CUTS_MAX, Deadlines
 
 NOW = limits.HTTP2_PREFACE_MS.at(0)
-LATER = limits.HTTP2_PREFACE_MS.at(10_000)
 
 
 @both_loops
@@ -34,20 +31,3 @@ async def test_other_work_runs_between_many_cuts() -> None:
         deadlines.add(number)
     await until(lambda: not len(deadlines))
     assert list(cuts.values()) == [CUTS_MAX, CUTS_MAX, CUTS_MAX // 2]
-
-
-@both_loops
-async def test_the_oldest_is_the_first_that_is_still_there() -> None:
-    deadlines: Deadlines[str] = Deadlines(LATER, never_cut)
-    assert deadlines.oldest(0.0) is None
-    for name in ("first", "second"):
-        deadlines.add(name)
-    assert deadlines.oldest(0.0) == "first"
-    assert deadlines.oldest(60.0) is None
-    deadlines.remove("first")
-    assert deadlines.oldest(0.0) == "second"
-    deadlines.stop()
-
-
-def never_cut(name: str) -> None:
-    pytest.fail(f"{name} is cut before its time")

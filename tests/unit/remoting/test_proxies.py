@@ -14,7 +14,7 @@ from remoting_subject import Subject, both_loops, closed, read_frame, until
 from reput import limits
 from reput.format import command as commands
 from reput.format.command import Command
-from reput.remoting import networks, tls_settings
+from reput.remoting import listener, networks, tls_settings
 from reput.remoting.channel import Channel
 from reput.remoting.proxy_acceptor import HeaderResult, ProxyAcceptor
 from reput.remoting.server_state import ConnectionLimits, ServerState
@@ -179,6 +179,35 @@ async def test_limits_of_an_address_count_for_the_source(
             await closed(open_writer)
         await until(lambda: not subject.server.channels)
         assert not subject.server.state.connections_of
+
+
+@both_loops
+async def test_a_silent_connection_makes_room_for_its_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "SILENT_S", 0.0)
+    bounds = ConnectionLimits(connections_per_address=limits.CONNECTIONS_PER_ADDRESS.at(2))
+    async with server(connection_limits=bounds) as (subject, proxies):
+        state = subject.server.state
+        other = await connect(subject)
+        other[1].write(TEXT.replace(b"113.9", b"113.1"))
+        await until(lambda: proxies.counts.total() == 1)
+        silent = await connect(subject)
+        silent[1].write(TEXT)
+        await until(lambda: state.connections_of["203.0.113.9"] == 1)
+        new = [await connect(subject) for _ in range(2)]
+        for number, (reader, writer) in enumerate(new):
+            writer.write(TEXT + echo(number))
+            assert (await read_frame(reader)).opaque == number
+        assert await silent[0].read() == b""
+        other[1].write(echo(7))
+        assert (await read_frame(other[0])).opaque == 7
+        assert state.refusals.counts == {"connections_per_address": 1}
+        for _, writer in (other, silent, *new):
+            await closed(writer)
+        await until(lambda: not subject.server.channels)
+        assert not state.connections_of
+        assert len(state.silent) == 0
 
 
 # --- whose header ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from reput.errors import ConnectionLost, InvalidBody, Overloaded
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command, Serialization
-from reput.remoting import server as server_module
+from reput.remoting import listener, server as server_module
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.long_replies import COUNTED_BYTES, LongBody
@@ -603,9 +603,9 @@ async def test_limits_of_connections_in_total_and_per_address() -> None:
     async with Subject(state=state) as subject:
         writers = []
         for address in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
-            _, writer = await subject.connect(local_addr=(address, 0))
+            reader, writer = await subject.connect(local_addr=(address, 0))
+            await _speak(reader, writer)
             writers.append(writer)
-        await until(lambda: state.connection_count == 3)
         reader, fourth = await subject.connect(local_addr=("127.0.0.3", 0))
         assert await _is_closed_by_peer(reader)
         await closed(writers.pop())
@@ -620,6 +620,102 @@ async def test_limits_of_connections_in_total_and_per_address() -> None:
             await closed(writer)
         await until(lambda: state.connection_count == 0)
         assert not state.connections_of
+
+
+async def _speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(commands.encode(Command(subject_of.ECHO, 1)))
+    await read_frame(reader)
+
+
+@both_loops
+async def test_the_oldest_silent_connection_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "SILENT_S", 0.0)
+    state = ServerState(ConnectionLimits(limits.CONNECTIONS.at(4)))
+    async with Subject(state=state) as subject:
+        speaker = await subject.connect()
+        await _speak(*speaker)
+        silent, beginning, spoken = [await subject.connect() for _ in range(3)]
+        await until(lambda: state.connection_count == 4)
+        beginning[1].write(commands.encode(Command(subject_of.ECHO, 2))[:-1])
+        await until(lambda: subject.opened[2].unfinished_since is not None)
+        await _speak(*spoken)
+        new = [await subject.connect()]
+        await _speak(*new[0])
+        assert await _is_closed_by_peer(silent[0])
+        new.append(await subject.connect())
+        await _speak(*new[1])
+        assert await _is_closed_by_peer(beginning[0])
+        late, late_writer = await subject.connect()
+        assert await _is_closed_by_peer(late)
+        for connection in (speaker, spoken, *new):
+            await _speak(*connection)
+        assert state.refusals.counts == {"connections": 3}
+        for _, writer in (speaker, silent, beginning, spoken, *new, (late, late_writer)):
+            await closed(writer)
+        await until(lambda: state.connection_count == 0)
+        assert len(state.silent) == 0
+
+
+@both_loops
+async def test_a_silent_connection_makes_room_for_its_address_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "SILENT_S", 0.0)
+    few = limits.CONNECTIONS_PER_ADDRESS.at(2)
+    state = ServerState(ConnectionLimits(limits.CONNECTIONS.at(4), connections_per_address=few))
+    source, other = ("127.0.0.1", 0), ("127.0.0.2", 0)
+    async with Subject(state=state) as subject:
+        others = [await subject.connect(local_addr=other) for _ in range(2)]
+        first, second = [await subject.connect(local_addr=source) for _ in range(2)]
+        await until(lambda: state.connection_count == 4)
+        # Both limits are reached.
+        third = await subject.connect(local_addr=source)
+        await _speak(*third)
+        assert await _is_closed_by_peer(first[0])
+        assert state.connections_of == {source[0]: 2, other[0]: 2}
+        await _speak(*second)
+        fourth = await subject.connect(local_addr=source)
+        assert await _is_closed_by_peer(fourth[0])
+        assert state.refusals.counts == {"connections_per_address": 2}
+        for connection in (*others, second, third):
+            await _speak(*connection)
+        for _, writer in (*others, first, second, third, fourth):
+            await closed(writer)
+
+
+@both_loops
+async def test_connections_that_have_just_opened_make_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "SILENT_S", 3600.0)
+    state = ServerState(ConnectionLimits(limits.CONNECTIONS.at(1)))
+    async with Subject(state=state) as subject:
+        silent = await subject.connect()
+        await until(lambda: state.connection_count == 1)
+        reader, writer = await subject.connect()
+        assert await _is_closed_by_peer(reader)
+        await _speak(*silent)
+        for open_writer in (silent[1], writer):
+            await closed(open_writer)
+
+
+@both_loops
+async def test_connections_inside_of_the_process_make_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener, "SILENT_S", 0.0)
+    state = ServerState(ConnectionLimits(limits.CONNECTIONS.at(1)))
+    async with Subject(state=state) as subject:
+        pipe = subject.server.open_pipe(("127.0.0.1", 1), lambda data: None, lambda: None)
+        first = await subject.connect()
+        await _speak(*first)
+        reader, writer = await subject.connect()
+        assert await _is_closed_by_peer(reader)
+        assert pipe.exchange(commands.encode(Command(subject_of.ECHO, 1)))
+        await _speak(*first)
+        for open_writer in (first[1], writer):
+            await closed(open_writer)
+        pipe.close()
 
 
 @both_loops

@@ -9,7 +9,6 @@ import contextlib
 
 from reput import limits
 from reput.format.kernels import call_words
-from reput.limits import Limit
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.deadlines import Deadlines
 from reput.remoting.http2.call_reader import CallReader, has_kernels
@@ -21,9 +20,6 @@ from reput.remoting.server_state import ServerState
 
 WATCH_S = 1.0
 """Interval of checks of deadlines, in seconds: clients watch theirs more exactly."""
-SILENT_S = 1.0
-"""Time in which also a slow client sends its first frames, in seconds: one that has not makes room
-when a server has as many connections as it may have."""
 
 
 class GrpcServer(Listener[GrpcChannel]):
@@ -149,7 +145,8 @@ class GrpcServer(Listener[GrpcChannel]):
     def _refuse(self, channel: GrpcChannel) -> None:
         """Close a connection that has sent nothing useful in time."""
         self._beginning.remove(channel)
-        channel.refuse(limits.HTTP2_PREFACE_MS)
+        if not channel.is_closed:
+            channel.refuse(limits.HTTP2_PREFACE_MS)
 
     # Callbacks of channels --------------------------------------------------------------------
 
@@ -161,32 +158,15 @@ class GrpcServer(Listener[GrpcChannel]):
         if self.is_stopping:
             # Accepted before, and reported only now: its service may be closed already.
             channel.abort()
-        elif excess is not None and not self._makes_room(excess):
-            channel.cut(excess)
         else:
-            self._beginning.add(channel)
-
-    def _makes_room(self, excess: Limit) -> bool:
-        """Close the connection that has said nothing for the longest time; return if there is one.
-
-        Otherwise a client that only connects would keep others out for seconds.
-
-        Args:
-            excess: The limit that is exceeded: one of all connections, as the address of the silent
-                connection is any.
-        """
-        if excess.name != limits.CONNECTIONS.name:
-            return False
-        silent = self._beginning.oldest(SILENT_S)
-        if silent is None:
-            return False
-        self._beginning.remove(silent)
-        silent.cut(excess)
-        return True
+            self._admit(channel, excess)
+            if not channel.is_closed:
+                self._beginning.add(channel)
 
     def on_begun(self, channel: GrpcChannel) -> None:
         """Handle the first frames of a connection."""
         self._beginning.remove(channel)
+        self.state.silent.remove(channel)
 
     def on_stirred(self, channel: GrpcChannel) -> None:
         """Watch the deadlines of a connection that was quiet."""
@@ -202,5 +182,5 @@ class GrpcServer(Listener[GrpcChannel]):
         self._beginning.remove(channel)
         self.channels.discard(channel)
         self._watched.discard(channel)
-        self.state.closed(channel.address)
+        self.state.closed(channel)
         self._closed.set()
