@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_below
 from reput.errors import WriteFailed
 from reput.format import java
 from reput.store import paths
@@ -103,7 +104,7 @@ def test_messages_that_expire_while_they_are_read(stores: Stores) -> None:
 def test_idle_queues_take_no_mapping_and_no_descriptor(stores: Stores) -> None:
     def counts() -> tuple[int, int]:
         maps = Path("/proc/self/maps").read_text().count("consumequeue")
-        return len(list(Path("/proc/self/fd").iterdir())), maps
+        return len(open_below(stores.root())), maps
 
     store = stores.open()
     store.put(message())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_below
 from reput.errors import WriteFailed
 from reput.format.checkpoint_page import Checkpoint
 from reput.store.checkpoint import CheckpointFile
@@ -31,10 +32,6 @@ class RecordingDisk(Disk):
 
     def sync_folder(self, path: str) -> None:
         self.done.append("sync folder")
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.fixture
@@ -152,7 +149,7 @@ def test_a_truncated_page_counts_as_none_and_is_written_whole(
     assert Path(path).read_bytes() == bytes(4096)
 
 
-def test_flushing_keeps_no_descriptor(checkpoint: CheckpointFile) -> None:
-    before = open_descriptors()
+def test_flushing_keeps_no_descriptor(tmp_path: Path, checkpoint: CheckpointFile) -> None:
+    before = open_below(tmp_path)
     checkpoint.flush()
-    assert open_descriptors() == before
+    assert open_below(tmp_path) == before

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import own_thread
+from descriptors import open_below
 from reput.errors import DiskFull, StoreUnavailable, WriteFailed
 from reput.store import disk
 from reput.store.disk import Disk
@@ -33,10 +34,6 @@ def descriptor(path: str) -> Iterator[int]:
 
 def allocated_bytes(descriptor: int) -> int:
     return os.fstat(descriptor).st_blocks * 512
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def failing(code: int) -> Callable[..., None]:
@@ -248,9 +245,8 @@ def test_a_replaced_file_keeps_its_permissions(path: str, mode: int) -> None:
 
 
 def test_syncs_keep_no_descriptor(tmp_path: Path) -> None:
-    before = open_descriptors()
     test_folders_and_whole_file_systems_are_synced(tmp_path)
-    assert open_descriptors() == before
+    assert open_below(tmp_path) == []
 
 
 # --- usage ----------------------------------------------------------------

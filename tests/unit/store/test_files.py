@@ -1,7 +1,6 @@
 """Folders: local and remote ones give the same answers, and errors name the remedy."""
 
 import fcntl
-import gc
 import os
 import random
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow.fs
 import pytest
 
+from descriptors import OF_THIS_PROCESS, open_below
 from reput.errors import NotInStore, StoreUnavailable
 from reput.store import files
 from reput.store.files import Entry, Folder, LocalFolder, RemoteFolder, open_folder
@@ -166,23 +166,17 @@ def test_a_view_outlives_its_folder_and_file(root: Path) -> None:
     assert bytes(view) == LARGE
 
 
-def _open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+@pytest.mark.skipif(not OF_THIS_PROCESS.exists(), reason="counts descriptors in /proc")
 def test_descriptors_are_bounded_and_closed_with_the_folder(tmp_path: Path) -> None:
     for i in range(200):
         (tmp_path / str(i)).write_bytes(b"%d" % i)
-    gc.collect()  # else descriptors of other tests close in between
-    before = _open_descriptors()
     folder = open_folder(str(tmp_path))
     for _ in range(2):
         for i in range(200):
             assert folder.read(str(i), 0, 10) == b"%d" % i
-    assert before < _open_descriptors() <= before + 64
+    assert 0 < len(open_below(tmp_path)) <= 64
     del folder
-    assert _open_descriptors() == before
+    assert open_below(tmp_path) == []
 
 
 def test_threads_share_a_folder(tmp_path: Path) -> None:

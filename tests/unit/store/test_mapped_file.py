@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import own_thread
+from descriptors import open_below
 from reput.errors import DiskFull, NotInStore, StoreUnavailable, WriteFailed
 from reput.store import mapped_file, memory
 from reput.store.disk import Disk
@@ -81,11 +82,6 @@ def maps_of(path: str) -> int:
     return sum(f" {path}" in line for line in lines)
 
 
-def open_descriptors() -> int:
-    gc.collect()  # collect the garbage of other tests now, not in between
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 # --- bytes ----------------------------------------------------------------
 
 
@@ -140,10 +136,9 @@ def test_an_opened_file_is_full_and_not_mapped_before_it_is_read(path: str) -> N
 
 
 def test_maps_keep_no_descriptor(path: str) -> None:
-    before = open_descriptors()
     file = MappedFile.open(written(path, b"hello"), 0, SIZE, Disk())
     file.read(0, 5)
-    assert open_descriptors() == before
+    assert open_below(Path(path).parent) == []
     file.close()
 
 
@@ -391,11 +386,10 @@ def test_a_failed_sync_is_never_forgotten(path: str) -> None:
 
 
 def test_a_full_durable_file_keeps_no_descriptor(path: str) -> None:
-    before = open_descriptors()
     file = MappedFile.create(path, 0, SIZE, Disk())
     file.append(b"x" * SIZE)
     assert file.flush() == SIZE
-    assert open_descriptors() == before
+    assert open_below(Path(path).parent) == []
     assert file.read(SIZE - 1, 1) == b"x"
     file.close()
 

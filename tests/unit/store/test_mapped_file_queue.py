@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_below
 from reput.errors import DiskFull, StoreUnavailable, WriteFailed
 from reput.store import mapped_file
 from reput.store.disk import Disk
@@ -76,10 +77,6 @@ def grow(queue: MappedFileQueue, count: int) -> None:
         queue.roll().append(b"x" * SIZE)
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 # --- loading --------------------------------------------------------------
 
 
@@ -104,12 +101,11 @@ def test_files_are_found_in_order_and_count_as_full(tmp_path: Path, disk: Disk) 
 
 def test_many_files_cost_no_map_and_no_descriptor(tmp_path: Path, disk: Disk) -> None:
     make(tmp_path, *range(0, 100 * SIZE, SIZE))
-    before = open_descriptors()
     queue = queue_in(tmp_path, disk)
     queue.load()
     assert str(tmp_path) not in Path("/proc/self/maps").read_text(encoding="utf-8")
     assert all(file.read(0, 1) == b"x" for file in queue.files)
-    assert open_descriptors() == before
+    assert open_below(tmp_path) == []
     queue.close()
 
 
