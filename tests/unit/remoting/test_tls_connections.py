@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import os
+import socket
 import ssl
 import sys
 import time
@@ -452,8 +453,15 @@ async def test_a_client_that_leaves_during_the_handshake(pair: Pair) -> None:
 async def test_a_client_that_does_not_read_is_not_read(pair: Pair) -> None:
     async with server(given(pair)) as (subject, _):
         reader, writer = await connect(subject)
+        await until(lambda: bool(subject.opened))
+        # Else the kernel's buffers grow, and the server may write again though nobody reads.
+        for end, option in (
+            (writer.transport, socket.SO_RCVBUF),
+            (subject.opened[0]._transport, socket.SO_SNDBUF),
+        ):
+            end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, option, 1 << 16)
         large = Command(subject_of.LARGE, 1, ext_fields={"size": str(1 << 20)})
-        count = 40
+        count = 20
         writer.transport.pause_reading()
         writer.write(commands.encode(large) * count)
         await until(lambda: any(not channel.is_writable for channel in subject.server.channels))
