@@ -127,8 +127,9 @@ async def test_sends_that_waited_for_a_put_that_stalled(
     Two producers' sends are read in one turn of the loop; a third producer's comes during the put.
     """
     clock = ManualClock(1_700_000_000_000)
+    enabled = {"broker_fast_failure_enable": True}
     async with (
-        broker_subject.running(tmp_path, clock=clock, **settings) as subject,
+        broker_subject.running(tmp_path, clock=clock, **{**enabled, **settings}) as subject,
         RemotingClient() as client,
     ):
         await subject.send("T")
