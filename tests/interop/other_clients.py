@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from interop import java_cluster
 from interop.java_oracle import HERE, cached
 
 TIMEOUT_S = 120
@@ -46,6 +47,8 @@ class OtherClient:
     consumers: Sequence[str] = ("push",)
     """Kinds of its consumers."""
     has_transactions = False
+    official = java_cluster.DEFAULT_BROKERS[0]
+    """Version of the official broker that it can use."""
 
     command: Sequence[str | Path]
     environment: Mapping[str, str] = {}
@@ -213,13 +216,15 @@ class NodeClient(OtherClient):
 class RustClient(OtherClient):
     """rocketmq-client-rust 1.0.0, the remoting client of rocketmq-rust, built once per user.
 
-    It decodes JSON bodies into typed structs, and refuses those without a field that 5.5.0 writes.
+    It decodes JSON bodies into typed structs, and refuses those without a field that 5.5.0 writes:
+    no broker of 4.9 serves it.
     """
 
     name = "rust"
     ways = {"sync": 8, "batch": 1, "oneway": 0, "ordered": 8}
     consumers = ("push", "pull", "pop")
     has_transactions = True
+    official = "5.5.0"
 
     def __init__(self) -> None:
         sources = [path for path in sorted((HERE / "rust").rglob("*")) if path.is_file()]

@@ -10,7 +10,7 @@ import pytest
 
 from interop import java_oracle
 from interop.clusters import KINDS, Cluster, start_cluster
-from interop.java_cluster import DEFAULT_BROKERS, JavaClient, JavaCluster, JavaMessage
+from interop.java_cluster import JavaClient, JavaCluster, JavaMessage
 from interop.other_clients import (
     ClientUnavailable,
     CppClient,
@@ -34,16 +34,6 @@ ONLY_ALL = (GoClient, NodeClient, RustClient)
 """Clients with many modules to install."""
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    """Start a shared broker; use unique topics."""
-    folder = tmp_path_factory.mktemp("cluster")
-    with start_cluster(request.param, DEFAULT_BROKERS[0], folder, SETTINGS) as running:
-        yield running
-
-
 @pytest.fixture(scope="module", params=[CppClient, GoClient, NodeClient, RustClient])
 def client(request: pytest.FixtureRequest) -> OtherClient:
     if request.param in ONLY_ALL and not java_oracle.wants_all_versions():
@@ -55,6 +45,16 @@ def client(request: pytest.FixtureRequest) -> OtherClient:
             raise
         pytest.skip(str(reason))
     return made
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster(
+    request: pytest.FixtureRequest, client: OtherClient, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Start a broker for a client; use unique topics."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with start_cluster(request.param, client.official, folder, SETTINGS) as running:
+        yield running
 
 
 def new_topic(cluster: Cluster, name: str) -> str:
