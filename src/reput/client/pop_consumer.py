@@ -276,7 +276,7 @@ class PopConsumer(GroupMember):
         count_max, hold_ms = self.config.pop_batch_size, self.config.broker_suspend_ms
         if self._calls is not None:
             return count_max, hold_ms
-        while (missing_count := self._missing_count()) <= 0:
+        while not (missing_count := self._missing_count()):
             self._is_asked.clear()
             await self._is_asked.wait()
         left_ms = max(until_ms for _, until_ms in self._asking.values())
@@ -284,8 +284,8 @@ class PopConsumer(GroupMember):
         return min(count_max, missing_count), min(hold_ms, max(1, left_ms))
 
     def _missing_count(self) -> int:
-        """Return the number of messages requested by callers and not available."""
-        return sum(count for count, _ in self._asking.values()) - len(self._here)
+        """Return the number of messages to request: 0 while some are here, for any caller."""
+        return 0 if self._here else sum(count for count, _ in self._asking.values())
 
     def _on_messages(
         self, source: PopSource, messages: list[PoppedMessage], duration_ms: int
@@ -333,11 +333,11 @@ class PopConsumer(GroupMember):
             return messages
         me = object()
         self._asking[me] = count_max, self._clock.monotonic_ms() + timeout_ms
-        self._is_asked.set()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while not messages:
                     self._has_some.clear()
+                    self._is_asked.set()
                     await self._has_some.wait()
                     self._started()
                     messages = self._take(count_max)

@@ -186,6 +186,38 @@ async def test_a_pop_returns_at_most_the_requested_count(rocketmq: LocalBroker, 
         assert Counter(message.body for message in [*messages, *rest]) == Counter(numbered(10))
 
 
+async def test_a_pop_that_has_returned_takes_no_later_messages(
+    rocketmq: LocalBroker, topic: str
+) -> None:
+    """No request stays at the broker: what it took would be invisible, and nobody would have it."""
+    await send(rocketmq, topic, numbered(3))
+    async with (
+        PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer,
+        PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as other,
+    ):
+        await consumer.subscribe(topic)
+        await popped(consumer, 3)
+        await send(rocketmq, topic, [b"late"])
+        await other.subscribe(topic)
+        async with asyncio.timeout(GUARD_S):
+            assert [message.body for message in await other.pop()] == [b"late"]
+
+
+async def test_waiting_pops_share_what_arrives(rocketmq: LocalBroker, topic: str) -> None:
+    """The first pop takes all of the first messages; the other one is asked for again."""
+    async with PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer:
+        await consumer.subscribe(topic)
+        async with asyncio.timeout(GUARD_S):
+            pops = [asyncio.create_task(consumer.pop(timeout_ms=60_000)) for _ in range(3)]
+            received = []
+            for number in range(3):
+                await send(rocketmq, topic, [b"%d" % number])
+                done, rest = await asyncio.wait(pops, return_when=asyncio.FIRST_COMPLETED)
+                received += [message.body for task in done for message in task.result()]
+                pops = list(rest)
+        assert received == numbered(3)
+
+
 async def test_messages_of_other_tags_with_the_same_hash_are_skipped(
     rocketmq: LocalBroker, topic: str
 ) -> None:

@@ -16,6 +16,8 @@ from reput.format.grpc_messages import ClientType, MessageType, TransactionResol
 from reput.testing import LocalBroker
 
 DELAY_MS = 60_000
+PATIENCE_MS = 60_000
+"""Time that a pop waits for messages that are there, on a busy machine."""
 SHARDING_KEY, PRIORITY = "__SHARDINGKEY", "_SYS_MSG_PRIORITY_"
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 
@@ -139,7 +141,7 @@ def test_members_of_both_protocols_share_a_group(broker: LocalBroker, client: Gr
         for number in range(40):
             producer.send(Message(topic, b"%d" % number))
         by_grpc = client.messages(group, topic, batch_size=20)
-        by_remoting = consumer.pop()
+        by_remoting = consumer.pop(timeout_ms=PATIENCE_MS)
         # What one of them does not acknowledge, the other one gets.
         (left, *_), (late, *_) = by_grpc, by_remoting
         for received in by_remoting[1:]:
@@ -156,7 +158,7 @@ def test_members_of_both_protocols_share_a_group(broker: LocalBroker, client: Gr
             invisible_duration={"seconds": 1},
         )
         broker.advance(2_000)
-        (again,) = consumer.pop()
+        (again,) = consumer.pop(timeout_ms=PATIENCE_MS)
         assert (again.body, again.reconsume_times) == (left["body"], 1)
         consumer.ack(again)
         consumer.nack(late, 0)
