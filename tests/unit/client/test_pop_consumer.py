@@ -189,7 +189,7 @@ async def test_a_pop_returns_at_most_the_requested_count(rocketmq: LocalBroker, 
 async def test_a_pop_that_has_returned_takes_no_later_messages(
     rocketmq: LocalBroker, topic: str
 ) -> None:
-    """No request stays at the broker: what it took would be invisible, and nobody would have it."""
+    """No request stays at the broker: it would take a message, and no caller would get it."""
     await send(rocketmq, topic, numbered(3))
     async with (
         PopConsumer(topic, namesrv=rocketmq.namesrv_addr, config=CONFIG) as consumer,

@@ -454,7 +454,7 @@ async def test_a_client_that_does_not_read_is_not_read(pair: Pair) -> None:
     async with server(given(pair)) as (subject, _):
         reader, writer = await connect(subject)
         await until(lambda: bool(subject.opened))
-        # Else the kernel's buffers grow, and the server may write again though nobody reads.
+        # Else the kernel's buffers grow, and the server may write again before the client reads.
         for end, option in (
             (writer.transport, socket.SO_RCVBUF),
             (subject.opened[0]._transport, socket.SO_SNDBUF),
