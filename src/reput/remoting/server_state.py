@@ -37,8 +37,9 @@ class Cuttable(Hashable, Protocol):
 class _Addressed(Cuttable, Protocol):
     """A connection with the address of its peer."""
 
-    address: str
-    """The peer's ip."""
+    @property
+    def address(self) -> str:
+        """The peer's ip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class ServerState:
         self.unfinished: ByteBudget[Cuttable] = ByteBudget(
             made.unfinished_bytes, made.unfinished_bytes_per_address
         )
-        """Bytes of incomplete frames, and memory of incomplete TLS handshakes."""
+        """Bytes of incomplete frames, of paused TLS connections, and memory of TLS handshakes."""
         self.unread: ByteBudget[Cuttable] = ByteBudget(
             made.unread_bytes, made.unread_bytes_per_address
         )

@@ -53,8 +53,8 @@ class TlsAcceptor:
         settings: The settings of TLS.
         slices: The queue of long work: handshakes of many clients take turns with other requests.
         faults: The log of clients' mistakes.
-        count: Called with a connection and the memory that its handshake takes, in bytes; it may
-            cut this or another connection.
+        count: Called with a connection and the memory that its handshake takes, or the bytes that
+            are kept while it is paused; it may cut this or another connection.
         clock: The clock, for the dates of a certificate.
 
     Raises:
@@ -66,7 +66,7 @@ class TlsAcceptor:
         settings: TlsSettings,
         slices: TimeSlices,
         faults: ClientFaults,
-        count: Callable[[Inner, int], object] = lambda inner, kept_bytes: None,
+        count: Callable[[Inner | TlsConnection, int], object] = lambda counted, kept_bytes: None,
         clock: Clock | None = None,
     ) -> None:
         self.mode = settings.tls_server_mode
@@ -169,6 +169,7 @@ class TlsAcceptor:
                 self._buffer,
                 on_input=self._queue_input,
                 on_handshake=self._ended,
+                on_kept=self._count,
             )
             self.deadlines.add(connection)
             self._count(inner, SESSION_BYTES)

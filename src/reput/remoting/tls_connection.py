@@ -66,6 +66,7 @@ class TlsConnection(asyncio.BufferedProtocol):
         on_input: Called when more of a handshake has arrived, to call ``advance``: now, or when it
             is this connection's turn.
         on_handshake: Called once with the result of the handshake: None, or the reason of failure.
+        on_kept: Called with the encrypted bytes that are kept while the channel is paused.
     """
 
     def __init__(
@@ -76,12 +77,15 @@ class TlsConnection(asyncio.BufferedProtocol):
         *,
         on_input: Callable[["TlsConnection"], object],
         on_handshake: Callable[["TlsConnection", TlsFailed | None], object],
+        on_kept: Callable[["TlsConnection", int], object] = lambda connection, kept_bytes: None,
     ) -> None:
         self.inner = inner
         self._session = session
         self._buffer = buffer
         self._on_input = on_input
         self._on_handshake = on_handshake
+        self._on_kept = on_kept
+        self._kept = b""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._is_judged = False  # whether the result of the handshake is known
@@ -113,6 +117,7 @@ class TlsConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection; called by the loop."""
         self._judge(TlsFailed("closed by the other side during the handshake"))
+        self._keep(b"")
         self.inner.connection_lost(exc)
         if self._transport is not None:
             # Each would keep the other, and the session its 50 kB, until the collector runs.
@@ -135,6 +140,17 @@ class TlsConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Pass it on; called by the loop."""
         self.inner.resume_writing()
+
+    # --- limits -------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The peer's ip."""
+        return self.inner.address
+
+    def cut(self, limit: Limit) -> None:
+        """Close the connection at once because of a limit."""
+        self.inner.cut(limit)
 
     # --- the session --------------------------------------------------------------------------
 
@@ -168,6 +184,8 @@ class TlsConnection(asyncio.BufferedProtocol):
     def _deliver(self, data: memoryview) -> None:
         """Pass plain bytes on, all that a read brings at once."""
         session, inner = self._session, self.inner
+        if self._kept:
+            data = memoryview(b"".join((self._kept, data)))
         position, end, has_more = 0, len(data), True
         while has_more and not self._is_paused and not inner.is_closed:
             room = inner.get_buffer(-1)
@@ -181,8 +199,9 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._has_more = has_more = filled == size
             if filled:
                 inner.buffer_updated(filled)
-        if position < end:
-            session.feed(data[position:])
+        # Not in the session: its buffers never shrink, and are not counted.
+        self._keep(b"" if inner.is_closed else data[position:])
+        if self._kept:
             self._has_more = True
         self._flush()
         is_over = session.failure is not None or session.has_ended
@@ -194,6 +213,12 @@ class TlsConnection(asyncio.BufferedProtocol):
             if session.failure is not None:
                 raise session.failure
             inner.close()
+
+    def _keep(self, data: bytes | memoryview) -> None:
+        """Keep encrypted bytes until the channel reads again, instead of those kept before."""
+        if data or self._kept:
+            self._kept = bytes(data)
+            self._on_kept(self, len(data))
 
     def _flush(self) -> None:
         if self._session.has_output and self._transport is not None:
@@ -253,6 +278,7 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close the connection after pending writes."""
+        self._keep(b"")
         self._session.end()
         self._flush()
         if self._transport is not None:
@@ -260,5 +286,6 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close the connection at once."""
+        self._keep(b"")
         if self._transport is not None:
             self._transport.abort()

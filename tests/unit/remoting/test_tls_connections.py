@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -25,10 +26,12 @@ from reput.errors import ConnectionLost, Unreachable
 from reput.format import command as commands
 from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command
 from reput.remoting import tls_settings
+from reput.remoting.channel import Channel
 from reput.remoting.client import RemotingClient
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.server import LongReply
 from reput.remoting.server_state import ConnectionLimits, ServerState
-from reput.remoting.tls import TlsSession
+from reput.remoting.tls import PIECE_BYTES, TlsSession
 from reput.remoting.tls_acceptor import SESSION_BYTES, Handshake, TlsAcceptor
 from reput.remoting.tls_settings import TlsMode, TlsSettings
 
@@ -261,6 +264,78 @@ async def test_a_long_request_holds_later_frames_of_the_same_record(pair: Pair) 
         await peer.send(peer.session.encrypt(echo(3)))
         assert [(await peer.frame()).opaque for _ in range(3)] == [1, 2, 3]
         await closed(peer.writer)
+
+
+class Held(Subject):
+    """A service whose long requests last until they are released."""
+
+    is_released = False
+    read_count = 0
+
+    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
+        self.read_count += 1
+        return channel.take_frames(view, 0, end)
+
+    def has_read(self, count: int) -> bool:
+        return self.read_count >= count
+
+    def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
+        if request.code != subject_of.LONG:
+            return super().on_request(channel, request)
+        return self._held(request)
+
+    def _held(self, request: Command) -> LongReply:
+        while not self.is_released:
+            yield
+        return commands.reply(request)
+
+
+async def send_behind_a_held_request(subject: Held, peer: Peer, frames: bytes) -> int:
+    """Send frames in the same read as the end of a request that is held; return their size."""
+    held = commands.encode(Command(subject_of.LONG, 1, body=bytes(1_000)))
+    # It arrives slowly, so that it gets a separate buffer, which has no room for other frames.
+    for part, more in ((held[:900], b""), (held[900:910], b""), (held[910:], frames)):
+        expected = subject.read_count + 1
+        data = peer.session.encrypt(part) + peer.session.encrypt(more)
+        peer.writer.write(data)
+        await until(functools.partial(subject.has_read, expected))
+    return len(data)
+
+
+@both_loops
+async def test_bytes_behind_a_long_request_are_counted_until_they_are_read(pair: Pair) -> None:
+    """They were kept in the session: 90 kB a connection, until its end."""
+    state = ServerState(tls=given(pair), slice_s=0.0001)
+    async with Held(state=state) as subject:
+        peer = await Peer.connect(subject)
+        (channel,) = subject.opened
+        size = await send_behind_a_held_request(subject, peer, echo(2, bytes(40_000)) + echo(3))
+        await until(lambda: state.unfinished.total_bytes >= size - PIECE_BYTES)
+        subject.is_released = True
+        assert [(await peer.frame()).opaque for _ in range(3)] == [1, 2, 3]
+        assert state.unfinished.total_bytes == 0
+        subject.is_released = False
+        await send_behind_a_held_request(subject, peer, bytes(40_000))
+        await until(lambda: state.unfinished.total_bytes > 0)
+        channel.abort()
+        assert state.unfinished.total_bytes == 0
+        await closed(peer.writer)
+
+
+@both_loops
+async def test_connections_with_bytes_behind_long_requests_are_limited(pair: Pair) -> None:
+    few = limits.UNFINISHED_BYTES_PER_ADDRESS.at(100_000)
+    of_connections = ConnectionLimits(unfinished_bytes_per_address=few)
+    state = ServerState(of_connections, tls=given(pair), slice_s=0.0001)
+    async with Held(state=state) as subject:
+        peers = [await Peer.connect(subject) for _ in range(6)]
+        for peer in peers:
+            await send_behind_a_held_request(subject, peer, bytes(50_000))
+        await until(lambda: state.refusals.counts == {few.name: 4})
+        await until(lambda: len(subject.server.channels) == 2)
+        assert 0 < state.unfinished.total_bytes <= few.maximum
+        for peer in peers:
+            await closed(peer.writer)
 
 
 # --- ends and failures --------------------------------------------------------------------------
