@@ -113,6 +113,10 @@ def _per_second(labels: str, metric: str) -> str:
     return _sum(labels, f"rate({metric}{RATE})")
 
 
+def _of_99_percent(labels: str, rate: str) -> str:
+    return f"histogram_quantile(0.99, {_sum(f'le, {labels}', rate)})"
+
+
 def _with(series: str, matcher: str) -> str:
     return series.replace("{", f"{{{matcher},", 1)
 
@@ -215,43 +219,34 @@ ONE_BROKER = Board(
         _curve(
             "Time of 99 % of requests",
             "ms",
-            "histogram_quantile(0.99, "
-            + _sum(
-                "le, request_code",
+            _of_99_percent(
+                "request_code",
                 f"rate(rocketmq_rpc_latency_milliseconds_bucket{{{BROKER},"
                 f'is_long_polling="false"}}{RATE})',
-            )
-            + ")",
+            ),
             "{{request_code}}",
             only="java",
         ),
         _curve(
             "Time of 99 % of sends",
             "s",
-            "histogram_quantile(0.99, "
-            + _sum(
-                "le, cluster, broker",
-                own(f"rate(reput_put_duration_seconds_bucket{RATE})"),
-            )
-            + ")",
+            _of_99_percent(
+                "cluster, broker", own(f"rate(reput_put_duration_seconds_bucket{RATE})")
+            ),
             BY_OWN,
             only="reput",
         ),
         _curve(
             "Time of 99 % of syncs of the log",
             "s",
-            "histogram_quantile(0.99, "
-            + _sum("le, cluster, broker", own(f"rate(reput_log_sync_seconds_bucket{RATE})"))
-            + ")",
+            _of_99_percent("cluster, broker", own(f"rate(reput_log_sync_seconds_bucket{RATE})")),
             BY_OWN,
             only="reput",
         ),
         _curve(
             "Time of 99 % of commits of pool buffers",
             "s",
-            "histogram_quantile(0.99, "
-            + _sum("le, cluster, broker", own(f"rate(reput_log_commit_seconds_bucket{RATE})"))
-            + ")",
+            _of_99_percent("cluster, broker", own(f"rate(reput_log_commit_seconds_bucket{RATE})")),
             BY_OWN,
             only="reput",
         ),
@@ -391,9 +386,9 @@ TOPIC_BOARD = Board(
         _curve(
             "Size of 99 % of messages",
             "bytes",
-            "histogram_quantile(0.99, "
-            + _per_second("le, topic", f"rocketmq_message_size_bucket{{{BROKER},{TOPIC}}}")
-            + ")",
+            _of_99_percent(
+                "topic", f"rate(rocketmq_message_size_bucket{{{BROKER},{TOPIC}}}{RATE})"
+            ),
             "{{topic}}",
             only="java",
         ),
