@@ -89,8 +89,8 @@ class Receipt:
     """Position in the queue; None if the SDK does not show it."""
     recall_handle: str
     """Handle to recall a delayed message; empty if there is none."""
-    transaction_id: str | None = None
-    """Id of the transaction; None if the SDK does not show it."""
+    transaction_id: str
+    """Id of the transaction, also of a message outside of one."""
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ class Sdk:
         for line in lines:
             if "error" in line:
                 raise Refused(line)
-        return [Receipt(**line) for line in lines if "message_id" in line]
+        return [Receipt(**line) for line in lines if "recall_handle" in line]
 
     def push(self, endpoint: str, topic: str, group: str, **more: Any) -> Consumer:
         """Start a push consumer.

@@ -294,9 +294,10 @@ func sendOne(producer rmq.Producer, wanted request, one outgoing, message *rmq.M
 
 func tellSent(receipt *rmq.SendReceipt) {
 	tell(line{
-		"message_id":    receipt.MessageID,
-		"queue_offset":  receipt.Offset,
-		"recall_handle": receipt.RecallHandle,
+		"message_id":     receipt.MessageID,
+		"queue_offset":   receipt.Offset,
+		"recall_handle":  receipt.RecallHandle,
+		"transaction_id": receipt.TransactionId,
 	})
 }
 

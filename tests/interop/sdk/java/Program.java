@@ -37,6 +37,7 @@ import org.apache.rocketmq.client.apis.producer.SendReceipt;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionChecker;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
+import org.apache.rocketmq.client.java.impl.producer.SendReceiptImpl;
 import org.apache.rocketmq.client.java.message.MessageViewImpl;
 
 /** The Java SDK rocketmq-client-java, controlled over stdin and stdout by interop/sdks.py. */
@@ -169,6 +170,7 @@ public class Program {
         line.put("message_id", receipt.getMessageId().toString());
         line.put("queue_offset", null);
         line.put("recall_handle", receipt.getRecallHandle() == null ? "" : receipt.getRecallHandle());
+        line.put("transaction_id", ((SendReceiptImpl) receipt).getTransactionId());
         tellNulls(line);
     }
 

@@ -87,8 +87,13 @@ fn message_of(topic: &str, one: &Value, is_transaction: bool) -> Result<impl Mes
     builder.build()
 }
 
-fn tell_sent(message_id: &str) {
-    tell(json!({"message_id": message_id, "queue_offset": null, "recall_handle": ""}));
+fn tell_sent(message_id: &str, transaction_id: &str) {
+    tell(json!({
+        "message_id": message_id,
+        "queue_offset": null,
+        "recall_handle": "",
+        "transaction_id": transaction_id,
+    }));
 }
 
 fn checked(left: &Mutex<HashMap<String, Vec<String>>>, first: &[String], message: &MessageView) -> String {
@@ -133,7 +138,8 @@ async fn send(request: &Value, input: &mut Input) -> Result<(), ClientError> {
             let (producer, topic, one) = (producer.clone(), topic.to_string(), one.clone());
             waiting.push(tokio::spawn(async move {
                 let message = message_of(&topic, &one, false)?;
-                tell_sent(producer.send(message).await?.message_id());
+                let receipt = producer.send(message).await?;
+                tell_sent(receipt.message_id(), receipt.transaction_id());
                 Ok::<(), ClientError>(())
             }));
             continue;
@@ -162,7 +168,7 @@ async fn send_one(producer: &Producer, request: &Value, one: &Value) -> Result<(
     if text(request, "how") == "transaction" {
         let message = message_of(topic, one, true)?;
         let transaction = producer.send_transaction_message(message).await?;
-        tell_sent(transaction.message_id());
+        tell_sent(transaction.message_id(), transaction.transaction_id());
         tokio::time::sleep(ms(&request["hold_ms"])).await;
         return match text(one, "resolution") {
             "commit" => transaction.commit().await,
@@ -173,7 +179,7 @@ async fn send_one(producer: &Producer, request: &Value, one: &Value) -> Result<(
     loop {
         match producer.send(message_of(topic, one, false)?).await {
             Ok(receipt) => {
-                tell_sent(receipt.message_id());
+                tell_sent(receipt.message_id(), receipt.transaction_id());
                 return Ok(());
             }
             Err(error) if request["until_sent"].as_bool().unwrap() => eprintln!("{error}"),
