@@ -73,6 +73,8 @@ def commands(count: int, command: dict[str, Any]) -> calls.Labelled:
 FOUND: dict[str, Callable[[], calls.Labelled]] = {
     "30 bombs": lambda: bombs(30, calls.BOMB_BYTES),
     "300 bombs": lambda: bombs(300, calls.BOMB_BYTES),
+    "100 bombs that are too large": lambda: bombs(100, 2 * calls.BOMB_BYTES),
+    "40 long attempts": lambda: many(40, "ReceiveMessage", calls.receive(attempt_id="x" * 500_000)),
     "300 bombs for receives": lambda: bombs(300, calls.BOMB_BYTES, "ReceiveMessage"),
     "2000 small bombs": lambda: bombs(2_000, 100_000),
     "acks of many entries": lambda: many(100, "AckMessage", calls.acks(7_000)),

@@ -46,9 +46,10 @@ from typing import Any, TypeGuard, cast
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
 from reput import limits
-from reput.errors import LimitExceeded, excerpt
+from reput.errors import excerpt
 from reput.format import properties as props
 from reput.format.text_cache import TextCache
+from reput.limits import Limit
 
 NESTING_MAX = 80
 """Most levels of nesting; an AND or OR of many terms is one level. Each level may indent the
@@ -75,12 +76,14 @@ class FilterTooLarge(Sql92Error):
     """Filter expression that exceeds a limit.
 
     Args:
-        refusal: The exceeded limit.
+        limit: The exceeded limit.
+        value: The counted value; None if only the excess is known.
     """
 
-    def __init__(self, refusal: LimitExceeded) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
+    def __init__(self, limit: Limit, value: int | None = None) -> None:
+        super().__init__(str(limit.exceeded(value)))
+        self.limit = limit
+        self.value = value
 
 
 class EvaluationError(ValueError):
@@ -167,7 +170,7 @@ def _check_length(expression: str) -> None:
     if length <= limits.FILTER_BYTES.maximum:
         length = len(expression.encode("utf-8", "surrogatepass"))
     if length > limits.FILTER_BYTES.maximum:
-        raise FilterTooLarge(limits.FILTER_BYTES.exceeded(length))
+        raise FilterTooLarge(limits.FILTER_BYTES, length)
 
 
 # --- nodes -----------------------------------------------------------------
@@ -404,7 +407,7 @@ def _parse(text: str) -> tuple[_Node, str]:
                 count += 1  # except values of a list, which are cheap
             last_type = token.type
             if count > limits.FILTER_NODES.maximum:
-                raise FilterTooLarge(limits.FILTER_NODES.exceeded())
+                raise FilterTooLarge(limits.FILTER_NODES)
     except UnexpectedToken as error:
         tail = error.token
     except UnexpectedCharacters as error:

@@ -417,6 +417,7 @@ class Front:
             raise
         except (StatusError, ReputError) as error:
             replies = [_reply({"status": statuses.of_error(error)})]
+            error.__traceback__ = None  # whose frames have the pop, and the pop has the error
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
             _log.exception("ReceiveMessage of %s", call.peer.peer)
             replies = [_reply({"status": statuses.of_error(error)})]
@@ -516,10 +517,10 @@ class Front:
         is_attempt: bool,
     ) -> None:
         """Make messages visible again that were popped for a call that has ended."""
-        try:
-            received = await popping
-        except (StatusError, ReputError):
+        await asyncio.wait([popping])
+        if popping.cancelled() or popping.exception() is not None:
             return  # it has popped nothing
+        received = popping.result()
         group = wanted.group.name
         for item in received:
             client.renewals.drop(group, str(item.receipt))

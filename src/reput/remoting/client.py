@@ -339,10 +339,11 @@ class RemotingClient:
         if self._handler is None:
             self._answer(channel, request, _unsupported(request))
             return
+        if request.refusal is not None:
+            self._answer(channel, request, _failed(request, request.refusal))
+            return
         address = self._addresses.get(channel, channel.peer)
         try:
-            if request.refusal is not None:
-                raise request.refusal
             reply = self._handler(address, request)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             reply = _failed(request, error)

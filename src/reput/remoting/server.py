@@ -207,9 +207,13 @@ class RemotingServer(Listener[Channel]):
 
     def on_request(self, channel: Channel, request: Command) -> None:
         """Handle a request, and send its reply."""
+        if request.refusal is not None:
+            # Not raised: the request has it, and its traceback would have the request.
+            refusal = self._failed(channel, request, request.refusal)
+            if not request.is_oneway:
+                channel.answer(request, refusal)
+            return
         try:
-            if request.refusal is not None:
-                raise request.refusal
             reply = self._service.on_request(channel, request)
             # Most replies are commands: an isinstance with an abstract class takes half a
             # microsecond.

@@ -87,7 +87,7 @@ def _compiled(expression: str) -> "sql92.Filter":
     try:
         return sql92.compile_filter(expression)  # has a cache
     except sql92.FilterTooLarge as error:
-        raise error.refusal from error
+        raise error.limit.exceeded(error.value) from error
     except sql92.Sql92Error as error:
         raise RequestRefused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"{PARSE_FAILED}: {error}"

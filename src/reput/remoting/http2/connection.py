@@ -923,7 +923,7 @@ class Http2Connection:
                 self._out.append(_OWN_SETTINGS)  # the first frame, whatever follows
             reason = excerpt(error.reason, _REASON_LETTERS).encode(errors="replace")
             self.write(frames.goaway(self.last_stream_id, error.code, reason))
-            self.failure = error
+            self.failure = error.with_traceback(None)  # which has this connection
 
     def drain(self) -> None:
         """Ask the peer to open no more streams; further ones are served nevertheless."""

@@ -178,6 +178,9 @@ class Future(Protocol):
     def cancelled(self) -> bool:
         """Return whether there will be no result."""
 
+    def exception(self) -> BaseException | None:
+        """Return the error, if there is one."""
+
     def result(self) -> Any:
         """Return the result, or raise the error."""
 
@@ -676,29 +679,30 @@ class Call(Stream):
 
     def _on_result(self, future: Future) -> None:
         self._running = None
-        if self.has_ended:
-            if not future.cancelled():
-                self._drop_result(future)
+        if future.cancelled():
+            self.fail(Status.CANCELLED, "the method was cancelled")
             return
+        # Not raised again: its traceback would have this frame, which has the future with the
+        # error. Such a cycle keeps the message of a refused call, perhaps 8 MiB, until the next
+        # collection of garbage.
+        error = cast("Exception | None", future.exception())
+        if self.has_ended:
+            if error is not None and not isinstance(error, ReputError):
+                self.connection.report(error, self.path)
+        elif error is not None:
+            self._failed(error)
+        else:
+            self._answer(future.result())
+
+    def _answer(self, reply: Any) -> None:
+        """Send the result of a method."""
         try:
-            if future.cancelled():
-                raise CallFailed(Status.CANCELLED, "the method was cancelled")
-            reply = future.result()
             if cast(Method, self.method).kind is MethodKind.SERVER_STREAM:
                 self.finish()
             else:
                 self.reply(reply)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
             self._failed(error)
-
-    def _drop_result(self, future: Future) -> None:
-        """Report the bug of a method whose client wants no reply any more."""
-        try:
-            future.result()
-        except ReputError:
-            pass
-        except Exception as error:  # noqa: BLE001 - the outermost edge of a call
-            self.connection.report(error, self.path)
 
     def _failed(self, error: Exception) -> None:
         """Fail because of an error."""

@@ -43,9 +43,10 @@ class FutureReply:
     def cancelled(self) -> bool:
         return self.is_cancelled
 
+    def exception(self) -> Exception | None:
+        return self._result if isinstance(self._result, Exception) else None
+
     def result(self) -> Any:
-        if isinstance(self._result, Exception):
-            raise self._result
         return self._result
 
 
