@@ -40,6 +40,8 @@ DEFAULT_BROKERS = ("4.9.7",)
 START_S = 180.0
 STOP_S = 60.0
 ANSWER_S = 60.0
+PATIENCE_MS = 30_000
+"""Timeout of a request of Java's clients, in ms, where a test gives none."""
 TRIES = 20
 CLOSED = re.compile("Remoting(SendRequest|Connect|Timeout)Exception")
 """Errors that a thread of Java's client gets if another thread closes its connection."""
@@ -618,8 +620,10 @@ class JavaClient:
         self.close()
 
     def _settings(self, namesrv: str, settings: dict[str, Any]) -> dict[str, Any]:
+        # Requests for routes and to join a group end after 3 s, which a busy machine may need.
+        patience = {} if self.version == "4.5.2" else {"mqClientApiTimeout": PATIENCE_MS}
         # Clients with the same name share connections and routes, even with different name servers.
-        return {"namesrvAddr": namesrv, "instanceName": self.name(), **settings}
+        return {"namesrvAddr": namesrv, "instanceName": self.name(), **patience, **settings}
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -685,7 +689,7 @@ class Producer(_Client):
         how: str = "sync",
         *,
         queue: Queue | None = None,
-        timeout_ms: int = 10_000,
+        timeout_ms: int = PATIENCE_MS,
     ) -> list[JavaSent]:
         """Send messages in sequence; use ``results`` to get errors without an exception.
 
@@ -710,7 +714,7 @@ class Producer(_Client):
         how: str = "sync",
         *,
         queue: Queue | None = None,
-        timeout_ms: int = 10_000,
+        timeout_ms: int = PATIENCE_MS,
         sharding_keys: Sequence[str] = (),
     ) -> list[JavaSent | ClientError | None]:
         """Send messages; return the result or error of each, None for a one-way message."""
