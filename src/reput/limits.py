@@ -619,7 +619,7 @@ HTTP2_RESETS = Limit(
 )
 HTTP2_KEPT_BYTES = Limit(
     "http2_kept_bytes",
-    "bytes of incomplete messages of a connection",
+    "bytes of open calls and incomplete messages of a connection",
     64 * MIB,
     "bytes",
     scope="connection",

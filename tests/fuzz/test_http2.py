@@ -34,6 +34,7 @@ def check(peer: Http2Peer) -> None:
     """Check what must be true after any input."""
     connection = peer.connection
     streams = list(connection.streams.values())
+    assert connection.open_bytes == sum(stream._open_bytes for stream in streams)  # type: ignore[attr-defined]
     assert connection.kept_bytes == sum(stream._kept_bytes for stream in streams)  # type: ignore[attr-defined]
     assert connection.unsent_bytes == sum(stream.unsent_bytes for stream in streams)
     assert set(connection._waiting) == {stream for stream in streams if stream.unsent is not None}

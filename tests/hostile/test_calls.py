@@ -64,6 +64,14 @@ def padded(count: int, size: int) -> calls.Labelled:
     return calls.stream_of(count, content, encoding=b"gzip")
 
 
+def begun(count: int, value: bytes) -> calls.Labelled:
+    """Return calls that do not end, with three headers that are entries of the table."""
+    conversation = calls.Conversation(*((name, value) for name in (b"x-a", b"x-b", b"x-c")))
+    fields = conversation.fields("Heartbeat")
+    content = b"".join(conversation.begin(fields) for _ in range(count))
+    return f"{count} begun calls", conversation.hello() + content
+
+
 def commands(count: int, command: dict[str, Any]) -> calls.Labelled:
     """Return the same command many times in a stream."""
     content = protobuf.encode(METHODS["Telemetry"].request, command)
@@ -82,6 +90,7 @@ FOUND: dict[str, Callable[[], calls.Labelled]] = {
     "many properties": lambda: many(300, "SendMessage", calls.sends(1, 25_000)),
     "many messages": lambda: many(50, "SendMessage", calls.sends(4_000)),
     "many fields": lambda: many(300, "Heartbeat", calls.heartbeat(14_000)),
+    "begun calls with large headers": lambda: begun(20_000, b"y" * 3_900),
     "many cheap calls": lambda: many(10_000, "Heartbeat", b""),
     "many lite topics": lambda: many(100, "SyncLiteSubscription", calls.lite(7_000)),
     "many tags": lambda: many(300, "ReceiveMessage", calls.receive("a||" * 1_900 + "a")),

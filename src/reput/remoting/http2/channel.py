@@ -255,7 +255,8 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
         self._count_tail()
 
     def _count_tail(self) -> None:
-        kept_bytes = self.connection.kept_bytes + len(self._tail)
+        connection = self.connection
+        kept_bytes = connection.kept_bytes + connection.open_bytes + len(self._tail)
         if kept_bytes > _KEPT_BYTES_COUNTED or self._is_counted:
             self._count_kept(kept_bytes)
 

@@ -206,6 +206,7 @@ class Http2Connection:
         "kept_bytes",
         "last_stream_id",
         "now",
+        "open_bytes",
         "output_bytes",
         "peer_has_ended",
         "reader",
@@ -241,6 +242,8 @@ class Http2Connection:
         """Bytes of all streams that may be sent."""
         self.kept_bytes = 0
         """Bytes of incomplete requests, which the users of streams count."""
+        self.open_bytes = 0
+        """Bytes of open calls with their headers, which the users of streams count."""
         self.unsent_bytes = 0
         """Bytes that wait for the peer's windows."""
         self.output_bytes = 0
@@ -785,8 +788,17 @@ class Http2Connection:
     def keep(self, change_bytes: int) -> None:
         """Count bytes of incomplete requests that a stream keeps, or no longer keeps."""
         self.kept_bytes += change_bytes
-        if self.kept_bytes > limits.HTTP2_KEPT_BYTES.maximum:
-            raise _too_much(limits.HTTP2_KEPT_BYTES, self.kept_bytes)
+        self._check_kept()
+
+    def open_call(self, size: int) -> None:
+        """Count the bytes of a call that begins; its end reduces ``open_bytes``."""
+        self.open_bytes += size
+        self._check_kept()
+
+    def _check_kept(self) -> None:
+        limit, size = limits.HTTP2_KEPT_BYTES, self.kept_bytes + self.open_bytes
+        if size > limit.maximum:
+            raise _too_much(limit, size)
 
     # Output -----------------------------------------------------------------------------------
 

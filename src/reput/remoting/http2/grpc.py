@@ -43,6 +43,8 @@ _DATA_PREFIX = struct.Struct(">IBIBI")
 """Head of a DATA frame, and prefix of a message."""
 _SMALL_BYTES = 4 * 1024
 """Messages up to this size need no room: calls themselves take as much."""
+_CALL_BYTES = 512
+"""Bytes that an open call counts for in its connection, besides the values of its headers."""
 _GRPC = re.compile(rb"application/grpc(?:\+[^;]*)?\s*(?:;.*)?", re.IGNORECASE)
 _REFUSAL_HEADERS = ((b":status", b"415"), (b"content-type", b"text/plain; charset=utf-8"))
 _NOT_GRPC = (
@@ -354,6 +356,7 @@ class Call(Stream):
         "_kept_bytes",
         "_message_count",
         "_on_writable",
+        "_open_bytes",
         "_room_bytes",
         "_running",
         "_second",
@@ -392,6 +395,7 @@ class Call(Stream):
         ``on_message`` is called without one."""
         self._data: bytes | bytearray | None = None  # of an incomplete request or message
         self._kept_bytes = 0
+        self._open_bytes = 0  # of the headers, until the method has answered
         self._unbegun_count = self._unbegun_bytes = 0
         self._room_bytes = 0
         self._ticket = 0  # of the latest turn
@@ -426,6 +430,8 @@ class Call(Stream):
     def on_headers(self, headers: Headers) -> None:
         """Find the method; called by the connection."""
         self.headers = headers
+        self._open_bytes = _CALL_BYTES + sum(map(len, headers.values()))
+        self.connection.open_call(self._open_bytes)
         content_type = headers.get(b"content-type", b"")
         if content_type != b"application/grpc" and not _GRPC.fullmatch(content_type):
             self._is_refused = True
@@ -835,6 +841,10 @@ class Call(Stream):
             self._begun(self._unbegun_count, self._unbegun_bytes)
         if self._kept_bytes:
             self._keep(-self._kept_bytes)
+        connection.open_bytes -= self._open_bytes
+        self._open_bytes = 0
+        if connection.on_eased is not None:
+            connection.on_eased()
         self.forget_content()
         self._data = self.inbox = None
         self._on_writable = None

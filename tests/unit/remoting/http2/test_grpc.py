@@ -364,6 +364,45 @@ def test_kept_bytes_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     assert b"http2_kept_bytes" in received[-1].payload
 
 
+@pytest.mark.parametrize("end", ["answered", "failed", "cancelled", "lost", "not gRPC"])
+def test_an_open_call_counts_with_its_headers(end: str) -> None:
+    futures: list[FutureReply] = []
+
+    def later(call: Call, message: bytes) -> Any:
+        futures.append(FutureReply())
+        return futures[-1]
+
+    peer = grpc_peer(Service({"/test.Service/Echo": unary(later)}))
+    large = (b"x", bytes(b"y" * 10_000))
+    if end == "not gRPC":
+        peer.send(peer.headers(1, [*REQUEST[:-1], (b"content-type", b"text/html"), large]))
+        assert peer.connection.open_bytes > 10_000
+        peer.send(wire.data(1, is_end=True))
+    else:
+        peer.send(peer.call(1, b"", large))
+        assert peer.connection.open_bytes > 10_000
+    if end == "answered":
+        futures[0].set(b"")
+    elif end == "failed":
+        futures[0].set(CallFailed(Status.NOT_FOUND, "not here"))
+    elif end == "cancelled":
+        peer.send(frames.rst_stream(1, ErrorCode.CANCEL))
+    elif end == "lost":
+        peer.connection.lost()
+    assert peer.connection.open_bytes == 0
+
+
+def test_too_many_bytes_of_open_calls_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP2_KEPT_BYTES", limits.HTTP2_KEPT_BYTES.at(100_000))
+    peer = grpc_peer(echo_service())
+    large = (b"x", b"y" * 4_000)  # an entry of the table: one byte a call from the second one on
+    calls = [peer.headers(stream_id, [*REQUEST, large]) for stream_id in range(1, 101, 2)]
+    received = peer.send(*calls)
+    assert received[-1].kind == FrameType.GOAWAY
+    assert b"http2_kept_bytes" in received[-1].payload
+    assert len(peer.connection.streams) < 25
+
+
 # --- streams ------------------------------------------------------------------------------------
 
 
