@@ -11,6 +11,7 @@ Field table: docs/formats/commit-log.md.
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from reput.errors import CorruptRecord
 from reput.format import message as records, properties as props, sys_flag as flags
@@ -26,6 +27,8 @@ HEAD = struct.Struct(
 PROPERTIES_LENGTH = struct.Struct(">h")
 COUNT_MAX = (1 << 15) - 1
 """Maximum number of messages in a batch of a batch queue: the count of a unit is a short."""
+OUTER_FLAGS = flags.INNER_BATCH | flags.NEED_UNWRAP | flags.COMPRESSED | flags.COMPRESSION_TYPE_MASK
+"""Flags of a BatchCQ record that do not apply to the messages inside."""
 FLAG_POSITION = struct.calcsize(">iii")
 FIXED_BYTES = HEAD.size + PROPERTIES_LENGTH.size
 
@@ -71,12 +74,40 @@ def decode(body: bytes) -> list[InnerMessage]:
     return messages
 
 
+class Place(NamedTuple):
+    """Positions of the parts of an inner message in a batch body."""
+
+    flag: int
+    body_position: int
+    body_bytes: int
+    properties_position: int
+    end: int
+    """Position after its last byte, which is one of its properties."""
+
+
 def decode_one(body: bytes, position: int) -> tuple[InnerMessage, int]:
     """Return the inner message at a position of a batch body, and the position after it.
 
     Raises:
         CorruptRecord: A size is impossible; names the position within the body.
     """
+    place = place_at(body, position)
+    inner = body[place.body_position : place.body_position + place.body_bytes]
+    return InnerMessage(place.flag, inner, body[place.properties_position : place.end]), place.end
+
+
+def places(body: bytes | memoryview) -> list[Place]:
+    """Return where the inner messages of a batch body are. Raises as ``decode``."""
+    inner = []
+    position = 0
+    while position < len(body):
+        inner.append(place_at(body, position))
+        position = inner[-1].end
+    return inner
+
+
+def place_at(body: bytes | memoryview, position: int) -> Place:
+    """Return where the parts of the inner message at a position are. Raises as ``decode_one``."""
     left_bytes = len(body) - position
     if left_bytes < FIXED_BYTES:
         raise CorruptRecord(f"batch body has {left_bytes} bytes left at {position}, too few")
@@ -91,7 +122,7 @@ def decode_one(body: bytes, position: int) -> tuple[InnerMessage, int]:
         raise CorruptRecord(
             f"batch message at {position} has size {size}, properties {property_bytes}"
         )
-    return InnerMessage(flag, body[position + HEAD.size : properties_at], body[start:end]), end
+    return Place(flag, position + HEAD.size, body_bytes, start, end)
 
 
 def unwrap(outer: records.StoredMessage) -> list[records.StoredMessage]:
@@ -105,9 +136,7 @@ def unwrap(outer: records.StoredMessage) -> list[records.StoredMessage]:
     """
     if not outer.sys_flag & flags.INNER_BATCH:
         return [outer]
-    plain = outer.sys_flag & ~(
-        flags.INNER_BATCH | flags.NEED_UNWRAP | flags.COMPRESSED | flags.COMPRESSION_TYPE_MASK
-    )
+    plain = outer.sys_flag & ~OUTER_FLAGS
     return [
         replace(
             outer,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.errors import CorruptRecord
-from reput.format import body as bodies, java, message as record, sys_flag as flags
+from reput.format import batch, body as bodies, java, message as record, sys_flag as flags
 from reput.format.kernels.layout import (
     HOST_TEXT_MAX,
     LOCATED,
@@ -288,6 +288,76 @@ class Columns:
         part.count = len(part._records)
         return part
 
+    def unwrapped(self) -> "Columns":
+        """Return the columns of the messages inside of batch records."""
+        outer_rows = np.flatnonzero(self._located["sys_flag"] & flags.INNER_BATCH)
+        if not len(outer_rows):
+            return self
+        kept = list(self._kept)
+        counts = np.ones(self.count, np.int64)
+        is_batch = np.zeros(self.count, np.bool_)
+        places = [np.empty((0, len(batch.Place._fields)), np.int64)]
+        for row in outer_rows:
+            sys_flag, address = (int(self._located[name][row]) for name in ("sys_flag", "body"))
+            try:
+                body = bodies.decompress(self._bytes_at("body", row), sys_flag)
+                inner = batch.places(body)
+            except CorruptRecord:
+                continue
+            is_batch[row], counts[row] = True, len(inner)
+            if sys_flag & flags.COMPRESSED:
+                kept.append(np.frombuffer(body or b"\0", np.uint8))
+                address = _address(kept[-1])
+            shifts = [0, address, 0, address, address]
+            places.append(np.array(inner, np.int64).reshape(-1, len(shifts)) + shifts)
+        part = self.take(np.repeat(np.arange(self.count), counts))
+        part._kept = kept
+        outer = self.take(is_batch)
+        part._put_inside(np.repeat(is_batch, counts), outer, counts[is_batch], places)
+        return part
+
+    def _put_inside(
+        self,
+        inside: npt.NDArray[np.bool_],
+        outer: "Columns",
+        counts: IntArray,
+        places: list[IntArray],
+    ) -> None:
+        """Give the rows of batch records the values of the messages inside.
+
+        Args:
+            inside: Mask of these rows.
+            outer: The batch records.
+            counts: Number of messages inside of each.
+            places: Flags, addresses and sizes of the messages: rows of ``batch.Place``.
+        """
+        located = self._located
+        flag, body, body_size, properties, end = np.concatenate(places).T
+        for name, values in (
+            ("flag", flag),
+            ("body", body),
+            ("body_size", body_size),
+            ("properties", properties),
+            ("properties_size", end - properties),
+        ):
+            located[name][inside] = values
+        located["sys_flag"][inside] &= ~batch.OUTER_FLAGS
+        firsts = np.repeat(np.cumsum(counts) - counts, counts)
+        located["queue_offset"][inside] += np.arange(len(firsts)) - firsts
+        unique = outer._parsed().unique
+        for name, kind, of_outer in (
+            ("batch_unique", np.int64, unique.addresses),
+            ("batch_unique_size", np.int32, unique.sizes),
+        ):
+            located.setdefault(name, np.zeros(self.count, kind))[inside] = np.repeat(
+                of_outer, counts
+            )
+        for row in np.flatnonzero(inside):
+            text = self._bytes_at("properties", row)
+            repaired = java.decode_utf8(text).encode()
+            if repaired != text:
+                self._replace("properties", row, repaired)
+
     def numbers(self, name: str) -> npt.NDArray[Any]:
         """Return a fixed-width column."""
         return self._located[name]
@@ -361,6 +431,14 @@ class Columns:
     def unique_keys(self) -> Runs:
         """Return the UNIQ_KEY properties."""
         unique = self._parsed().unique
+        return unique.gather(unique.sizes > 0)
+
+    def batch_unique_keys(self) -> Runs:
+        """Return the UNIQ_KEY properties of the batch records around unwrapped messages."""
+        if "batch_unique" not in self._located:
+            nothing = np.zeros(self.count, np.int64)
+            return _Texts(nothing, nothing.astype(np.int32)).gather(nothing != 0)
+        unique = self._texts("batch_unique")
         return unique.gather(unique.sizes > 0)
 
     def offset_ids(self) -> Runs:

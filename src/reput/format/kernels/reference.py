@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from reput.errors import CorruptRecord
 from reput.format import (
+    batch,
     body as bodies_format,
     cq_unit,
     index_entry,
@@ -203,6 +204,15 @@ class Columns:
         part._set([self._messages[row] for row in np.arange(self.count)[rows]])
         return part
 
+    def unwrapped(self) -> "Columns":
+        """Return the columns of the messages inside of batch records, as ``batch.unwrap`` does.
+
+        A record of which the body is no batch stays as it is: its flag INNER_BATCH is set.
+        """
+        part = object.__new__(Columns)
+        part._set([inner for outer in self._messages for inner in batch.unwrap_if_valid(outer)])
+        return part
+
     def numbers(self, name: str) -> npt.NDArray[Any]:
         """Return a fixed-width column by its name in ``StoredMessage``."""
         is_long = name.endswith("offset") or name.endswith("timestamp")
@@ -269,6 +279,10 @@ class Columns:
     def unique_keys(self) -> Runs:
         """Return the UNIQ_KEY properties."""
         return _texts([message.unique_key for message in self._messages])
+
+    def batch_unique_keys(self) -> Runs:
+        """Return the UNIQ_KEY properties of the batch records around unwrapped messages."""
+        return _texts([message.batch_unique_key for message in self._messages])
 
     def offset_ids(self) -> Runs:
         """Return the offset ids."""

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import os
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +11,14 @@ import numpy as np
 import pytest
 
 import golden
-from reput.format import body as bodies, cq_unit, index_entry, message as record, sys_flag as flags
+from reput.format import (
+    batch,
+    body as bodies,
+    cq_unit,
+    index_entry,
+    message as record,
+    sys_flag as flags,
+)
 from reput.format.kernels import native, reference
 from reput.format.kernels.layout import IntArray, Pairs, Runs, Words
 from reput.format.message import Host, StoredMessage, Verdict
@@ -70,6 +78,7 @@ def columns_of(columns: Any) -> dict[str, Any]:
         "tags": columns.tags(),
         "keys": columns.keys(),
         "unique_keys": columns.unique_keys(),
+        "batch_unique_keys": columns.batch_unique_keys(),
         "offset_ids": columns.offset_ids(),
         "message_ids": columns.message_ids(),
         "message_ids_of": columns.message_ids(columns.offset_ids()),
@@ -279,6 +288,69 @@ def test_body_that_cannot_be_unpacked_is_given_as_stored() -> None:
             b"not packed",
             bodies.compress(b"good" * 9, flags.COMPRESSED | flags.COMPRESSION_ZSTD),
         ]
+
+
+# --- batch records ------------------------------------------------------------
+
+
+def inner(body: bytes, text: bytes, flag: int = 0) -> bytes:
+    size = 22 + len(body) + len(text)
+    head = struct.pack(">iiiii", size, 0, 0, flag, len(body))
+    return head + body + struct.pack(">h", len(text)) + text
+
+
+BATCH = inner(b"one", b"TAGS\x01a\x02UNIQ_KEY\x01u1\x02", 7) + inner(b"", b"", -1)
+ODD_BATCH = inner(b"x" * 99, b"TAGS\x01\xff\x02KEYS\x01a\xc3 b\x02", 1) + inner(b"two", b"a\x01b")
+WRAPPED = flags.INNER_BATCH | flags.NEED_UNWRAP
+BATCHES: list[dict[str, Any]] = [
+    {"body": BATCH, "sys_flag": WRAPPED, "property_bytes": b"UNIQ_KEY\x01outer\x02TAGS\x01o"},
+    {},
+    {"body": ODD_BATCH, "sys_flag": WRAPPED | flags.STORE_HOST_V6, "store_host": V6},
+    {"body": ODD_BATCH, "sys_flag": flags.INNER_BATCH, "property_bytes": b"UNIQ_KEY\x01\xff"},
+    *(
+        packed(BATCH * 9, kind)
+        | {"sys_flag": WRAPPED | flags.COMPRESSED | kind, "topic": "t" * 200}
+        for kind in (flags.COMPRESSION_ZLIB, flags.COMPRESSION_LZ4, flags.COMPRESSION_ZSTD)
+    ),
+    {"body": b"", "sys_flag": WRAPPED},
+    {"body": b"", "sys_flag": WRAPPED | flags.COMPRESSED},
+    {"body": BATCH[:-1], "sys_flag": WRAPPED},
+    {"body": b"not packed", "sys_flag": WRAPPED | flags.COMPRESSED},
+    *(fields for fields in ODD if "body" not in fields),
+]
+
+
+def test_the_messages_inside_of_batch_records_are_those_of_the_codec() -> None:
+    data, positions = build(BATCHES)
+    records = [record.decode(data, position, check_crc=False) for position in positions.tolist()]
+    expected = [message for outer in records for message in batch.unwrap_if_valid(outer)]
+    for kernels in (native, reference):
+        columns = kernels.Columns(data, positions).unwrapped()
+        for name in NUMBERS:
+            assert columns.numbers(name).tolist() == [getattr(each, name) for each in expected]
+        assert texts(columns.bodies(decompress=False)[0]) == [each.body for each in expected]
+        assert strings(columns.tags()) == [each.tags for each in expected]
+        assert strings(columns.unique_keys()) == [each.unique_key for each in expected]
+        assert strings(columns.batch_unique_keys()) == [each.batch_unique_key for each in expected]
+        left = columns.numbers("sys_flag") & flags.INNER_BATCH
+        assert [each.body for each in expected if each.sys_flag & flags.INNER_BATCH] == [
+            BATCH[:-1],
+            b"not packed",
+        ]
+        assert np.count_nonzero(left) == 2
+
+
+def test_unwrapped_columns_are_the_same_in_both_engines() -> None:
+    data, positions = build(BATCHES)
+    compiled, plain = (kernels.Columns(data, positions) for kernels in (native, reference))
+    assert_same(compiled.unwrapped(), plain.unwrapped())
+    assert_same(compiled.unwrapped().unwrapped(), plain.unwrapped())
+    rows = np.arange(0, compiled.count, 2)
+    assert_same(compiled.take(rows).unwrapped(), plain.take(rows).unwrapped())
+    assert_same(compiled.unwrapped().take(rows), plain.unwrapped().take(rows))
+    assert_same(compiled, plain)
+    no_batches = native.Columns(ODD_LOG, ODD_POSITIONS)
+    assert no_batches.unwrapped() is no_batches
 
 
 # --- selections of rows -------------------------------------------------------
