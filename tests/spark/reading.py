@@ -9,6 +9,7 @@ import hashlib
 import json
 import pickle
 import re
+import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,7 +117,50 @@ def time_of(time_ms: int) -> datetime.datetime:
 
 def expected(version: str, name: str) -> list[Row]:
     """Return the rows of a golden store in log order; ``body`` as in ``comparable``."""
-    return [row_of(message) for message in golden.messages(version, name)]
+    return [
+        row
+        for message, place in golden.records(version, name)
+        for row in (inner_rows(message, place.record) if is_batch(message) else [row_of(message)])
+    ]
+
+
+def is_batch(message: dict[str, Any]) -> bool:
+    """Return whether an entry of a manifest is a record with a batch of messages inside."""
+    return bool(message["sysFlag"] & 0x80)
+
+
+def inner_rows(message: dict[str, Any], record: bytes) -> list[Row]:
+    """Return the rows of the messages inside of a batch record.
+
+    As Java's client makes them (``MessageDecoder.decodeMessage``): body, flag and properties are
+    their own, queue offsets count up, and everything else is that of the record.
+    """
+    rows: list[Row] = []
+    start = record.index(struct.pack(">i", message["storedBodyLength"])) + 4
+    rest = record[start : start + message["storedBodyLength"]]
+    assert hashlib.sha256(rest).hexdigest() == message["storedBodySha256"]
+    while rest:
+        size, _, _, flag, body_length = struct.unpack_from(">iiiii", rest)
+        body = rest[20 : 20 + body_length]
+        text = rest[20 + body_length + 2 : size].decode()
+        pairs = [pair.split("\1") for pair in text.split("\2") if pair]
+        properties = dict(pairs)
+        rows.append(
+            row_of(message)
+            | {
+                "queue_offset": message["queueOffset"] + len(rows),
+                "msg_id": properties["UNIQ_KEY"],
+                "tags": properties["TAGS"],
+                "keys": properties["KEYS"].split(" "),
+                "body": (body_length, hashlib.sha256(body).hexdigest()),
+                "properties": properties,
+                "flag": flag,
+                "sys_flag": message["sysFlag"] & ~0x7C1,
+            }
+        )
+        rest = rest[size:]
+    assert len(rows) == int(message["properties"]["INNER_NUM"])
+    return rows
 
 
 def row_of(message: dict[str, Any]) -> Row:
@@ -159,8 +203,12 @@ def visible(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def message_offsets(messages: Iterable[dict[str, Any]]) -> list[int]:
-    """Return the physical offsets of a manifest's messages."""
-    return [message["commitLogOffset"] for message in messages]
+    """Return the physical offsets of a manifest's rows: a batch record has several."""
+    return [
+        message["commitLogOffset"]
+        for message in messages
+        for _ in range(int(message["properties"]["INNER_NUM"]) if is_batch(message) else 1)
+    ]
 
 
 # --- damaged stores ---------------------------------------------------------

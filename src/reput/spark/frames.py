@@ -157,7 +157,10 @@ def _accelerated(
     from reput.spark.live.scan import PULLED  # reads of stores need no network
 
     rest = _Tasks(scan.read_records, tasks, PULLED.names, None)
-    plan = accelerator.plan_of_pulled(options, columns, scan.plain_pulls(tasks))
+    pulls = scan.plain_pulls(tasks)
+    if pulls is None:
+        return None
+    plan = accelerator.plan_of_pulled(options, columns, pulls)
     return accelerator.rows_of_pulled(
         spark,
         plan,

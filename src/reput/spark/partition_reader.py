@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from reput.store.reader import StoreReader
 if TYPE_CHECKING:
     from reput.spark.archive.view import ArchiveReader
 from reput.spark.store_opening import open_reader
-from reput.spark.store_planner import DataLoss, StoreFacts
+from reput.spark.store_planner import DataLoss, Limits, StoreFacts
 
 log = logging.getLogger("reput.spark")
 
@@ -52,6 +52,17 @@ def open_for(facts: StoreFacts, allow_live: bool) -> StoreReader:
     if allow_live:
         return open_reader(facts.path, allow_live=True)
     return _open_planned(facts.path, facts.plan)
+
+
+class _Units(NamedTuple):
+    """Units of a slice of a queue."""
+
+    numbers: npt.NDArray[np.int64]
+    """Queue offsets of their records."""
+    stops: npt.NDArray[np.int64]
+    """Queue offsets after their messages: a batch record has several."""
+    physical_offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
 
 
 class PartitionReader:
@@ -94,10 +105,28 @@ class PartitionReader:
             if run.physical_offset < end
         ]
 
-    def _rows(self, columns: kernels.Columns, note: str | None = None) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self,
+        columns: kernels.Columns,
+        note: str | None = None,
+        limits: Limits | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the selected rows of records.
+
+        Args:
+            columns: The records; a batch record has a row for each message inside.
+            note: Text for the corrupt column.
+            limits: Selected queue offsets, in place of those of the plan.
+        """
+        for part in unwrapped(columns):
+            yield from self._selected(part, note, self._limits if limits is None else limits)
+
+    def _selected(
+        self, columns: kernels.Columns, note: str | None, limits: Limits | None
+    ) -> Iterator[pa.RecordBatch]:
         rows = self._filter.rows(columns)
-        if self._limits is not None:
-            rows = rows[self._inside_limits(columns.take(rows))]
+        if limits is not None:
+            rows = rows[_inside_limits(columns.take(rows), limits)]
         if len(rows) == 0:
             return
         for kept in portions(columns if len(rows) == columns.count else columns.take(rows)):
@@ -110,21 +139,6 @@ class PartitionReader:
                 raise CorruptRecord(error.reason, physical_offset=offset, file=file) from None
             if batch.num_rows:
                 yield batch
-
-    def _inside_limits(self, columns: kernels.Columns) -> npt.NDArray[np.bool_]:
-        assert self._limits is not None
-        ids, topics = columns.topic_ids()
-        queues = columns.numbers("queue_id").astype(np.int64)
-        codes = ids.astype(np.int64) << 32 | queues & 0xFFFFFFFF
-        pairs, which = np.unique(codes, return_inverse=True)
-        spans = [
-            self._limits.get((topics[int(pair) >> 32], int(pair) & 0xFFFFFFFF), (0, 0))
-            for pair in pairs
-        ]
-        bounds = np.array(spans, np.int64).reshape(-1, 2)[which]
-        offsets = columns.numbers("queue_offset")
-        inside: npt.NDArray[np.bool_] = (offsets >= bounds[:, 0]) & (offsets < bounds[:, 1])
-        return inside
 
     # Damage ---------------------------------------------------------------------------------
 
@@ -184,18 +198,22 @@ class PartitionReader:
         """Yield the rows that the units of some queue slices point at, in log order."""
         units = list(map(self._units, part.slices))
         if self._facts.must_have_all:
-            for queue_slice, (numbers, _, _) in zip(part.slices, units, strict=True):
-                self._check_whole(queue_slice, numbers)
-        which = np.repeat(np.arange(len(units)), [len(numbers) for numbers, _, _ in units])
-        numbers = np.concatenate([numbers for numbers, _, _ in units])
-        offsets = np.concatenate([offsets for _, offsets, _ in units])
-        sizes = np.concatenate([sizes for _, _, sizes in units])
+            for queue_slice, of_slice in zip(part.slices, units, strict=True):
+                self._check_whole(queue_slice, of_slice)
+        which = np.repeat(np.arange(len(units)), [len(each.numbers) for each in units])
+        numbers = np.concatenate([each.numbers for each in units])
+        offsets = np.concatenate([each.physical_offsets for each in units])
+        sizes = np.concatenate([each.sizes for each in units])
         order = np.argsort(offsets, kind="stable")
         which, numbers, offsets, sizes = which[order], numbers[order], offsets[order], sizes[order]
+        limits = None
+        if any(map(self._is_batch, part.slices)):  # a slice may begin or end inside of a batch
+            limits = {(each.topic, each.queue_id): (each.start, each.stop) for each in part.slices}
         for read in self._reader.log.read_at(offsets, sizes, check_crc=self._options.check_crc):
             columns = read.batch.columns()
             is_right = self._is_right(columns, part.slices, which[read.rows], numbers[read.rows])
-            yield from self._rows(columns if is_right.all() else columns.take(is_right))
+            right = columns if is_right.all() else columns.take(is_right)
+            yield from self._rows(right, limits=limits)
             bad: list[tuple[Damage | None, DamagedRow]] = []
             for row, run in read.bad:
                 unit = part.slices[which[row]], int(numbers[row])
@@ -206,28 +224,40 @@ class PartitionReader:
                 bad.append((None, replace(shown, reason="the unit points at another message")))
             yield from self._damage(bad)
 
-    def _units(
-        self, queue_slice: plan.QueueSlice
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Return queue offsets, physical offsets and sizes of a slice, without scanned ranges."""
-        numbers, units = self._reader.queue(queue_slice.topic, queue_slice.queue_id).units(
-            queue_slice.start, queue_slice.stop
-        )
+    def _is_batch(self, queue_slice: plan.QueueSlice) -> bool:
+        return queue_slice.queue_id in self._reader.batch_queue_ids.get(queue_slice.topic, ())
+
+    def _units(self, queue_slice: plan.QueueSlice) -> "_Units":
+        """Return the units of a slice, without scanned ranges."""
+        start, stop = queue_slice.start, queue_slice.stop
+        if self._is_batch(queue_slice):
+            view = self._reader.batch_queue(queue_slice.topic, queue_slice.queue_id)
+            units = view.units_of(start, stop)
+            numbers = units["queue_offset"].astype(np.int64)
+            stops = numbers + units["message_count"]
+        else:
+            queue = self._reader.queue(queue_slice.topic, queue_slice.queue_id)
+            numbers, units = queue.units(start, stop)
+            stops = numbers + 1
         offsets = units["physical_offset"].astype(np.int64)
         keep = offsets < self._facts.end_offset
         if self._facts.must_have_all:
             keep &= offsets >= self._reader.log.min_offset
-        for start, stop in self._facts.scanned:
-            keep &= (offsets < start) | (offsets >= stop)
-        return numbers[keep], offsets[keep], units["size"][keep].astype(np.int32)
+        for low, high in self._facts.scanned:
+            keep &= (offsets < low) | (offsets >= high)
+        sizes = units["size"][keep].astype(np.int32)
+        return _Units(numbers[keep], stops[keep], offsets[keep], sizes)
 
-    def _check_whole(self, queue_slice: plan.QueueSlice, numbers: npt.NDArray[np.int64]) -> None:
+    def _check_whole(self, queue_slice: plan.QueueSlice, units: "_Units") -> None:
         """Raise an error if messages of a slice were deleted, or units are missing."""
-        if len(numbers) < queue_slice.count:
-            left = f"{numbers[0]} to {numbers[-1] + 1}" if len(numbers) else "nothing"
+        firsts = np.maximum(units.numbers, queue_slice.start)
+        stops = np.minimum(units.stops, queue_slice.stop)
+        count = int((stops - firsts).sum())
+        if count < queue_slice.count:
+            left = f"{firsts[0]} to {stops[-1]}" if len(firsts) else "nothing"
             self._lose(
                 f"queue {queue_slice.topic}/{queue_slice.queue_id} of {self._facts.path} has "
-                f"{len(numbers)} of the {queue_slice.count} messages {queue_slice.start} to "
+                f"{count} of the {queue_slice.count} messages {queue_slice.start} to "
                 f"{queue_slice.stop}: {left}"
             )
 
@@ -290,9 +320,7 @@ class PartitionReader:
         for physical_offset in part.physical_offsets:
             try:
                 records.append(self._reader.log.record_bytes(physical_offset))
-            except NotInStore as error:
-                if self._facts.must_have_all:
-                    self._lose(f"a message of {self._facts.path} is gone: {error}")
+            except NotInStore:
                 continue  # index entries outlive their records
             except CorruptRecord:
                 yield from self._point(physical_offset)
@@ -324,6 +352,33 @@ def portions(columns: kernels.Columns) -> Iterator[kernels.Columns]:
     for number in np.unique(numbers):
         rows = np.flatnonzero(numbers == number)
         yield columns if len(rows) == columns.count else columns.take(rows)
+
+
+def unwrapped(columns: kernels.Columns) -> Iterator[kernels.Columns]:
+    """Yield records with the messages inside of batch records in their place.
+
+    In portions if there are such records, as their bodies may be decompressed.
+    """
+    if not (columns.numbers("sys_flag") & flags.INNER_BATCH).any():
+        yield columns
+        return
+    for part in portions(columns):
+        yield part.unwrapped()
+
+
+def _inside_limits(columns: kernels.Columns, limits: Limits) -> npt.NDArray[np.bool_]:
+    """Return which messages have one of the selected queue offsets."""
+    ids, topics = columns.topic_ids()
+    queues = columns.numbers("queue_id").astype(np.int64)
+    codes = ids.astype(np.int64) << 32 | queues & 0xFFFFFFFF
+    pairs, which = np.unique(codes, return_inverse=True)
+    spans = [
+        limits.get((topics[int(pair) >> 32], int(pair) & 0xFFFFFFFF), (0, 0)) for pair in pairs
+    ]
+    bounds = np.array(spans, np.int64).reshape(-1, 2)[which]
+    offsets = columns.numbers("queue_offset")
+    inside: npt.NDArray[np.bool_] = (offsets >= bounds[:, 0]) & (offsets < bounds[:, 1])
+    return inside
 
 
 def _columns_of(records: list[bytes]) -> kernels.Columns:

@@ -55,6 +55,7 @@ FIELDS: dict[str, pa.DataType] = {
 """The columns of view ``messages``, in order."""
 
 RAW_PROPERTIES = "raw_properties"
+_NO_BATCH = "body is not the batch of messages that its flags say"
 
 _YEAR_1_MS = -62_135_596_800_000
 _YEAR_10000_MS = 253_402_300_800_000
@@ -124,13 +125,22 @@ class RowMaker:
         columns: Names of the selected columns, in order.
         options: Options of the read.
         broker: Value of column ``broker``.
+        of_records: Make a row of each record, also of those with a batch of messages inside.
     """
 
-    def __init__(self, columns: Sequence[str], options: ReadOptions, broker: str) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        options: ReadOptions,
+        broker: str,
+        *,
+        of_records: bool = False,
+    ) -> None:
         fields = message_fields(options)
         self.schema = pa.schema([(name, fields[name]) for name in columns])
         self._options = options
         self._broker = broker
+        self._of_records = of_records
         self._makers: dict[str, Callable[[Columns], pa.Array]] = {
             "topic": self._topic,
             "broker": self._broker_column,
@@ -150,28 +160,32 @@ class RowMaker:
     def batch(self, columns: Columns, notes: dict[int, str] | None = None) -> pa.RecordBatch:
         """Return the rows of some records; ``notes`` go to the corrupt column, by row.
 
-        A body that cannot be decompressed is kept as stored with a note, or its row is dropped, or
-        an error is raised, depending on the mode.
+        A body that cannot be decompressed, or not be split into the messages of its batch, is kept
+        as stored with a note, or its row is dropped, or an error is raised, depending on the mode.
 
         Raises:
-            CorruptRecord: A body cannot be decompressed and mode is FAILFAST.
+            CorruptRecord: There is such a body and mode is FAILFAST.
         """
         arrays = {}
-        notes = dict(notes or {})
+        failures: dict[int, str] = {}
+        if not self._of_records:
+            is_batch = (columns.numbers("sys_flag") & flags.INNER_BATCH) != 0
+            failures |= dict.fromkeys(np.flatnonzero(is_batch).tolist(), _NO_BATCH)
         if "body" in self.schema.names:
-            bodies, failures = columns.bodies(decompress=self._options.decompress)
-            for row, reason in failures.items():
-                offset = int(columns.numbers("physical_offset")[row])
-                error = CorruptRecord(reason, physical_offset=offset)
-                if self._options.mode == FAILFAST:
-                    raise error
-                log.warning("%s", error)
-            if failures and self._options.mode == DROPMALFORMED:
-                is_good = np.ones(columns.count, np.bool_)
-                is_good[list(failures)] = False
-                return self.batch(columns.take(is_good))
-            notes = {**failures, **notes}
+            bodies, packed = columns.bodies(decompress=self._options.decompress)
+            failures |= packed
             arrays["body"] = self._body(bodies)
+        for row, reason in failures.items():
+            offset = int(columns.numbers("physical_offset")[row])
+            error = CorruptRecord(reason, physical_offset=offset)
+            if self._options.mode == FAILFAST:
+                raise error
+            log.warning("%s", error)
+        if failures and self._options.mode == DROPMALFORMED:
+            is_good = np.ones(columns.count, np.bool_)
+            is_good[list(failures)] = False
+            return self.batch(columns.take(is_good))
+        notes = {**failures, **(notes or {})}
         for name in self.schema.names:
             if name == self._options.corrupt_column:
                 arrays[name] = _sparse_strings(notes, columns.count)
@@ -318,7 +332,10 @@ class RowFilter:
         if wanted.message_ids is not None:
             mask &= _is_in(columns.message_ids(), wanted.message_ids)
         if self._options.unique_keys is not None:
-            mask &= _is_in(columns.unique_keys(), self._options.unique_keys)
+            wanted_keys = self._options.unique_keys
+            mask &= _is_in(columns.unique_keys(), wanted_keys) | _is_in(
+                columns.batch_unique_keys(), wanted_keys
+            )
         if self._options.keys is not None:
             words = columns.keys()
             hits = np.flatnonzero(_is_in(words.words, self._options.keys))

@@ -376,8 +376,6 @@ class StorePlanner:
                 f"queue {topic}/{queue_id} of {self._path} holds {low} to {high}, asked for were "
                 f"{start} to {stop}"
             )
-        if isinstance(view, BatchConsumeQueueView) and low < start < high:
-            start = view.unit(start).queue_offset  # a batch is one row, also in part
         return max(start, low), max(min(stop, high), max(start, low))
 
     def queue_view(self, topic: str, queue_id: int) -> ConsumeQueueView | BatchConsumeQueueView:
@@ -607,7 +605,7 @@ class StorePlanner:
         first_messages: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         for start, stop in self._unaccounted:
             for batch in self._reader.walk(start, stop, check_crc=False):
-                columns = batch.columns()
+                columns = batch.columns().unwrapped()
                 is_queued = (columns.numbers("sys_flag") & flags.TRANSACTION_PREPARED) == 0
                 columns = columns.take(is_queued)
                 ids, topics = columns.topic_ids()
@@ -622,7 +620,7 @@ class StorePlanner:
     def _by_index(self, spans: list[tuple[int, int]]) -> list[plan.Partition] | None:
         options, wanted = self._options, self._constraint
         keys = options.unique_keys or options.keys or wanted.message_ids
-        if keys is None or options.scan != "auto":
+        if keys is None or options.scan != "auto" or self._has_unindexed:
             return None
         try:
             covered = self._indexed_spans()
@@ -654,6 +652,11 @@ class StorePlanner:
                 for i in range(0, len(physical_offsets), _POINTS_A_PARTITION)
             ),
         ]
+
+    @property
+    def _has_unindexed(self) -> bool:
+        """True if there may be messages inside of batch records, whose keys are in no index."""
+        return any(map(self._filter.wants_topic, self._reader.batch_queue_ids))
 
     def _places_of(self, text: str) -> set[int]:
         """Return the position of the message with this offset id; nothing if it is not one.

@@ -314,6 +314,13 @@ class BatchConsumeQueueView:
                 return unit
         raise NotInStore(f"batch queue {self.topic}/{self.queue_id} has no message {queue_offset}")
 
+    def units_of(self, start: int, stop: int) -> UnitArray:
+        """Return the units of the batches that have a message of ``[start, stop)``."""
+        firsts = self.units["queue_offset"].astype(np.int64)
+        ends = firsts + self.units["message_count"]
+        chosen: UnitArray = self.units[(firsts < stop) & (ends > start)]
+        return chosen
+
     def targets_from(self, physical_offset: int) -> npt.NDArray[np.int64]:
         """Return the physical offsets of units, from an offset of the log on."""
         targets = self.units["physical_offset"].astype(np.int64)

@@ -184,7 +184,8 @@ def test_an_archive_is_read_and_restored_like_its_store(
     store = golden.unpack(version, name)
     result = archive(store, tmp_path / "archive")
     got = assert_same(store, tmp_path / "archive", mode="PERMISSIVE", failOnDataLoss=False)
-    assert result.messages == len(got.messages)
+    record_count = len({row["physical_offset"] for row in got.messages})
+    assert result.messages == record_count
     assert verify(tmp_path / "archive").problems == ()
     if any(row["_corrupt_record"] == "the file is missing" for row in got.damage):
         with pytest.raises(StoreUnavailable, match="repack=True"):
@@ -192,7 +193,7 @@ def test_an_archive_is_read_and_restored_like_its_store(
         return
     back = restore(tmp_path / "archive", tmp_path / "back")
     assert back.is_identical
-    assert back.messages == len(got.messages)
+    assert back.messages == record_count
     old = digests(store / "commitlog")
     new = digests(tmp_path / "back" / "commitlog")
     assert new.items() <= old.items()

@@ -107,6 +107,8 @@ def _partitions(tasks: Sequence[Task]) -> list[dict[str, Any]] | None:
         reader = open_for(task.facts, allow_live=False)
         if type(reader.folder) is not LocalFolder or "://" in reader.location:
             return None
+        if reader.batch_queue_ids:  # their records have several rows
+            return None
         if following and (following[0].store, following[0].start) == (part.store, part.stop):
             stop = following[1]
         elif part.is_end:

@@ -48,6 +48,7 @@ class RowGroup(msgspec.Struct, frozen=True):
     """Physical offset after the last record."""
     min_queue_offset: int
     max_queue_offset: int
+    """Queue offset of the last message, of those inside of batch records too."""
     min_time_ms: int
     """Earliest store time, in ms."""
     max_time_ms: int
@@ -90,6 +91,7 @@ class Queue(msgspec.Struct, frozen=True):
     topic: str
     queue_id: int
     messages: int
+    """Number of their records: a batch record of 5.x has several messages."""
     min_offset: int
     max_offset: int
     """Queue offset of the last message."""

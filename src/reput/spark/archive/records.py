@@ -5,6 +5,7 @@ Concatenated, the three are the record, byte for byte, and any reader of Parquet
 column. Nothing large is computed or stored twice.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from reput.format import message as record, sys_flag as flags
 from reput.format.kernels import Columns
 from reput.spark.options import ReadOptions
+from reput.spark.partition_reader import unwrapped
 from reput.spark.rows import FIELDS, RowMaker
 
 HEAD, BODY, TAIL = "record_head", "body", "record_tail"
@@ -45,7 +47,7 @@ class ColumnMaker:
     """
 
     def __init__(self, broker: str) -> None:
-        self._maker = RowMaker(_PLAIN_COLUMNS, ReadOptions(paths=()), broker)
+        self._maker = RowMaker(_PLAIN_COLUMNS, ReadOptions(paths=()), broker, of_records=True)
 
     def table(
         self,
@@ -123,6 +125,26 @@ def columns_of(table: pa.Table) -> Columns:
     """Return the decoded records of a row group; ``table`` as in ``join_records``."""
     data, bounds = join_records(table)
     return Columns(data, bounds[:-1])
+
+
+def messages_inside(columns: Columns) -> Iterator[Columns]:
+    """Yield the messages inside of the batch records of some records; nothing without such."""
+    is_batch = (columns.numbers("sys_flag") & flags.INNER_BATCH) != 0
+    if is_batch.any():
+        yield from unwrapped(columns.take(is_batch))
+
+
+def last_offsets(columns: Columns) -> npt.NDArray[np.int64]:
+    """Return the queue offset of the last message of each record, in the order of the log.
+
+    A batch record has several.
+    """
+    lasts = columns.numbers("queue_offset").copy()
+    places = columns.numbers("physical_offset")
+    for messages in messages_inside(columns):
+        rows = np.searchsorted(places, messages.numbers("physical_offset"))
+        np.maximum.at(lasts, rows, messages.numbers("queue_offset"))
+    return lasts
 
 
 def record_columns(*, has_bodies: bool = True) -> list[str]:

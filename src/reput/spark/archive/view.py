@@ -198,14 +198,19 @@ class ArchiveReader(StoreReader):
         Args:
             path: Path of the part.
             numbers: Numbers of the row groups.
-            has_bodies: Read the bodies too; otherwise all bodies are empty.
+            has_bodies: Read the bodies too; otherwise all bodies are empty, except in row groups
+                with batch records, which need theirs.
 
         Raises:
             CorruptRecord: The Parquet file is damaged.
         """
         names = records.record_columns(has_bodies=has_bodies)
         for number in numbers:
-            yield records.columns_of(self.log.read_row_group(path, number, names))
+            columns = records.columns_of(self.log.read_row_group(path, number, names))
+            if not has_bodies and (columns.numbers("sys_flag") & flags.INNER_BATCH).any():
+                whole = records.record_columns()
+                columns = records.columns_of(self.log.read_row_group(path, number, whole))
+            yield columns
 
     def damage(self) -> Iterator[tuple[Manifest | None, Damage]]:
         """Yield the missing and damaged ranges of the archived log, by physical offset.

@@ -76,6 +76,8 @@ class _Records:
     times_ms: npt.NDArray[np.int64]
     queue_ids: npt.NDArray[np.int64]
     queue_offsets: npt.NDArray[np.int64]
+    last_offsets: npt.NDArray[np.int64]
+    """Queue offsets of their last messages: a batch record has several."""
     is_queued: npt.NDArray[np.bool_]
     keys: npt.NDArray[np.void]
     damage: tuple[Damage, ...]
@@ -157,6 +159,10 @@ def _walk(log: CommitLogView, segment: Segment, data: npt.NDArray[np.uint8]) -> 
         numbers = np.array([names.setdefault(item, len(names)) for item in topics], np.int64)
         positions = batch.positions + (batch.physical_offset - segment.start)
         keys.append(_keys(columns, positions))
+        keys += (
+            _keys(messages, messages.numbers("physical_offset") - segment.start)
+            for messages in records.messages_inside(columns)
+        )
         damage += batch.damage
         pieces.append(
             (
@@ -166,6 +172,7 @@ def _walk(log: CommitLogView, segment: Segment, data: npt.NDArray[np.uint8]) -> 
                 columns.numbers("store_timestamp"),
                 columns.numbers("queue_id").astype(np.int64),
                 columns.numbers("queue_offset"),
+                records.last_offsets(columns),
                 columns.numbers("sys_flag").astype(np.int64),
             )
         )
@@ -174,9 +181,11 @@ def _walk(log: CommitLogView, segment: Segment, data: npt.NDArray[np.uint8]) -> 
             place = np.array([run.physical_offset - segment.start], np.int64)
             keys.append(_keys(kernels.Columns(data, place), place))
     columns_of = [
-        np.concatenate([np.empty(0, np.int64), *(piece[i] for piece in pieces)]) for i in range(7)
+        np.concatenate([np.empty(0, np.int64), *(piece[i] for piece in pieces)]) for i in range(8)
     ]
-    positions, sizes, ids64, times_ms, queue_ids, queue_offsets, sys_flags = columns_of
+    positions, sizes, ids64, times_ms, queue_ids, queue_offsets, last_offsets, sys_flags = (
+        columns_of
+    )
     days = times_ms // _DAY_MS
     days[(days < _DAY_MIN) | (days > _DAY_MAX)] = _DAY_MAX + 1
     kind = sys_flags & flags.TRANSACTION_MASK
@@ -192,6 +201,7 @@ def _walk(log: CommitLogView, segment: Segment, data: npt.NDArray[np.uint8]) -> 
         times_ms,
         queue_ids,
         queue_offsets,
+        last_offsets,
         is_queued,
         entries,
         tuple(sorted(damage, key=lambda item: item.physical_offset)),
@@ -223,19 +233,20 @@ def _pack(data: npt.NDArray[np.uint8], ranges: list[tuple[int, int]]) -> bytes:
 
 def _queues(records_found: _Records) -> Iterator[Queue]:
     kept = np.flatnonzero(records_found.is_queued)
-    topics, ids, offsets = (
+    topics, ids, offsets, lasts = (
         records_found.topics[kept],
         records_found.queue_ids[kept],
         records_found.queue_offsets[kept],
+        records_found.last_offsets[kept],
     )
     order = np.lexsort((offsets, ids, topics))
-    topics, ids, offsets = topics[order], ids[order], offsets[order]
+    topics, ids, offsets, lasts = topics[order], ids[order], offsets[order], lasts[order]
     is_first = np.ones(len(order), np.bool_)
     is_first[1:] = (np.diff(topics) != 0) | (np.diff(ids) != 0)
     firsts = np.flatnonzero(is_first)
     for first, end in zip(firsts, [*firsts[1:], len(order)], strict=True):
         topic = records_found.topic_names[topics[first]]
-        low, high = int(offsets[first]), int(offsets[end - 1])
+        low, high = int(offsets[first]), int(lasts[end - 1])
         yield Queue(topic, int(ids[first]), int(end - first), low, high)
 
 
@@ -297,7 +308,7 @@ def _row_group(rows: npt.NDArray[np.int64], records_found: _Records, log_start: 
         min_offset=log_start + int(records_found.positions[rows[0]]),
         end_offset=log_start + int(records_found.positions[last] + records_found.sizes[last]),
         min_queue_offset=int(records_found.queue_offsets[rows].min()),
-        max_queue_offset=int(records_found.queue_offsets[rows].max()),
+        max_queue_offset=int(records_found.last_offsets[rows].max()),
         min_time_ms=int(records_found.times_ms[rows].min()),
         max_time_ms=int(records_found.times_ms[rows].max()),
     )

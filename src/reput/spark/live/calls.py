@@ -10,7 +10,7 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -29,7 +29,7 @@ from reput.errors import (
     ReputError,
     broker_error,
 )
-from reput.format import bodies, headers, message as record, names
+from reput.format import bodies, headers, message as record, names, sys_flag as flags
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 from reput.format.command import Buffer, Command
@@ -37,6 +37,7 @@ from reput.spark.live.patience import ANSWER_RETRIES, Patience
 from reput.spark.live.pull_connection import PullConnections, PullTemplate
 from reput.spark.option_table import FROM_SLAVE
 from reput.spark.options import LiveOptions
+from reput.store.config_tables import BATCH_QUEUES
 
 log = logging.getLogger("reput.spark")
 
@@ -297,6 +298,51 @@ class RetryingClient:
         return await self.patiently(
             f"topics of {broker}", None, lambda: self._admin.topic_configs(broker)
         )
+
+    async def batch_topics(self, queues: Iterable[MessageQueue]) -> dict[str, frozenset[str]]:
+        """Return the topics with batch queues of each broker of some queues, by its name.
+
+        Brokers before 5.0 have none. A broker that does not show its settings to this user is
+        judged by the first message of each queue.
+        """
+        of_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            of_broker.setdefault(queue.broker_name, []).append(queue)
+        topics = await all_of(map(self._batch_topics_of, of_broker.values()))
+        return dict(zip(of_broker, topics, strict=True))
+
+    async def _batch_topics_of(self, queues: Sequence[MessageQueue]) -> frozenset[str]:
+        """Return the topics with batch queues of the broker of some queues."""
+        kind, batches = BATCH_QUEUES
+
+        async def ask() -> frozenset[str] | None:
+            address = await self.address(queues[0])
+            request = requests.make(RequestCode.GET_ALL_TOPIC_CONFIG)
+            try:
+                reply = await self._admin.calls.ask(address, request)
+            except BrokerError as error:
+                if error.response_code == ResponseCode.NO_PERMISSION:
+                    return None
+                raise
+            table = bodies.decode(bodies.TopicConfigTable, reply.body).topic_config_table
+            return frozenset(
+                name
+                for name, config in table.items()
+                if (config.attributes or {}).get(kind) == batches
+            )
+
+        what = f"settings of the topics of {queues[0].broker_name}"
+        topics = await self.patiently(what, queues[0].topic, ask)
+        if topics is not None:
+            return topics
+        are_batches = await all_of(map(self._begins_with_batch, queues))
+        named = zip(queues, are_batches, strict=True)
+        return frozenset(queue.topic for queue, is_batch in named if is_batch)
+
+    async def _begins_with_batch(self, queue: MessageQueue) -> bool:
+        low, high = await self.ends(queue)
+        first = await self.first_message(queue, low) if low < high else None
+        return first is not None and bool(first.sys_flag & flags.INNER_BATCH)
 
     async def broker_address(self, broker: str) -> str:
         """Return the address of a broker's master."""

@@ -63,8 +63,10 @@ async def pulls_of(
     tasks: Sequence[LiveTask],
     options: ReadOptions,
     constraint: Constraint,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Return the pulls of a read as the accelerator takes them (``Plan.Pulls`` in Plan.java).
+
+    None if topics have batch queues, whose records have several rows.
 
     A task without an address is read by Python: the read is not plain, its ranges have messages
     that are no rows, or its broker has no address now.
@@ -72,6 +74,10 @@ async def pulls_of(
     row_filter = RowFilter(options, constraint)
     are_plain = is_plain(options, constraint)
     parts = []
+    queues = {_queue(task, part) for task in tasks for part in task.partition.slices}
+    batch_topics = await client.batch_topics(queues)
+    if any(queue.topic in batch_topics[queue.broker_name] for queue in queues):
+        return None
     for task in tasks:
         ranges = task.partition.slices
         address = None

@@ -34,6 +34,9 @@ log = logging.getLogger("reput.spark")
 
 _NAMES_SHOWN = 20
 
+BatchTopics = Mapping[str, frozenset[str]]
+"""Names of brokers, and of their topics with batch queues."""
+
 
 @dataclass(frozen=True)
 class LiveTask:
@@ -44,6 +47,8 @@ class LiveTask:
     """Name of the broker of all its queues."""
     record_bytes: float
     """Estimated record size, in bytes."""
+    batch_topics: frozenset[str] = frozenset()
+    """Topics of the broker with batch queues, which it does not filter by the messages' tags."""
 
     def after(self, count: int) -> "LiveTask":
         """Return the task without its first messages."""
@@ -114,8 +119,11 @@ class Planner:
             return []
         ranges = await all_of(self._range(queue) for queue in queues)
         spans = {queue: span for queue, span in zip(queues, ranges, strict=True) if span}
-        extents = await self._extents(spans)
-        tasks = split(extents, self._options)
+        options = self._options
+        asks_broker = self._constraint.tags is not None or options.keys or options.unique_keys
+        batch_topics = await self._client.batch_topics(spans) if asks_broker else {}
+        extents = await self._extents(spans, batch_topics)
+        tasks = split(extents, self._options, batch_topics)
         total = int(sum((extent.stop - extent.start) * extent.record_bytes for extent in extents))
         self._summary.add(
             f"{self._live.name_server}: {len(extents)} of {len(queues)} queues, about {total} "
@@ -123,16 +131,18 @@ class Planner:
         )
         return tasks
 
-    async def _extents(self, spans: Mapping[MessageQueue, tuple[int, int]]) -> list[Extent]:
+    async def _extents(
+        self, spans: Mapping[MessageQueue, tuple[int, int]], batch_topics: BatchTopics
+    ) -> list[Extent]:
         """Return what to pull of the selected parts of queues."""
         options = self._options
         keys = options.unique_keys or options.keys
         if keys is None or options.scan != "auto":
-            sizes = await all_of(self._record_bytes(queue, *span) for queue, span in spans.items())
-            return [
-                Extent(queue, *span, size)
-                for (queue, span), size in zip(spans.items(), sizes, strict=True)
-            ]
+            return await self._whole(spans)
+        # The index of a broker has the keys of a batch, not those of the messages inside.
+        batches = {queue for queue in spans if queue.topic in batch_topics[queue.broker_name]}
+        whole = await self._whole({queue: spans[queue] for queue in batches})
+        spans = {queue: span for queue, span in spans.items() if queue not in batches}
         lookup = KeyLookup(self._client, keys, is_unique=options.unique_keys is not None)
         ranges = await lookup.ranges(spans)
         count = sum(stop - start for _, start, stop in ranges)
@@ -141,7 +151,15 @@ class Planner:
             f"{self._live.name_server}: {count} of {total} messages are pulled, by the brokers' "
             "index, and what it does not cover"
         )
-        return [Extent(*each, RECORD_BYTES) for each in ranges]
+        return [*whole, *(Extent(*each, RECORD_BYTES) for each in ranges)]
+
+    async def _whole(self, spans: Mapping[MessageQueue, tuple[int, int]]) -> list[Extent]:
+        """Return the parts of queues as they are, with estimates of their record sizes."""
+        sizes = await all_of(self._record_bytes(queue, *span) for queue, span in spans.items())
+        return [
+            Extent(queue, *span, size)
+            for (queue, span), size in zip(spans.items(), sizes, strict=True)
+        ]
 
     async def starts(self) -> dict[MessageQueue, int]:
         """Return the start queue offset of each selected queue.
@@ -393,8 +411,15 @@ def _shown(name: str, known: Sequence[str]) -> str:
     return one_of(name, known) or "none is registered"
 
 
-def split(extents: Sequence[Extent], options: ReadOptions) -> list[LiveTask]:
+def split(
+    extents: Sequence[Extent], options: ReadOptions, batch_topics: BatchTopics | None = None
+) -> list[LiveTask]:
     """Split the selected parts of queues into tasks of one broker each.
+
+    Args:
+        extents: The parts.
+        options: Options of the read.
+        batch_topics: Topics with batch queues, if brokers filter by tags.
 
     Raises:
         ReadFailed: The ends that the brokers report make too many.
@@ -420,7 +445,8 @@ def split(extents: Sequence[Extent], options: ReadOptions) -> list[LiveTask]:
         for part in plan.split_queues(number, slices, target, options.max_records_per_partition):
             size = sum(each.count * sizes[each.topic, each.queue_id] for each in part.slices)
             count = sum(each.count for each in part.slices)
-            tasks.append(LiveTask(part, broker, size / max(count, 1)))
+            of_broker = (batch_topics or {}).get(broker, frozenset())
+            tasks.append(LiveTask(part, broker, size / max(count, 1), of_broker))
     return tasks
 
 

@@ -23,7 +23,14 @@ from reput.format.bodies import MessageQueue
 from reput.format.message import Verdict
 from reput.spark.filters import Constraint
 from reput.spark.live import plain_pulls
-from reput.spark.live.calls import ALL_TAGS, RetryingClient, connected, frames, queue_name
+from reput.spark.live.calls import (
+    ALL_TAGS,
+    ReadFailed,
+    RetryingClient,
+    connected,
+    frames,
+    queue_name,
+)
 from reput.spark.live.plan import LiveTask, Loss, Planner
 from reput.spark.live.pull_pipeline import Chunk, PullPipeline
 from reput.spark.options import LiveOptions, ReadOptions
@@ -84,8 +91,11 @@ class LiveScan:
             log.info("%s", line)
         return tasks
 
-    def plain_pulls(self, tasks: Sequence[LiveTask]) -> dict[str, Any]:
-        """Return the pulls of tasks that the accelerator may send by itself."""
+    def plain_pulls(self, tasks: Sequence[LiveTask]) -> dict[str, Any] | None:
+        """Return the pulls of tasks that the accelerator may send by itself.
+
+        None if topics have batch queues: it makes a row of each record.
+        """
         cluster = connected(self._live)
         client = RetryingClient(cluster.admin, self._live)
         return cluster.run(plain_pulls.pulls_of(client, tasks, self._options, self._constraint))
@@ -115,8 +125,16 @@ class LiveScan:
 
         Each batch has the schema ``PULLED`` and one row. Raises as ``read``, but not for bodies
         that cannot be decompressed.
+
+        Raises:
+            ReadFailed: There is a batch record, without batch queues known to ``plain_pulls``.
         """
-        for _, selected in self._selected(task):
+        for queue, selected in self._selected(task):
+            if selected.has_batches:
+                raise ReadFailed(
+                    f"{queue_name(queue)} has a batch record, but its topic no batch queues: the "
+                    "accelerator cannot read it; a session without its jar can"
+                )
             data = selected.records()
             ends = np.array([0, len(data)], np.int32)
             buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
@@ -133,27 +151,28 @@ class LiveScan:
         loss = Loss(options.fail_on_data_loss)
         client = RetryingClient(cluster.admin, self._live)
         pipeline = PullPipeline(
-            cluster, client, task, lambda topic: _expression(self._constraint, topic), loss
+            cluster, client, task, lambda topic: _expression(self._constraint, task, topic), loss
         )
         selection = _Selection(
             RowFilter(options, self._constraint), loss, check_crc=options.check_crc
         )
         try:
             while chunks := pipeline.next():
-                selected = selection.of(chunks)
-                if selected.columns.count:
-                    yield chunks[0].source.queue, selected
+                for selected in selection.of(chunks):
+                    if selected.columns.count:
+                        yield chunks[0].source.queue, selected
         finally:
             pipeline.close()
 
 
-def _expression(constraint: Constraint, topic: str) -> str:
+def _expression(constraint: Constraint, task: LiveTask, topic: str) -> str:
     """Return the tag expression for brokers; every record is checked again.
 
-    Queues of system topics have other values in place of tags codes.
+    Queues of system topics have other values in place of tags codes, and batch queues the tag of
+    the batch.
     """
     tags = constraint.tags
-    if tags is None or names.is_system_topic(topic):
+    if tags is None or names.is_system_topic(topic) or topic in task.batch_topics:
         return ALL_TAGS
     if any(not tag or tag == ALL_TAGS or "|" in tag or tag != tag.strip() for tag in tags):
         return ALL_TAGS
@@ -172,6 +191,8 @@ class _Selected(NamedTuple):
     """The replies."""
     positions: npt.NDArray[np.int64]
     """Positions of the selected records."""
+    has_batches: bool = False
+    """True if rows are messages inside of batch records, so that ``positions`` are useless."""
 
     def records(self) -> bytes | bytearray:
         """Return the concatenated records."""
@@ -191,8 +212,10 @@ class _Selection:
         self._loss = loss
         self._check_crc = check_crc
 
-    def of(self, chunks: Sequence[Chunk]) -> _Selected:
-        """Return the selected records of some chunks, in order.
+    def of(self, chunks: Sequence[Chunk]) -> Iterator[_Selected]:
+        """Yield the selected records of some chunks, in order.
+
+        Batch records are handled chunk by chunk, as their bodies may be decompressed.
 
         Raises:
             CorruptRecord: A reply has something else than whole records.
@@ -208,17 +231,29 @@ class _Selection:
         which = np.repeat(np.arange(len(chunks)), counts)
         self._judge(buffer, positions, which, chunks)
         columns = kernels.Columns(buffer, positions)
+        has_batches = bool((columns.numbers("sys_flag") & flags.INNER_BATCH).any())
+        if has_batches and len(chunks) > 1:
+            for chunk in chunks:
+                yield from self.of([chunk])
+            return
+        if has_batches:
+            columns = columns.unwrapped()
+            which = np.zeros(columns.count, np.int64)
         offsets = columns.numbers("queue_offset")
         starts = np.array([chunk.start for chunk in chunks], np.int64)
         stops = np.array([chunk.stop for chunk in chunks], np.int64)
         is_inside = (offsets >= starts[which]) & (offsets < stops[which])
         self._check_gaps(chunks, columns, which, is_inside)
-        if not is_inside.all():
-            columns, positions = columns.take(is_inside), positions[is_inside]
-        rows = self._filter.rows(columns)
+        rows = np.flatnonzero(is_inside)
         if len(rows) < columns.count:
-            columns, positions = columns.take(rows), positions[rows]
-        return _Selected(columns, buffer, positions)
+            columns = columns.take(rows)
+        wanted = self._filter.rows(columns)
+        if len(wanted) < columns.count:
+            columns, rows = columns.take(wanted), rows[wanted]
+        if has_batches:
+            yield _Selected(columns, buffer, positions[:0], has_batches=True)
+        else:
+            yield _Selected(columns, buffer, positions[rows])
 
     def _judge(
         self,
@@ -261,7 +296,7 @@ class _Selection:
                 continue
             mine = which == number
             if (columns.numbers("sys_flag")[mine] & flags.INNER_BATCH).any():
-                continue  # a batch record has several queue offsets
+                continue  # the body is no batch: how many queue offsets it has is unknown
             there = columns.numbers("queue_offset")[mine & is_inside].tolist()
             ends = [chunk.start - 1, *there, chunk.stop]
             holes = [f"{a + 1} to {b}" for a, b in pairwise(ends) if b - a > 1]

@@ -69,7 +69,7 @@ class _Queue:
         return int((stop - start) * self._record_bytes(start))
 
     def batch_stop(self, start: int, stop: int) -> int:
-        """Return ``stop``: brokers start a pull at the batch that contains its offset."""
+        """Return ``stop``: a pull starts at the batch that contains its offset."""
         return stop
 
     def store_timestamp(self, queue_offset: int) -> int:
@@ -207,6 +207,10 @@ class BrokerQueues:
     def tasks(self, parts: Sequence[Part]) -> list[LiveTask]:
         """Split a micro-batch into tasks."""
         self.look_at(parts)
+        batch_topics = {}
+        if self._options.tags is not None:
+            queues = [_message_queue(part.key) for part in parts]
+            batch_topics = self._run(lambda client: client.batch_topics(queues))
         extents = [
             Extent(
                 _message_queue(part.key),
@@ -216,7 +220,7 @@ class BrokerQueues:
             )
             for part in parts
         ]
-        return split(extents, self._options)
+        return split(extents, self._options, batch_topics)
 
     def read(self, task: LiveTask) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task, as in a batch read."""

@@ -31,7 +31,6 @@ _EXACT_UNITS = 1 << 20
 """Number of units up to which sizes are summed exactly at a trigger; above it they are
 estimated."""
 _SAMPLES, _SAMPLE_UNITS = 64, 256
-_POINTS_A_PARTITION = 10_000
 _END_OF_OFFSETS = (1 << 63) - 1
 
 
@@ -127,9 +126,7 @@ class _Queue:
     def _units(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], ...]:
         """Return the queue offset after each unit, its physical offset, and its size."""
         if isinstance(self._view, BatchConsumeQueueView):
-            units = self._view.units
-            firsts = units["queue_offset"].astype(np.int64)
-            units = units[(firsts >= start) & (firsts < stop)]
+            units = self._view.units_of(start, stop)
             stops = units["queue_offset"].astype(np.int64) + units["message_count"]
         else:
             numbers, units = self._view.units(start, stop)
@@ -393,14 +390,12 @@ def _partitions(
             before, rest = _cut_at(cut, [queue for queue, _ in plain], rest)
             partitions += _ranges(before, options)
     partitions += _ranges(rest, options)
-    for queue, part in slices:
-        if queue.is_batch:
-            offsets = queue.physical_offsets(part.start, part.stop).tolist()
-            partitions += [
-                plan.Points(0, tuple(offsets[i : i + _POINTS_A_PARTITION]))
-                for i in range(0, len(offsets), _POINTS_A_PARTITION)
-            ]
-    return partitions
+    batches = [
+        plan.Extent(part, queue.byte_count(part.start, part.stop) / part.count)
+        for queue, part in slices
+        if queue.is_batch
+    ]
+    return partitions + _ranges(batches, options)
 
 
 def _cut_at(

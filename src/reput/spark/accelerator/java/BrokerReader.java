@@ -243,6 +243,9 @@ final class BrokerReader implements Closeable {
         || !hasTopic(pull.topic)) {
       return "another message than that at queue offset " + queueOffset;
     }
+    if ((bounds.sysFlag & Layout.INNER_BATCH) != 0) {
+      return "a batch record at queue offset " + queueOffset;
+    }
     return checkCrc ? checksums.mismatch(bounds, address, memory, start) : null;
   }
 

@@ -24,6 +24,8 @@ final class Layout {
   static final int TOPIC_BYTES_MAX_V1 = 127;
 
   static final int COMPRESSED = 0x1;
+  /** The body is a batch of messages, each of which is a row. */
+  static final int INNER_BATCH = 0x80;
   static final int BORN_HOST_V6 = 0x10;
   static final int STORE_HOST_V6 = 0x20;
   static final int COMPRESSION_TYPE_MASK = 0x700;

@@ -129,6 +129,9 @@ final class LogReader implements PartitionReader<ColumnarBatch> {
       }
       if ((bounds.sysFlag & hiddenFlags) == 0
           && !hiddenTopics.has(bounds.topic, bounds.topicLength)) {
+        if ((bounds.sysFlag & Layout.INNER_BATCH) != 0) { // none of a queue that was planned
+          throw damaged("the record has a batch of messages inside, but no unit");
+        }
         records.add(address, bounds);
       }
     }

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from reput.format import sys_flag as flags
-from reput.spark.archive import files
+from reput.spark.archive import files, records
 from reput.spark.archive.files import Dropped, Manifest, Part, Queue
 from reput.spark.archive.folder import ArchiveFolder, archive_folder
 from reput.spark.archive.write import KEY_TYPE, write_manifest, write_piece
@@ -95,20 +96,28 @@ def _queues(target: ArchiveFolder, parts: Sequence[Part]) -> Iterator[Queue]:
     for part in parts:
         with target.open_parquet(part.path) as parquet:
             table = parquet.read(["queue_id", "queue_offset", "sys_flag"], use_threads=False)
-        ids, offsets, sys_flags = (table.column(i).to_numpy() for i in range(3))
+            ids, offsets, sys_flags = (table.column(i).to_numpy() for i in range(3))
+            lasts = _last_offsets(parquet) if (sys_flags & flags.INNER_BATCH).any() else offsets
         is_queued = (sys_flags & flags.TRANSACTION_PREPARED) == 0
         for queue_id in np.unique(ids[is_queued]).tolist():
-            offsets_there = offsets[is_queued & (ids == queue_id)]
-            low, high = int(offsets_there.min()), int(offsets_there.max())
+            is_there = is_queued & (ids == queue_id)
+            low, high = int(offsets[is_there].min()), int(lasts[is_there].max())
             known = queues.get((part.topic, queue_id), Queue(part.topic, queue_id, 0, low, high))
             queues[part.topic, queue_id] = Queue(
                 part.topic,
                 queue_id,
-                known.messages + len(offsets_there),
+                known.messages + int(np.count_nonzero(is_there)),
                 min(known.min_offset, low),
                 max(known.max_offset, high),
             )
     yield from queues.values()
+
+
+def _last_offsets(parquet: pq.ParquetFile) -> npt.NDArray[np.int64]:
+    """Return the queue offset of the last message of each record of a part."""
+    names = records.record_columns()
+    groups = (parquet.read_row_group(i, names) for i in range(parquet.num_row_groups))
+    return np.concatenate([records.last_offsets(records.columns_of(group)) for group in groups])
 
 
 def delete_unnamed(archive: str) -> None:
