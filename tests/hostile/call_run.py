@@ -16,17 +16,15 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from hostile import attack, calls, requests
 from hostile.call_servers import PROFILES, SIGNATURE, CallScene
-from hostile.run import report
+from hostile.run import FAILURES_MAX, Run
 from hostile.servers import Watch
 from hostile.wire import outcome
 
 SERVERS = ("broker", "proxy")
-FAILURES_MAX = 50
-REPORT_S = 30
+MODULE = "hostile.call_run"
 
 
 def prepare(scene: CallScene) -> None:
@@ -46,64 +44,17 @@ def play_round(
     return watch, played
 
 
-def command_of(profile: str, server: str, seed: int | str, number: int) -> str:
-    return (
-        f"python -m hostile.call_run --profile {profile} --server {server} --seed {seed} "
-        f"--round {number}"
-    )
-
-
-class CallRun:
-    """Counts over many rounds."""
-
-    def __init__(self, profile: str, seed: int) -> None:
-        self._profile = profile
-        self._seed = seed
-        self.counts = {"rounds": 0, "writes": 0, "bytes": 0, "failed": 0}
-        self.worst: dict[str, list[tuple[float, int]]] = {}
-        self.memory: dict[str, int] = {}
-        self.failures: list[str] = []
-
-    def add(self, server: str, number: int, watch: Watch, played: attack.Played) -> None:
-        self.counts["rounds"] += 1
-        self.counts["writes"] += len(played.frames)
-        self.counts["bytes"] += sum(size for _, _, size in played.frames)
-        for name, stall_s in watch.worst.items():
-            delays = [*self.worst.get(name, ()), (round(stall_s * 1000, 1), number)]
-            self.worst[name] = sorted(delays, reverse=True)[:10]
-        for name, size in watch.memory.items():
-            self.memory[name] = max(self.memory.get(name, 0), size >> 20)
-        if watch.problems:
-            self.counts["failed"] += 1
-            text = report(watch, played, command_of(self._profile, server, self._seed, number))
-            self.failures.append(text)
-            print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-    def summary(self) -> dict[str, Any]:
-        return {
-            "profile": self._profile,
-            "seed": self._seed,
-            **self.counts,
-            "worst_stalls_ms_and_round": self.worst,
-            "memory_mib": self.memory,
-            "failures": self.failures,
-        }
-
-
-def run(scene: CallScene, profile: str, seed: int, *, seconds: float) -> CallRun:
+def run(scene: CallScene, profile: str, seed: int, *, seconds: float) -> Run:
     """Play rounds for some time."""
     prepare(scene)
-    results = CallRun(profile, seed)
-    begin = reported = time.monotonic()
+    results = Run(profile, seed, module=MODULE)
+    begin = time.monotonic()
     number = 0
     while time.monotonic() < begin + seconds and len(results.failures) < FAILURES_MAX:
         for server in SERVERS:
             results.add(server, number, *play_round(scene, server, seed, number))
         number += 1
-        if time.monotonic() > reported + REPORT_S:
-            reported = time.monotonic()
-            worst = {name: stalls[0] for name, stalls in results.worst.items()}
-            print(f"{results.counts} worst {worst}", file=sys.stderr, flush=True)  # noqa: T201
+        results.show_progress()
     return results
 
 
@@ -121,7 +72,7 @@ def main() -> int:
         with CallScene(folder, PROFILES[arguments.profile]) as scene:
             if arguments.round is not None:
                 prepare(scene)
-                results = CallRun(arguments.profile, arguments.seed)
+                results = Run(arguments.profile, arguments.seed, module=MODULE)
                 watch, played = play_round(scene, arguments.server, arguments.seed, arguments.round)
                 results.add(arguments.server, arguments.round, watch, played)
             else:

@@ -24,7 +24,9 @@ from hostile.servers import PROFILES, Scene, Watch
 
 SERVERS = ("broker", "namesrv", "ha")
 """Attacked ports; ``ha`` is that of the broker for slaves."""
-WATCHED = ("broker", "namesrv")
+MODULE = "hostile.run"
+FAILURES_MAX = 50
+REPORT_S = 30
 KILL_EVERY = 200
 """Rounds between two kills of the broker."""
 
@@ -63,40 +65,60 @@ def report(watch: Watch, played: attack.Played, command: str) -> str:
     return "\n".join(lines)
 
 
-def command_of(profile: str, server: str, seed: int | str, number: int) -> str:
+def command_of(
+    profile: str, server: str, seed: int | str, number: int, *, module: str = MODULE
+) -> str:
+    """Return the command that repeats a round."""
     return (
-        f"python -m hostile.run --profile {profile} --server {server} --seed {seed} "
-        f"--round {number}"
+        f"python -m {module} --profile {profile} --server {server} --seed {seed} --round {number}"
     )
 
 
 class Run:
-    """Counts over many rounds."""
+    """Counts over many rounds.
 
-    def __init__(self, profile: str, seed: int) -> None:
+    Args:
+        profile: Name of the settings of the servers.
+        seed: Seed of the rounds.
+        module: The module that repeats a round.
+    """
+
+    def __init__(self, profile: str, seed: int, *, module: str = MODULE) -> None:
         self._profile = profile
         self._seed = seed
+        self._module = module
         self.counts = {"rounds": 0, "frames": 0, "bytes": 0, "failed": 0, "kills": 0}
-        self.worst: dict[str, list[tuple[float, int]]] = {name: [] for name in WATCHED}
-        self.memory = dict.fromkeys(WATCHED, 0)
+        self.worst: dict[str, list[tuple[float, int]]] = {}
+        self.memory: dict[str, int] = {}
         self.failures: list[str] = []
+        self._shown_at = time.monotonic()
 
     def add(self, server: str, number: int, watch: Watch, played: attack.Played) -> None:
         self.counts["rounds"] += 1
         self.counts["frames"] += len(played.frames)
         self.counts["bytes"] += sum(size for _, _, size in played.frames)
-        for name in WATCHED:
-            delays = [*self.worst[name], (round(watch.worst.get(name, 0) * 1000, 1), number)]
+        for name, stall_s in watch.worst.items():
+            delays = [*self.worst.get(name, ()), (round(stall_s * 1000, 1), number)]
             self.worst[name] = sorted(delays, reverse=True)[:10]
-            self.memory[name] = max(self.memory[name], watch.memory.get(name, 0) >> 20)
+        for name, size in watch.memory.items():
+            self.memory[name] = max(self.memory.get(name, 0), size >> 20)
         if watch.problems:
             self.counts["failed"] += 1
-            command = command_of(self._profile, server, self._seed, number)
+            command = command_of(self._profile, server, self._seed, number, module=self._module)
             text = report(watch, played, command)
             self.failures.append(text)
             print(text, file=sys.stderr, flush=True)  # noqa: T201
 
+    def show_progress(self) -> None:
+        """Print the counts to stderr, unless they were printed shortly before."""
+        if time.monotonic() > self._shown_at + REPORT_S:
+            self._shown_at = time.monotonic()
+            worst = {name: stalls[0] for name, stalls in self.worst.items()}
+            text = f"{self.counts} worst ms and round {worst}"
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
     def summary(self) -> dict[str, Any]:
+        """Return the results for JSON."""
         return {
             "profile": self._profile,
             "seed": self._seed,
@@ -110,10 +132,9 @@ class Run:
 def run(scene: Scene, profile: str, seed: int, *, seconds: float, first: int = 0) -> Run:
     """Play rounds for some time."""
     results = Run(profile, seed)
-    end = time.monotonic() + seconds
-    reported_at = time.monotonic()
+    begin = time.monotonic()
     number = first
-    while time.monotonic() < end and len(results.failures) < 50:
+    while time.monotonic() < begin + seconds and len(results.failures) < FAILURES_MAX:
         for server in SERVERS:
             results.add(server, number, *play_round(scene, server, seed, number))
         number += 1
@@ -123,10 +144,7 @@ def run(scene: Scene, profile: str, seed: int, *, seconds: float, first: int = 0
             scene.start()
             scene.watch_all()
             results.counts["kills"] += 1
-        if time.monotonic() > reported_at + 30:
-            reported_at = time.monotonic()
-            worst = {name: stalls[0][0] for name, stalls in results.worst.items() if stalls}
-            print(f"{results.counts} worst ms {worst}", file=sys.stderr, flush=True)  # noqa: T201
+        results.show_progress()
     return results
 
 

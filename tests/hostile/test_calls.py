@@ -20,7 +20,7 @@ import pytest
 
 from hostile import attack, call_run, calls
 from hostile.call_servers import PROFILES, CallScene
-from hostile.run import report
+from hostile.run import command_of, report
 from reput.format import protobuf
 from reput.format.grpc_messages import METHODS
 
@@ -134,7 +134,8 @@ def test_mixed_conversations(
 ) -> None:
     watch, played = call_run.play_round(scene, server, SEED, number)
     assert played.frames
-    again = call_run.command_of(request.node.callspec.params["scene"], server, SEED, number)
+    profile = request.node.callspec.params["scene"]
+    again = command_of(profile, server, SEED, number, module=call_run.MODULE)
     assert not watch.problems, report(watch, played, again)
 
 
