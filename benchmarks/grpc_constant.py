@@ -16,8 +16,8 @@ PATH = "/apache.rocketmq.v2.MessagingService/SendMessage"
 
 
 async def _own() -> tuple[int, Stop]:
-    from reput.remoting.http2.grpc import Service, unary
-    from reput.remoting.http2.server import GrpcServer
+    from reput.grpc.http2.grpc import Service, unary
+    from reput.grpc.http2.server import GrpcServer
 
     server = GrpcServer(Service({PATH: unary(lambda call, message: REPLY)}), host="127.0.0.1")
     await server.start()

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from benchmarks.grpc_unary import CYCLE, HEAD, HELLO, blocks
-from reput.format import protobuf
-from reput.format.grpc_messages import METHODS, SERVICE, ClientType, DigestType, Encoding
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS, SERVICE, ClientType, DigestType, Encoding
 
 Settings = dict[str, object]
 BROKER = {"name": "broker-a"}

@@ -24,8 +24,8 @@ from benchmarks.grpc_load import (
     messages_of,
     producer_settings,
 )
-from reput.format import protobuf
-from reput.format.grpc_messages import METHODS, Code
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS, Code
 
 NAME = "grpc_proxy"
 QUESTION = "SendMessage, ReceiveMessage with acks, idle streams: the official proxy 5.5.0 and ours"

@@ -42,10 +42,10 @@ from reput.broker.settings.config import BrokerConfig
 from reput.format import command as commands, headers
 from reput.format.codes import RequestCode
 from reput.format.command import Command
-from reput.format.grpc_messages import METHODS, SERVICE
 from reput.format.headers import PullMessageHeader, SendMessageHeader
-from reput.format.protobuf import encode
 from reput.grpc.server import FrontServer
+from reput.grpc.wire.grpc_messages import METHODS, SERVICE
+from reput.grpc.wire.protobuf import encode
 from reput.store.config import BrokerRole, StoreConfig
 
 SOURCES = str(Path(reput.__file__).parent)

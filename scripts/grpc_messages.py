@@ -1,6 +1,6 @@
 """Write the field tables of the 5.x clients' service from its ``.proto`` files.
 
-``python scripts/grpc_messages.py`` replaces ``src/reput/format/grpc_messages.py``. A test compares
+``python scripts/grpc_messages.py`` replaces ``src/reput/grpc/wire/grpc_messages.py``. A test compares
 the module with the files.
 
 Only the part of the language that the files use is read: proto3, messages with enums in them,
@@ -25,15 +25,15 @@ WELL_KNOWN = {
 }
 HEAD = '''"""Messages, enums and methods of the 5.x clients' service.
 
-Made by ``scripts/grpc_messages.py`` from ``format/proto``; not to be edited. Tables are for
-``reput.format.protobuf``.
+Made by ``scripts/grpc_messages.py`` from ``grpc/wire/proto``; not to be edited. Tables are for
+``reput.grpc.wire.protobuf``.
 """
 
 import enum
 from typing import NamedTuple
 
-from reput.format import protobuf
-from reput.format.protobuf import MessageField, MessageTable
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.protobuf import MessageField, MessageTable
 '''
 METHOD = '''
 class Method(NamedTuple):

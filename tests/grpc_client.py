@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import grpc
 
-from reput.format import protobuf
-from reput.format.grpc_messages import METHODS, SERVICE, ClientType
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS, SERVICE, ClientType
 
 OK = 20_000
 TIMEOUT_S = 20.0

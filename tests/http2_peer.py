@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from reput.format.message import Host
-from reput.remoting.http2 import frames, messages
-from reput.remoting.http2.connection import Http2Connection, Stream
-from reput.remoting.http2.frames import PREFACE, Flag, FrameType
-from reput.remoting.http2.grpc import Call, GrpcConnection, Service, bidirectional, unary
-from reput.remoting.http2.hpack import Decoder, Encoder, Field
-from reput.remoting.http2.request_fields import Headers
+from reput.grpc.http2 import frames, messages
+from reput.grpc.http2.connection import Http2Connection, Stream
+from reput.grpc.http2.frames import PREFACE, Flag, FrameType
+from reput.grpc.http2.grpc import Call, GrpcConnection, Service, bidirectional, unary
+from reput.grpc.http2.hpack import Decoder, Encoder, Field
+from reput.grpc.http2.request_fields import Headers
 
 REQUEST: tuple[Field, ...] = (
     (b":method", b"POST"),

@@ -5,10 +5,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from http2_peer import HELLO, Frame, Http2Peer, Replies, split
-from reput.format import protobuf
-from reput.format.grpc_messages import METHODS, SERVICE
-from reput.remoting.http2 import frames
-from reput.remoting.http2.frames import Flag, FrameType
+from reput.grpc.http2 import frames
+from reput.grpc.http2.frames import Flag, FrameType
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS, SERVICE
 
 _HEAD_BYTES = 9
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from http2_peer import HELLO, Frame, Http2Peer, Replies, split
 from remoting_subject import closed
-from reput.remoting.http2.server import GrpcServer
+from reput.grpc.http2.server import GrpcServer
 
 
 class Raw:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from reput.errors import InvalidProtobuf
-from reput.format import grpc_messages, properties as props, protobuf
-from reput.format.protobuf import MessageField, MessageTable
+from reput.format import properties as props
 from reput.grpc import conversion, validation
 from reput.grpc.statuses import StatusError
+from reput.grpc.wire import grpc_messages, protobuf
+from reput.grpc.wire.protobuf import MessageField, MessageTable
 
 IS_SOAK = "REPUT_SOAK" in os.environ
 INPUTS = 10_000_000 if IS_SOAK else 20_000

@@ -11,7 +11,7 @@ import sys
 
 from hostile.calls import Conversation, prefixed
 from hostile.probe import Probe
-from reput.remoting.http2.frames import HEAD, Flag, FrameType
+from reput.grpc.http2.frames import HEAD, Flag, FrameType
 
 _HEAD_BYTES = 9
 

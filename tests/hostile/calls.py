@@ -19,10 +19,10 @@ from typing import Any
 
 from hostile import attack, requests
 from http2_peer import PREFACE, data as data_frame, ping
-from reput.format import protobuf
-from reput.format.grpc_messages import METHODS, SERVICE, ClientType
-from reput.remoting.http2 import frames, hpack
-from reput.remoting.http2.frames import FrameType, Setting
+from reput.grpc.http2 import frames, hpack
+from reput.grpc.http2.frames import FrameType, Setting
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS, SERVICE, ClientType
 
 PAYLOAD_BYTES = 16_384
 BOMB_BYTES = 8 << 20

@@ -17,7 +17,7 @@ import socket
 import sys
 from collections import Counter
 
-from reput.remoting.http2.frames import FrameType
+from reput.grpc.http2.frames import FrameType
 
 STEP = 500
 """Connections that are opened without waiting for the server."""

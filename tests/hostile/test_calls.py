@@ -21,8 +21,8 @@ import pytest
 from hostile import attack, call_run, calls
 from hostile.call_servers import PROFILES, CallScene
 from hostile.run import command_of, report
-from reput.format import protobuf
-from reput.format.grpc_messages import METHODS
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS
 
 pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
 

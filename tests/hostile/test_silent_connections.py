@@ -21,9 +21,9 @@ from remoting_subject import ECHO, Subject, both_loops, until
 from reput import descriptors, limits
 from reput.format import command as commands
 from reput.format.command import Command
+from reput.grpc.http2.server import GrpcServer
 from reput.remoting import listener
 from reput.remoting.deadlines import CUTS_MAX
-from reput.remoting.http2.server import GrpcServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
 

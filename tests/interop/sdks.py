@@ -36,7 +36,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from interop import java_oracle
 from interop.java_oracle import HERE, cached
 from interop.other_clients import make, tool
-from reput.format.grpc_messages import Code
+from reput.grpc.wire.grpc_messages import Code
 
 TIMEOUT_S = 120.0
 PROGRAMS = HERE / "sdk"

@@ -16,7 +16,7 @@ import pytest
 from interop import java_oracle
 from interop.java_oracle import HERE, cached
 from interop.other_clients import ClientUnavailable, make, tool
-from reput.format.grpc_messages import METHODS, SERVICE
+from reput.grpc.wire.grpc_messages import METHODS, SERVICE
 from reput.testing import LocalBroker
 
 pytestmark = [
@@ -27,7 +27,7 @@ pytestmark = [
     ),
 ]
 
-PROTOS = HERE.parents[1] / "src/reput/format/proto"
+PROTOS = HERE.parents[1] / "src/reput/grpc/wire/proto"
 WITH_PROTOS = ("-import-path", str(PROTOS), "-proto", "apache/rocketmq/v2/service.proto")
 CLIENT_ID = ("-H", "x-mq-client-id: curl")
 TIMEOUT_S = 60.0

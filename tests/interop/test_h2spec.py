@@ -15,8 +15,8 @@ import pytest
 
 from interop.java_oracle import HERE, cached
 from remoting_subject import both_loops
-from reput.remoting.http2.grpc import Service
-from reput.remoting.http2.server import GrpcServer
+from reput.grpc.http2.grpc import Service
+from reput.grpc.http2.server import GrpcServer
 
 pytestmark = pytest.mark.interop
 

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from reput.broker.access.needs import PUB, SUB, group_need, topic_need
 from reput.broker.access.rules import AccessRefused, Need
 from reput.format.codes import RequestCode, ResponseCode
-from reput.format.grpc_messages import ClientType
 from reput.format.signing import Credentials, Signer
 from reput.grpc.caller import Caller
+from reput.grpc.wire.grpc_messages import ClientType
 from reput.secret import Secret
 
 AUTHORIZATION, DATE_TIME = "authorization", "x-mq-date-time"

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from reput.errors import InvalidHeader, excerpt
-from reput.format import message_id, pop_codec, properties as props, protobuf, recall_handle
-from reput.format.grpc_messages import Code, DigestType, Encoding, MessageType
+from reput.format import message_id, pop_codec, properties as props, recall_handle
 from reput.format.message import Host, StoredMessage
 from reput.format.pop_codec import Handle
 from reput.format.reserved_properties import RESERVED_PROPERTIES
 from reput.format.sys_flag import COMPRESSED, TRANSACTION_PREPARED
 from reput.grpc.statuses import StatusError
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import Code, DigestType, Encoding, MessageType
 
 BORN_HOST = "__BORNHOST"
 TRACE_CONTEXT = "TRACE_CONTEXT"

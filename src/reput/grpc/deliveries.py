@@ -1,6 +1,6 @@
 """Replies of ReceiveMessage: messages as bytes of gRPC.
 
-A kernel makes them from records (``format.kernels.grpc_delivery``). The others are converted one
+A kernel makes them from records (``grpc.kernels.grpc_delivery``). The others are converted one
 by one.
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reput.format import protobuf
-from reput.format.grpc_messages import METHODS
-from reput.format.kernels import delivery_words as words
 from reput.grpc import conversion
+from reput.grpc.http2 import messages
+from reput.grpc.http2.call_reader import address_of, kernel
+from reput.grpc.kernels import delivery_words as words
 from reput.grpc.receiving import Received, Wanted
 from reput.grpc.records import SLACK, PoppedRecord
-from reput.remoting.http2 import messages
-from reput.remoting.http2.call_reader import address_of, kernel
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS
 
 _OUT_BYTES = 512 << 10
 _ROWS_MAX = 32

@@ -2,7 +2,7 @@
 
     rows of requests -> requests of remoting -> the broker's fast path -> replies
 
-Kernels (``format.kernels.grpc_calls``) make requests and replies; between them is a connection to
+Kernels (``grpc.kernels.grpc_calls``) make requests and replies; between them is a connection to
 the broker like any other, so that its checks, quotas and statistics hold, whichever path it takes.
 All that the kernels do not handle is served by ``Front``, with the same results; without this
 module the front works, but slower. ``reputFastPath=false`` switches it off.
@@ -20,23 +20,18 @@ import numpy as np
 
 from reput.broker.server import Broker
 from reput.errors import ConnectionLost
-from reput.format import command as commands, protobuf
+from reput.format import command as commands
 from reput.format.codes import PERM_WRITE
 from reput.format.command import Command
-from reput.format.grpc_messages import METHODS, SERVICE
-from reput.format.kernels import call_words as words
 from reput.grpc import conversion, local, sending, statuses, validation
 from reput.grpc.clients import Client, Clients
+from reput.grpc.http2.call_reader import ROWS_MAX, CallReader, Row, address_of, kernel
+from reput.grpc.http2.grpc import Call, GrpcConnection
+from reput.grpc.kernels import call_words as words
 from reput.grpc.statuses import StatusError
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS, SERVICE
 from reput.remoting.connection import find_frame
-from reput.remoting.http2.call_reader import (
-    ROWS_MAX,
-    CallReader,
-    Row,
-    address_of,
-    kernel,
-)
-from reput.remoting.http2.grpc import Call, GrpcConnection
 from reput.remoting.pipe import Pipe
 from reput.store.config_tables import TopicConfig
 

@@ -21,14 +21,7 @@ from typing import Any
 
 from reput.clock import Clock
 from reput.errors import CallFailed, ReputError
-from reput.format import protobuf
 from reput.format.bodies import ConsumerData
-from reput.format.grpc_messages import (
-    ACK_MESSAGE_RESULT_ENTRY,
-    METHODS,
-    SERVICE,
-    ClientType,
-)
 from reput.format.message import Host
 from reput.grpc import deliveries, lite, receiving, routes, settings, statuses, validation
 from reput.grpc.access import Gate
@@ -39,21 +32,16 @@ from reput.grpc.conversion import Receipt
 from reput.grpc.deliveries import Deliveries
 from reput.grpc.encodings import readable
 from reput.grpc.fast_calls import FastCalls
+from reput.grpc.http2 import messages
+from reput.grpc.http2.grpc import Call, SentMessage, Service, bidirectional, server_stream, unary
 from reput.grpc.receiving import Received, Wanted
 from reput.grpc.records import PoppedRecord
 from reput.grpc.sending import SEND_MS, Sender
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.telemetry import Answers, Stream
 from reput.grpc.transactions import Transactions
-from reput.remoting.http2 import messages
-from reput.remoting.http2.grpc import (
-    Call,
-    SentMessage,
-    Service,
-    bidirectional,
-    server_stream,
-    unary,
-)
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import ACK_MESSAGE_RESULT_ENTRY, METHODS, SERVICE, ClientType
 
 GIVE_BACK_S = 0.2
 """Time at a stop to give back the messages of calls that have ended, in seconds."""

@@ -14,7 +14,6 @@ from reput.format import bodies, headers, names, pop_codec, properties as props
 from reput.format.bodies import LiteOffset, LiteSubscription, LiteSubscriptionsBody
 from reput.format.codes import RequestCode
 from reput.format.command import Command
-from reput.format.grpc_messages import LiteSubscriptionAction
 from reput.format.headers import PopLiteMessageHeader, PopLiteMessageReplyHeader
 from reput.format.message import StoredMessage
 from reput.format.pop_codec import Handle
@@ -25,6 +24,7 @@ from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
 from reput.grpc.receiving import Received, Wanted
 from reput.grpc.statuses import Code, StatusError
+from reput.grpc.wire.grpc_messages import LiteSubscriptionAction
 
 UNACKNOWLEDGED_MAX = 100
 """Messages of lite topics that a client holds, after which it receives no more."""

@@ -17,7 +17,7 @@ from reput.client.core.pop_handles import ReplyHandles
 from reput.client.core.subscription import Subscription
 from reput.clock import Clock
 from reput.errors import ReputError
-from reput.format import headers, message as records, pop_codec, properties as props, protobuf
+from reput.format import headers, message as records, pop_codec, properties as props
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import (
@@ -37,6 +37,7 @@ from reput.grpc.conversion import Receipt
 from reput.grpc.records import PoppedRecord, popped
 from reput.grpc.renewal import MARGIN_MS, Held
 from reput.grpc.statuses import Code, StatusError
+from reput.grpc.wire import protobuf
 
 AUTO_RENEW_MS = 60_000
 INVISIBLE_MS = (10_000, 12 * 3_600_000)

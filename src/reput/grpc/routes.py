@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reput.format.codes import PERM_READ, PERM_WRITE
-from reput.format.grpc_messages import AddressScheme, MessageType, Permission
 from reput.grpc.backend import BrokerQueues, TopicFacts
 from reput.grpc.caller import Caller
 from reput.grpc.statuses import Code, StatusError
+from reput.grpc.wire.grpc_messages import AddressScheme, MessageType, Permission
 
 _TYPES = {
     "MIXED": (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION),

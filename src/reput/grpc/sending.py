@@ -18,7 +18,6 @@ from reput.errors import Unreachable
 from reput.format import headers, message_id as ids, names, properties as props, sys_flag as flags
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.grpc_messages import TransactionResolution, TransactionSource
 from reput.format.headers import (
     EndTransactionHeader,
     RecallMessageHeader,
@@ -33,6 +32,7 @@ from reput.grpc.conversion import Outgoing
 from reput.grpc.settings import RETRY_DELAYS_S
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.transactions import Half, Transactions
+from reput.grpc.wire.grpc_messages import TransactionResolution, TransactionSource
 
 SEND_MS = 10_000
 """Timeout of a send to a broker, in ms, for a client without a deadline."""

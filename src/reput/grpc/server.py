@@ -9,9 +9,9 @@ from reput.broker.server import Broker
 from reput.errors import WriteFailed
 from reput.grpc.fast_calls import FastCalls
 from reput.grpc.front import Front
+from reput.grpc.http2.call_reader import has_kernels
+from reput.grpc.http2.server import GrpcServer
 from reput.grpc.local import LocalBackend, gate_of
-from reput.remoting.http2.call_reader import has_kernels
-from reput.remoting.http2.server import GrpcServer
 
 GRACE_S = 1.0
 """Time that running calls have when the server stops, in seconds."""

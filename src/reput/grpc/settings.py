@@ -11,10 +11,10 @@ from reput.client.core import subscription
 from reput.client.core.subscription import Subscription
 from reput.errors import InvalidOption
 from reput.format.bodies import ConsumerData, SubscriptionData
-from reput.format.grpc_messages import ClientType, FilterType
-from reput.format.protobuf import from_ms
 from reput.grpc.backend import GroupFacts
 from reput.grpc.statuses import Code, StatusError
+from reput.grpc.wire.grpc_messages import ClientType, FilterType
+from reput.grpc.wire.protobuf import from_ms
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 PRODUCER_ATTEMPTS = 3

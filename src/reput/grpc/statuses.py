@@ -20,8 +20,8 @@ from reput.errors import (
 )
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
-from reput.format.grpc_messages import Code
 from reput.grpc.backend import UnknownBroker
+from reput.grpc.wire.grpc_messages import Code
 
 __all__ = [
     "OK", "STORED", "Code", "StatusError", "check", "of_entries", "of_error", "of_reply", "status",

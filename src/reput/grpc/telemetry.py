@@ -11,18 +11,10 @@ from typing import Any
 
 from reput.broker.access.rules import AccessRefused
 from reput.errors import CallFailed, CorruptRecord, InvalidHeader, ReputError
-from reput.format import (
-    bodies,
-    command as commands,
-    grpc_messages as tables,
-    headers,
-    message as records,
-    protobuf,
-)
+from reput.format import bodies, command as commands, headers, message as records
 from reput.format.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, ProcessQueueInfos
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.grpc_messages import Code
 from reput.format.headers import (
     CheckTransactionStateHeader,
     ConsumerRunningInfoHeader,
@@ -31,11 +23,13 @@ from reput.format.headers import (
 from reput.grpc import conversion, settings, statuses
 from reput.grpc.caller import Caller
 from reput.grpc.clients import Client
+from reput.grpc.http2.grpc import Call, SentMessage
+from reput.grpc.http2.status import Status
 from reput.grpc.statuses import StatusError
 from reput.grpc.transactions import Half, Transactions
+from reput.grpc.wire import grpc_messages as tables, protobuf
+from reput.grpc.wire.grpc_messages import Code
 from reput.remoting.channel import Channel
-from reput.remoting.http2.grpc import Call, SentMessage
-from reput.remoting.http2.status import Status
 
 ANSWER_S = 5.0
 """Time that a client has to answer a broker's request, in seconds."""

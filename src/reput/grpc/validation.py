@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reput.format import names, protobuf
-from reput.format.grpc_messages import Code, MessageType
+from reput.format import names
 from reput.format.reserved_properties import RESERVED_PROPERTIES
 from reput.grpc.statuses import StatusError
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import Code, MessageType
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 USER_PROPERTIES_MAX = 128

@@ -12,7 +12,7 @@ from grpc_client import OK, GrpcClient, message
 from reput.client import TransactionState
 from reput.client.blocking import PopConsumer, Producer, TransactionProducer
 from reput.client.message import Message
-from reput.format.grpc_messages import ClientType, MessageType, TransactionResolution
+from reput.grpc.wire.grpc_messages import ClientType, MessageType, TransactionResolution
 from reput.testing import LocalBroker
 
 DELAY_MS = 60_000

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from reput.format import grpc_messages, properties as props, protobuf
-from reput.format.grpc_messages import Encoding, MessageType
+from reput.format import properties as props
 from reput.format.message import Host, StoredMessage
 from reput.grpc import conversion
 from reput.grpc.conversion import Receipt
 from reput.grpc.statuses import StatusError
+from reput.grpc.wire import grpc_messages, protobuf
+from reput.grpc.wire.grpc_messages import Encoding, MessageType
 
 NOW_MS = 1_700_000_000_000
 ADDRESS = ("192.0.2.7", 4711)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from raw_grpc import RawGrpc
-from reput.format import protobuf
-from reput.format.grpc_messages import METHODS
-from reput.remoting.http2.call_reader import has_kernels
+from reput.grpc.http2.call_reader import has_kernels
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import METHODS
 from reput.testing import LocalBroker
 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="there are no compiled kernels")

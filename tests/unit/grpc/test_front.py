@@ -14,7 +14,7 @@ from proxied_broker import ProxiedBroker
 from reput.client.blocking import Admin, Producer
 from reput.client.message import Message
 from reput.format.bodies import SubscriptionGroupConfig
-from reput.format.grpc_messages import ClientType
+from reput.grpc.wire.grpc_messages import ClientType
 from reput.testing import LocalBroker
 
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")

@@ -14,7 +14,7 @@ from grpc_client import OK, GrpcClient, message
 from proxied_broker import ProxiedBroker
 from reput.client.blocking import Admin
 from reput.format.bodies import SubscriptionGroupConfig
-from reput.format.grpc_messages import ClientType, LiteSubscriptionAction
+from reput.grpc.wire.grpc_messages import ClientType, LiteSubscriptionAction
 from reput.testing import LocalBroker
 
 FIRST = {"policy": 1}

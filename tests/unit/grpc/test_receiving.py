@@ -17,10 +17,10 @@ from broker_subject import Subject
 from grpc_client import GrpcClient, receive_request
 from remoting_subject import GUARD_S
 from reput.clock import ManualClock
-from reput.format.grpc_messages import ClientType
 from reput.grpc import receiving
 from reput.grpc.receiving import GIVEN_BACK_MS
 from reput.grpc.server import FrontServer
+from reput.grpc.wire.grpc_messages import ClientType
 from reput.store.table_files import SubscriptionGroup
 
 START_MS = 1_700_000_000_000

@@ -14,11 +14,11 @@ from grpc_client import OK, GrpcClient, message
 from remoting_subject import GUARD_S
 from reput.broker.topic.topics import READ_WRITE
 from reput.clock import ManualClock
-from reput.format.grpc_messages import ClientType
 from reput.grpc.clients import SILENT_MS
 from reput.grpc.receiving import AUTO_RENEW_MS, GIVEN_BACK_MS
 from reput.grpc.renewal import STEPS_MS
 from reput.grpc.server import KEPT, FrontServer
+from reput.grpc.wire.grpc_messages import ClientType
 from reput.store.config_tables import TopicConfig
 
 START_MS = 1_700_000_000_000

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from reput.format.grpc_messages import MessageType
 from reput.grpc import validation
 from reput.grpc.statuses import Code, StatusError
+from reput.grpc.wire.grpc_messages import MessageType
 
 NOW_MS = 1_700_000_000_000
 

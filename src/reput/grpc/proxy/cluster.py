@@ -28,10 +28,10 @@ from reput.format.bodies import (
 )
 from reput.format.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.grpc_messages import MessageType
 from reput.grpc.backend import BrokerQueues, GroupFacts, TopicFacts
 from reput.grpc.proxy.aging_cache import AgingCache
 from reput.grpc.statuses import Code, StatusError
+from reput.grpc.wire.grpc_messages import MessageType
 from reput.remoting.client import RemotingClient
 
 FRESH_MS = 20_000

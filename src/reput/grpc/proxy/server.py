@@ -9,6 +9,7 @@ from reput.clock import Clock, SystemClock
 from reput.format.signing import Signer
 from reput.grpc.access import Gate
 from reput.grpc.front import Front
+from reput.grpc.http2.server import GrpcServer
 from reput.grpc.proxy.accounts import RemoteAccounts
 from reput.grpc.proxy.cluster import ASK_MS, Cluster
 from reput.grpc.proxy.config import ProxySettings
@@ -16,7 +17,6 @@ from reput.grpc.proxy.remote import RemoteBackend
 from reput.grpc.server import GRACE_S
 from reput.remoting import tls_settings
 from reput.remoting.client import Dialer, RemotingClient
-from reput.remoting.http2.server import GrpcServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
 
 STOP_S = 5.0

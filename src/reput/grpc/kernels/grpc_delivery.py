@@ -16,17 +16,7 @@ of it (``reput.grpc.conversion.incoming``).
 from numba import njit
 
 from reput.format import properties as props
-from reput.format.grpc_messages import DigestType, Encoding, MessageType
-from reput.format.kernels import delivery_words as words
 from reput.format.kernels.columns import NAME_VALUE, PAIR_END, find_byte
-from reput.format.kernels.grpc_sends import R_ENDS, R_SIZES, R_STARTS
-from reput.format.kernels.grpc_wire import (
-    is_visible,
-    put_copy,
-    put_digits,
-    put_varint,
-    set_place,
-)
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     get_u8,
@@ -40,6 +30,10 @@ from reput.format.kernels.memory import (
 )
 from reput.format.kernels.plain_text import first_word
 from reput.format.reserved_properties import RESERVED_PROPERTIES
+from reput.grpc.kernels import delivery_words as words
+from reput.grpc.kernels.grpc_sends import R_ENDS, R_SIZES, R_STARTS
+from reput.grpc.kernels.grpc_wire import is_visible, put_copy, put_digits, put_varint, set_place
+from reput.grpc.wire.grpc_messages import DigestType, Encoding, MessageType
 
 MAGIC_V1 = -626843481
 COMPRESSED, HOSTS_V6 = 1, 0x30

@@ -13,10 +13,10 @@ from typing import Any, Protocol, cast
 
 from reput import limits
 from reput.errors import Http2Error
+from reput.grpc.http2.frames import ErrorCode
+from reput.grpc.http2.grpc import Future, GrpcConnection, Service
 from reput.limits import Limit
 from reput.remoting.addressed import Addressed
-from reput.remoting.http2.frames import ErrorCode
-from reput.remoting.http2.grpc import Future, GrpcConnection, Service
 from reput.remoting.server_state import Cuttable, ServerState
 
 _JOINED_BYTES_MAX = 64 * 1024

@@ -1,14 +1,14 @@
 """Messages, enums and methods of the 5.x clients' service.
 
-Made by ``scripts/grpc_messages.py`` from ``format/proto``; not to be edited. Tables are for
-``reput.format.protobuf``.
+Made by ``scripts/grpc_messages.py`` from ``grpc/wire/proto``; not to be edited. Tables are for
+``reput.grpc.wire.protobuf``.
 """
 
 import enum
 from typing import NamedTuple
 
-from reput.format import protobuf
-from reput.format.protobuf import MessageField, MessageTable
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.protobuf import MessageField, MessageTable
 
 
 class TransactionResolution(enum.IntEnum):

@@ -15,8 +15,8 @@ table. A string that is not indexed here is not kept.
 from collections.abc import Iterable
 
 from reput.errors import Http2Error
-from reput.remoting.http2 import huffman
-from reput.remoting.http2.frames import ErrorCode
+from reput.grpc.http2 import huffman
+from reput.grpc.http2.frames import ErrorCode
 
 Field = tuple[bytes, bytes]
 """A name and a value."""

@@ -5,7 +5,7 @@ Its steps are computed when they first occur: headers use few of the 65,536.
 """
 
 from reput.errors import Http2Error
-from reput.remoting.http2.frames import ErrorCode
+from reput.grpc.http2.frames import ErrorCode
 
 # fmt: off
 _LENGTHS = bytes((

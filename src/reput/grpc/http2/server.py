@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 
 from reput import limits
-from reput.format.kernels import call_words
+from reput.grpc.http2.call_reader import CallReader, has_kernels
+from reput.grpc.http2.channel import GrpcChannel
+from reput.grpc.http2.grpc import Service
+from reput.grpc.kernels import call_words
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.deadlines import Deadlines
-from reput.remoting.http2.call_reader import CallReader, has_kernels
-from reput.remoting.http2.channel import GrpcChannel
-from reput.remoting.http2.grpc import Service
 from reput.remoting.listener import LAST_WORDS_S, Listener
 from reput.remoting.server import IDLE_MS
 from reput.remoting.server_state import ServerState

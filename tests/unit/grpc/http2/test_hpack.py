@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from reput.errors import Http2Error
-from reput.remoting.http2 import huffman
-from reput.remoting.http2.frames import ErrorCode
-from reput.remoting.http2.hpack import Decoder, Encoder, Field, encode_integer
+from reput.grpc.http2 import huffman
+from reput.grpc.http2.frames import ErrorCode
+from reput.grpc.http2.hpack import Decoder, Encoder, Field, encode_integer
 
 hpack = pytest.importorskip("hpack", reason="the package hpack is not installed: the oracle")
 

@@ -10,11 +10,11 @@ others are left to the front, row by row.
 from numba import njit
 
 from reput.format.command import Serialization
-from reput.format.kernels import call_words as words
-from reput.format.kernels.grpc_acks import answer_ack, make_ack, opaque_of_success
-from reput.format.kernels.grpc_sends import answer_send, make_send
-from reput.format.kernels.grpc_wire import AT_FIELDS
 from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
+from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels.grpc_acks import answer_ack, make_ack, opaque_of_success
+from reput.grpc.kernels.grpc_sends import answer_send, make_send
+from reput.grpc.kernels.grpc_wire import AT_FIELDS
 
 SEND_PATH, ACK_PATH = words.SEND_PATH, words.ACK_PATH
 BINARY = int(Serialization.ROCKETMQ)

@@ -20,8 +20,21 @@ from numba import njit
 from reput.format import command as commands
 from reput.format.codes import RequestCode
 from reput.format.command import Command
-from reput.format.kernels import call_words as words
-from reput.format.kernels.grpc_wire import (
+from reput.format.kernels.hashes import same_bytes
+from reput.format.kernels.memory import (
+    COMPILE_OPTIONS,
+    get_i64,
+    get_u8,
+    get_u16,
+    put_u8,
+    set_word,
+    store_i32,
+    text_writer,
+    word,
+)
+from reput.format.kernels.plain_text import digits_end, number
+from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels.grpc_wire import (
     OK,
     REPLY_SIZE,
     begin_reply,
@@ -36,19 +49,6 @@ from reput.format.kernels.grpc_wire import (
     read_resource,
     set_place,
 )
-from reput.format.kernels.hashes import same_bytes
-from reput.format.kernels.memory import (
-    COMPILE_OPTIONS,
-    get_i64,
-    get_u8,
-    get_u16,
-    put_u8,
-    set_word,
-    store_i32,
-    text_writer,
-    word,
-)
-from reput.format.kernels.plain_text import digits_end, number
 
 CODE = int(RequestCode.ACK_MESSAGE)
 NORMAL = ord("0")

@@ -23,26 +23,7 @@ from numba import njit
 
 from reput.format import names, properties as props
 from reput.format.command import Command, Serialization
-from reput.format.grpc_messages import MessageType
-from reput.format.kernels import call_words as words
 from reput.format.kernels.columns import NAME_VALUE, PAIR_END
-from reput.format.kernels.grpc_wire import (
-    AT_FIELDS,
-    OK,
-    REPLY_SIZE,
-    begin_reply,
-    delimited,
-    end_reply,
-    is_visible,
-    message_of,
-    put_copy,
-    put_digits,
-    put_ok_reply,
-    put_varint,
-    read_resource,
-    set_place,
-    varint,
-)
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
@@ -59,6 +40,25 @@ from reput.format.kernels.memory import (
 )
 from reput.format.kernels.plain_text import first_word, name_word, number
 from reput.format.reserved_properties import RESERVED_PROPERTIES
+from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels.grpc_wire import (
+    AT_FIELDS,
+    OK,
+    REPLY_SIZE,
+    begin_reply,
+    delimited,
+    end_reply,
+    is_visible,
+    message_of,
+    put_copy,
+    put_digits,
+    put_ok_reply,
+    put_varint,
+    read_resource,
+    set_place,
+    varint,
+)
+from reput.grpc.wire.grpc_messages import MessageType
 
 SEND_CODE = 310
 ID_BYTES_MAX = 48

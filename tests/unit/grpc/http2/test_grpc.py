@@ -13,10 +13,10 @@ from http2_peer import REQUEST, Http2Peer, Replies, echo_service, grpc_peer
 from reput import limits
 from reput.errors import CallFailed, InvalidOption
 from reput.format.message import Host
-from reput.remoting.http2 import frames, messages
-from reput.remoting.http2.frames import ErrorCode, Flag, FrameType, Setting
-from reput.remoting.http2.grpc import Call, GrpcConnection, Service, server_stream, unary
-from reput.remoting.http2.status import Status
+from reput.grpc.http2 import frames, messages
+from reput.grpc.http2.frames import ErrorCode, Flag, FrameType, Setting
+from reput.grpc.http2.grpc import Call, GrpcConnection, Service, server_stream, unary
+from reput.grpc.http2.status import Status
 from reput.remoting.time_slices import Steps, run_whole
 
 

@@ -5,12 +5,12 @@ from hypothesis import given, strategies as st
 
 from http2_peer import data, ping
 from reput.errors import Http2Error
-from reput.format.kernels import call_words as words
-from reput.remoting.http2 import frames
-from reput.remoting.http2.call_reader import CallReader, HeaderTable, has_kernels
-from reput.remoting.http2.connection import CONNECTION_WINDOW
-from reput.remoting.http2.frames import Flag, FrameType
-from reput.remoting.http2.hpack import Decoder, Field, encode_integer
+from reput.grpc.http2 import frames
+from reput.grpc.http2.call_reader import CallReader, HeaderTable, has_kernels
+from reput.grpc.http2.connection import CONNECTION_WINDOW
+from reput.grpc.http2.frames import Flag, FrameType
+from reput.grpc.http2.hpack import Decoder, Field, encode_integer
+from reput.grpc.kernels import call_words as words
 
 pytestmark = pytest.mark.skipif(not has_kernels(), reason="there are no compiled kernels")
 hpack = pytest.importorskip("hpack", reason="the package hpack is not installed: it encodes blocks")

@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from reput import limits
 from reput.errors import InvalidProtobuf
-from reput.format import grpc_messages, protobuf
-from reput.format.protobuf import MessageField, MessageTable
+from reput.grpc.wire import grpc_messages, protobuf
+from reput.grpc.wire.protobuf import MessageField, MessageTable
 from scripts import grpc_messages as generator
 
 google = pytest.importorskip(

@@ -21,16 +21,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from reput import limits
 from reput.errors import CallFailed, LimitExceeded, ReputError
-from reput.format.kernels import call_words as words
 from reput.format.message import Host
+from reput.grpc.http2 import messages
+from reput.grpc.http2.call_reader import CallReader, Row
+from reput.grpc.http2.connection import Http2Connection, Stream
+from reput.grpc.http2.frames import HEAD, PAYLOAD_BYTES_MAX, Flag, FrameType
+from reput.grpc.http2.hpack import Encoder, Field
+from reput.grpc.http2.request_fields import Headers
+from reput.grpc.http2.status import Status
+from reput.grpc.kernels import call_words as words
 from reput.remoting.byte_room import ByteRoom
-from reput.remoting.http2 import messages
-from reput.remoting.http2.call_reader import CallReader, Row
-from reput.remoting.http2.connection import Http2Connection, Stream
-from reput.remoting.http2.frames import HEAD, PAYLOAD_BYTES_MAX, Flag, FrameType
-from reput.remoting.http2.hpack import Encoder, Field
-from reput.remoting.http2.request_fields import Headers
-from reput.remoting.http2.status import Status
 from reput.remoting.time_slices import Steps, run_whole
 from reput.remoting.turns import Turns
 

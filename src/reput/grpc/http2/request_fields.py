@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from reput import limits
 from reput.errors import Http2Error
-from reput.remoting.http2.frames import ErrorCode
-from reput.remoting.http2.hpack import Field
+from reput.grpc.http2.frames import ErrorCode
+from reput.grpc.http2.hpack import Field
 
 Headers = dict[bytes, bytes]
 """Value by name, in lower case; values of equal names are joined by commas."""

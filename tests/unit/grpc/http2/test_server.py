@@ -17,21 +17,14 @@ from raw_http2 import raw
 from remoting_subject import both_loops, until
 from reput import limits
 from reput.errors import CallFailed
+from reput.grpc.http2 import frames, messages
+from reput.grpc.http2.channel import GrpcChannel
+from reput.grpc.http2.connection import FRAMES_PER_PASS
+from reput.grpc.http2.frames import FrameType
+from reput.grpc.http2.grpc import Call, SentMessage, Service, bidirectional, server_stream, unary
+from reput.grpc.http2.server import GrpcServer
+from reput.grpc.http2.status import Status
 from reput.remoting import networks, tls_settings
-from reput.remoting.http2 import frames, messages
-from reput.remoting.http2.channel import GrpcChannel
-from reput.remoting.http2.connection import FRAMES_PER_PASS
-from reput.remoting.http2.frames import FrameType
-from reput.remoting.http2.grpc import (
-    Call,
-    SentMessage,
-    Service,
-    bidirectional,
-    server_stream,
-    unary,
-)
-from reput.remoting.http2.server import GrpcServer
-from reput.remoting.http2.status import Status
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
 

@@ -1,6 +1,6 @@
 """Kernels: decode header blocks of HTTP/2 (HPACK), with the table in memory.
 
-``decode`` does the same as ``reput.remoting.http2.hpack.Decoder``, which explains the fields.
+``decode`` does the same as ``reput.grpc.http2.hpack.Decoder``, which explains the fields.
 It returns 0 for a block that is damaged or unusual, and the table is then as before: the decoder in
 Python names the fault. Source: RFC 7541.
 """
@@ -9,7 +9,6 @@ Python names the fault. Source: RFC 7541.
 
 from numba import njit
 
-from reput.format.kernels import call_words as words
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -19,6 +18,7 @@ from reput.format.kernels.memory import (
     set_word,
     word,
 )
+from reput.grpc.kernels import call_words as words
 
 T_INSERTED, T_COUNT, T_BYTES = words.T_INSERTED, words.T_COUNT, words.T_BYTES
 T_BYTES_MAX, T_ALLOWED_BYTES, T_END = words.T_BYTES_MAX, words.T_ALLOWED_BYTES, words.T_END

@@ -1,6 +1,6 @@
 """Protobuf messages as dicts, decoded and encoded by tables of fields.
 
-``reput.format.grpc_messages`` has the tables of the 5.x clients. A message is a dict by field name:
+``reput.grpc.wire.grpc_messages`` has the tables of the 5.x clients. A message is a dict by field name:
 nested messages are dicts, repeated fields lists, maps dicts, enums ints, strings ``str`` and bytes
 ``bytes``. An absent field is an absent key. Decoding keeps
 the presence of every field that is on the wire, zeros too; encoding leaves out the zero of a field

@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reput import limits
-from reput.format.kernels import call_words as words, native
+from reput.format.kernels import native
 from reput.format.kernels.library import KernelsUnavailable
-from reput.remoting.http2 import huffman
-from reput.remoting.http2.hpack import STATIC, Decoder, Field
+from reput.grpc.http2 import huffman
+from reput.grpc.http2.hpack import STATIC, Decoder, Field
+from reput.grpc.kernels import call_words as words
 
 ROWS_MAX = 128
 FIELDS_BYTES = 256 << 10

@@ -11,7 +11,7 @@ import zlib
 
 from reput import limits
 from reput.errors import CallFailed, excerpt
-from reput.remoting.http2.status import Status
+from reput.grpc.http2.status import Status
 from reput.remoting.time_slices import Steps
 
 PREFIX = struct.Struct(">BI")

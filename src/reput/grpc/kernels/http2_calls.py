@@ -2,7 +2,7 @@
 
 It acknowledges PINGs, counts windows, decodes header blocks (``hpack``), and finds the data of each
 request. It stops before any frame that it does not handle, with nothing of it done: the caller
-handles it (``reput.remoting.http2.connection``), and must make the requests of the rows first.
+handles it (``reput.grpc.http2.connection``), and must make the requests of the rows first.
 
 **What it handles**; a frame of any other form is left to the caller:
 
@@ -20,9 +20,7 @@ headers that gRPC requires, each once and none of an unusual form.
 
 from numba import njit
 
-from reput.format.kernels import call_words as words
 from reput.format.kernels.hashes import same_bytes
-from reput.format.kernels.hpack import decode
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -36,6 +34,8 @@ from reput.format.kernels.memory import (
     word,
 )
 from reput.format.kernels.plain_text import first_word, name_word
+from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels.hpack import decode
 
 DATA, HEADERS, PING, WINDOW_UPDATE = 0, 1, 6, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1

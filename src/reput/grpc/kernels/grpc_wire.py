@@ -4,8 +4,6 @@
 
 from numba import njit
 
-from reput.format.grpc_messages import Code
-from reput.format.kernels import call_words as words
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
@@ -18,6 +16,8 @@ from reput.format.kernels.memory import (
     visible_run,
     word,
 )
+from reput.grpc.kernels import call_words as words
+from reput.grpc.wire.grpc_messages import Code
 
 PREFIX_BYTES = 5
 FRAME_HEAD_BYTES = 9

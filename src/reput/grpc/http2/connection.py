@@ -20,11 +20,9 @@ from typing import Any
 
 from reput import limits
 from reput.errors import Http2Error, excerpt
-from reput.format.kernels import call_words as words
-from reput.limits import Limit
-from reput.remoting.http2 import frames, hpack, request_fields
-from reput.remoting.http2.call_reader import CallReader, HeaderTable, Row
-from reput.remoting.http2.frames import (
+from reput.grpc.http2 import frames, hpack, request_fields
+from reput.grpc.http2.call_reader import CallReader, HeaderTable, Row
+from reput.grpc.http2.frames import (
     HEAD,
     PAYLOAD_BYTES_MAX,
     PREFACE,
@@ -36,8 +34,10 @@ from reput.remoting.http2.frames import (
     FrameType,
     Setting,
 )
-from reput.remoting.http2.hpack import Field
-from reput.remoting.http2.request_fields import Headers
+from reput.grpc.http2.hpack import Field
+from reput.grpc.http2.request_fields import Headers
+from reput.grpc.kernels import call_words as words
+from reput.limits import Limit
 
 STREAM_WINDOW = 4 << 20
 """Bytes of a stream that a peer may send at once."""
