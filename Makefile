@@ -52,7 +52,7 @@ venv: .venv/.installed .venv/.kernels ## Create .venv and install reput with eve
 
 # An editable install loads the shared objects from the source folders: rebuild them with their sources.
 # With the reference implementation, an import of the package compiles nothing.
-.venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py src/reput/format/*.py)
+.venv/.kernels: .venv/.installed $(wildcard $(KERNELS)/*.py src/reput/format/*.py src/reput/grpc/wire/*.py)
 	REPUT_KERNELS=reference $(BIN)/python -c 'from reput.format.kernels import build; build.build_all("src")'
 	@touch $@
 

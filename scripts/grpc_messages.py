@@ -1,7 +1,7 @@
 """Write the field tables of the 5.x clients' service from its ``.proto`` files.
 
-``python scripts/grpc_messages.py`` replaces ``src/reput/grpc/wire/grpc_messages.py``. A test compares
-the module with the files.
+``python scripts/grpc_messages.py`` replaces ``src/reput/grpc/wire/grpc_messages.py``. A test
+compares the module with the files.
 
 Only the part of the language that the files use is read: proto3, messages with enums in them,
 oneofs, maps of strings, and services. Anything else stops the script.
@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTO = ROOT / "src" / "reput" / "format" / "proto"
+WIRE = ROOT / "src" / "reput" / "grpc" / "wire"
+PROTO = WIRE / "proto"
 FILES = ("apache/rocketmq/v2/definition.proto", "apache/rocketmq/v2/service.proto")
-TARGET = ROOT / "src" / "reput" / "format" / "grpc_messages.py"
+TARGET = WIRE / "grpc_messages.py"
 TOKEN = re.compile(r"//[^\n]*|\"[^\"]*\"|[\w.]+|[{}()<>=;,]")
 SCALARS = frozenset({"string", "bytes", "int32", "int64", "bool", "float"})
 WELL_KNOWN = {

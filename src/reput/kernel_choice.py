@@ -17,7 +17,7 @@ from reput.errors import InvalidOption
 
 VARIABLE = "REPUT_KERNELS"
 NATIVE, NUMBA, REFERENCE = ENGINES = ("native", "numba", "reference")
-SHARED_OBJECTS = ("format/kernels/_kernels.so", "store/kernels/_kernels.so")
+SHARED_OBJECTS = tuple(f"{part}/kernels/_kernels.so" for part in ("format", "grpc", "store"))
 """Shared objects of a wheel with kernels, below the package."""
 
 

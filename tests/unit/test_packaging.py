@@ -20,7 +20,7 @@ from reput.testing import LocalBroker
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE")
-SHARED_OBJECTS = {"reput/format/kernels/_kernels.so", "reput/store/kernels/_kernels.so"}
+SHARED_OBJECTS = {f"reput/{part}/kernels/_kernels.so" for part in ("format", "grpc", "store")}
 
 pytestmark = pytest.mark.xdist_group("packaging")  # One wheel, built once.
 
@@ -432,12 +432,15 @@ def test_installed_wheel_runs_its_kernels_read_only_and_without_numba(
         printed = run_python(
             "import sys; sys.modules['numba'] = None\n"
             "from reput.format import kernels\n"
+            "from reput.grpc.kernels import native as calls\n"
             "from reput.store.kernels import hot, native\n"
-            "print(kernels.__file__, kernels.engine(), native.engine(), hot.append.__name__)",
+            "print(kernels.__file__, *(part.engine() for part in (kernels, native, calls)),"
+            " hot.append.__name__, sep='\\n')",
             PYTHONPATH=str(target),
             PYTHONDONTWRITEBYTECODE="1",
         )
     finally:
         for path in (target, *target.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
-    assert printed == f"{target}/reput/format/kernels/__init__.py native native reput_append"
+    kernels = f"{target}/reput/format/kernels/__init__.py"
+    assert printed.split("\n") == [kernels, *["native"] * 3, "reput_append"]

@@ -31,6 +31,8 @@ _LARGE = ("receive", "append", "batch_records", "scan_requests", "acks", "pop_ba
 """Entry points that take half of the time and share functions; one process compiles them."""
 _SHARED = ("reput.format", "reput.format.kernels")
 """Packages whose functions and constants are compiled into the kernels of every package."""
+_SHARED_WITH = {"reput.grpc.kernels": ("reput.grpc.wire",)}
+"""Further packages whose constants are compiled into the kernels of a package."""
 
 
 def sources(package: str) -> dict[str, bytes]:
@@ -47,7 +49,8 @@ def sources(package: str) -> dict[str, bytes]:
 
 def compiled_in(package: str) -> dict[str, bytes]:
     """Return the sources whose functions and constants may be compiled into a package's kernels."""
-    return {name: source for part in (*_SHARED, package) for name, source in sources(part).items()}
+    parts = (*_SHARED, *_SHARED_WITH.get(package, ()), package)
+    return {name: source for part in parts for name, source in sources(part).items()}
 
 
 def made_of(package: str) -> bytes:

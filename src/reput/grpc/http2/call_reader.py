@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reput import limits
-from reput.format.kernels import native
 from reput.format.kernels.library import KernelsUnavailable
 from reput.grpc.http2 import huffman
 from reput.grpc.http2.hpack import STATIC, Decoder, Field
-from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels import call_words as words, native
 
 ROWS_MAX = 128
 FIELDS_BYTES = 256 << 10

@@ -1,10 +1,10 @@
 """Protobuf messages as dicts, decoded and encoded by tables of fields.
 
-``reput.grpc.wire.grpc_messages`` has the tables of the 5.x clients. A message is a dict by field name:
-nested messages are dicts, repeated fields lists, maps dicts, enums ints, strings ``str`` and bytes
-``bytes``. An absent field is an absent key. Decoding keeps
-the presence of every field that is on the wire, zeros too; encoding leaves out the zero of a field
-without presence, as protobuf does.
+``reput.grpc.wire.grpc_messages`` has the tables of the 5.x clients. A message is a dict by field
+name: nested messages are dicts, repeated fields lists, maps dicts, enums ints, strings ``str`` and
+bytes ``bytes``. An absent field is an absent key. Decoding keeps the presence of every field that
+is on the wire, zeros too; encoding leaves out the zero of a field without presence, as protobuf
+does.
 
 Decoding follows protobuf: unknown fields, and known ones of another wire type, are skipped; the
 last value of a scalar wins; occurrences of a nested message are merged; of a oneof the last member

@@ -1,5 +1,6 @@
 """The shared object is built once from its sources."""
 
+import ast
 import importlib
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,19 @@ def test_every_source_of_a_layout_counts(name: str, monkeypatch: pytest.MonkeyPa
     changed = sources | {f"reput.format.{name}": sources[f"reput.format.{name}"] + b"#"}
     monkeypatch.setattr(build, "compiled_in", lambda package: changed)
     assert build.made_of(PACKAGE) != before
+
+
+@pytest.mark.parametrize("part", ["format", "grpc", "store"])
+def test_every_module_that_kernels_import_counts(part: str) -> None:
+    """Their constants are compiled in: a change must cause a new build."""
+    package = f"reput.{part}.kernels"
+    counted = build.compiled_in(package)
+    for name, source in build.sources(package).items():
+        if b"\nfrom numba import " in source:
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("reput."):
+                    whole = {f"{node.module}.{alias.name}" for alias in node.names}
+                    assert node.module in counted or whole <= counted.keys(), name
 
 
 def test_modules_with_entry_points_are_the_kernels() -> None:
