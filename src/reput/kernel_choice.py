@@ -17,7 +17,9 @@ from reput.errors import InvalidOption
 
 VARIABLE = "REPUT_KERNELS"
 NATIVE, NUMBA, REFERENCE = ENGINES = ("native", "numba", "reference")
-SHARED_OBJECTS = tuple(f"{part}/kernels/_kernels.so" for part in ("format", "grpc", "store"))
+PACKAGES = ("broker", "format", "grpc", "store")
+"""Packages with kernels."""
+SHARED_OBJECTS = tuple(f"{package}/kernels/_kernels.so" for package in PACKAGES)
 """Shared objects of a wheel with kernels, below the package."""
 
 

@@ -22,6 +22,7 @@ from reput.broker.access.policy import Acl, Rule
 from reput.broker.access.user_rules import UserRules
 from reput.broker.access.users import User
 from reput.broker.fastpath.gate import Gate
+from reput.broker.kernels import gate_words as words
 from reput.broker.parts import Parts
 from reput.broker.processors.table import PROCESSORS
 from reput.broker.settings.access import AccessSettings
@@ -29,7 +30,6 @@ from reput.format import command as commands
 from reput.format.access import Action, Decision, UserStatus, parse_resource
 from reput.format.codes import PullFlag, RequestCode, ResponseCode
 from reput.format.command import LENGTH, Command, Serialization
-from reput.format.kernels import gate_words as words
 from reput.format.signing import Credentials, Signer
 from reput.secret import Secret
 

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fuzz.kernel_worlds import Fence
+from reput.broker.kernels import gate_words as words, native
 from reput.errors import NotAFrame
 from reput.format import command as commands, java, signing
 from reput.format.command import LENGTH, MARK, Command
-from reput.format.kernels import gate_words as words, native
+from reput.format.kernels import native as formats
 from reput.secret import Secret
 from reput.store.kernels import hot
 
@@ -73,7 +74,7 @@ class GateWorld:
         block[words.ROWS] = self.rows.address
         block[words.ROWS_MAX] = rows_max
         block[words.SCRATCH] = self.scratch.address
-        block[words.HAS_SHA] = has_sha and native.has_sha()
+        block[words.HAS_SHA] = has_sha and formats.has_sha()
         block[words.PEER] = 1
         block[words.EPOCH] = 7
         block[words.SEED] = 12345

@@ -24,9 +24,9 @@ from fuzz.gate_world import (
     some_frame,
 )
 from fuzz.kernel_worlds import IS_SOAK, SEEDS
+from reput.broker.kernels import gate_words as words, native
 from reput.format import command as commands, signing
 from reput.format.command import LENGTH, MARK, Command, Serialization
-from reput.format.kernels import gate_words as words, native
 
 try:
     native.engine()

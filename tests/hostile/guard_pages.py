@@ -25,7 +25,8 @@ from fuzz import (
 )
 from fuzz.gate_world import GateWorld, check_gate, some_frame
 from fuzz.kernel_worlds import AckWorld, Fence, ScanCall, SendWorld
-from reput.format.kernels import gate_words, native
+from reput.broker.kernels import gate_words
+from reput.format.kernels import native
 from reput.store.kernels import acks_args, control_block as state, hot, native as compiled
 
 _NUMBERS = [-(1 << 31), -1, 0, 1, 3, 4, 5, 7, 8, 20, 90, 91, 92, 127, 128, 255, 256, 32_767, 32_768]

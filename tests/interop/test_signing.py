@@ -9,9 +9,9 @@ from fuzz.gate_world import SECRETS, GateWorld
 from interop import java_oracle
 from interop.conftest import StartOracle
 from interop.java_oracle import ClusterOracle, Word
+from reput.broker.kernels import gate_words
 from reput.format import signing
 from reput.format.command import Command
-from reput.format.kernels import gate_words
 from reput.format.signing import Credentials, Signer
 from reput.secret import Secret
 from reput.store.kernels import hot

@@ -20,7 +20,8 @@ from reput.testing import LocalBroker
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE")
-SHARED_OBJECTS = {f"reput/{part}/kernels/_kernels.so" for part in ("format", "grpc", "store")}
+PARTS = ("broker", "format", "grpc", "store")
+SHARED_OBJECTS = {f"reput/{part}/kernels/_kernels.so" for part in PARTS}
 
 pytestmark = pytest.mark.xdist_group("packaging")  # One wheel, built once.
 
@@ -431,11 +432,13 @@ def test_installed_wheel_runs_its_kernels_read_only_and_without_numba(
     try:
         printed = run_python(
             "import sys; sys.modules['numba'] = None\n"
+            "from reput.broker.kernels import native as requests\n"
             "from reput.format import kernels\n"
             "from reput.grpc.kernels import native as calls\n"
             "from reput.store.kernels import hot, native\n"
-            "print(kernels.__file__, *(part.engine() for part in (kernels, native, calls)),"
-            " hot.append.__name__, sep='\\n')",
+            "parts = kernels, native, calls, requests\n"
+            "print(kernels.__file__, *(part.engine() for part in parts), hot.append.__name__,"
+            " sep='\\n')",
             PYTHONPATH=str(target),
             PYTHONDONTWRITEBYTECODE="1",
         )
@@ -443,4 +446,4 @@ def test_installed_wheel_runs_its_kernels_read_only_and_without_numba(
         for path in (target, *target.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
     kernels = f"{target}/reput/format/kernels/__init__.py"
-    assert printed.split("\n") == [kernels, *["native"] * 3, "reput_append"]
+    assert printed.split("\n") == [kernels, *["native"] * len(PARTS), "reput_append"]

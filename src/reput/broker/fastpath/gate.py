@@ -1,6 +1,6 @@
 """The gate: with access control, only requests that are verified and granted take the fast path.
 
-A kernel (``format.kernels.gate``) verifies the signatures of all frames of a read, and looks up
+A kernel (``broker.kernels.gate``) verifies the signatures of all frames of a read, and looks up
 each (address, account, code, topic, group) in a table of grants. A grant is written here, after the
 access control has admitted such a request once. Runs of granted frames are served by the fast path;
 every other frame goes through ``Channel.take_frames``, one at a time, and is admitted or refused by
@@ -20,10 +20,11 @@ from collections.abc import Callable
 import numpy as np
 
 from reput.broker.access.access import Access
+from reput.broker.kernels import gate_words as words, native
 from reput.format import command as commands, signing
 from reput.format.codes import RequestCode
 from reput.format.command import LENGTH
-from reput.format.kernels import gate_words as words, native
+from reput.format.kernels.native import has_sha
 from reput.remoting.channel import Channel
 from reput.secret import Secret
 
@@ -84,7 +85,7 @@ class Gate:
         block[words.BUFFER] = buffer_address
         block[words.ROWS] = _address_of(self._rows)
         block[words.SCRATCH] = _address_of(self._scratch)
-        block[words.HAS_SHA] = native.has_sha()
+        block[words.HAS_SHA] = has_sha()
         block[words.SEED] = secrets.randbits(63)
         block[words.ACCOUNTS] = _address_of(self._accounts)
         block[words.ACCOUNT_SLOTS] = _ACCOUNT_SLOTS

@@ -70,7 +70,7 @@ def test_every_source_of_a_layout_counts(name: str, monkeypatch: pytest.MonkeyPa
     assert build.made_of(PACKAGE) != before
 
 
-@pytest.mark.parametrize("part", ["format", "grpc", "store"])
+@pytest.mark.parametrize("part", ["broker", "format", "grpc", "store"])
 def test_every_module_that_kernels_import_counts(part: str) -> None:
     """Their constants are compiled in: a change must cause a new build."""
     package = f"reput.{part}.kernels"

@@ -24,9 +24,9 @@ outside of the frames is read. The signature is compared in a time that does not
 
 from numba import njit
 
+from reput.broker.kernels import gate_words as words
 from reput.format import command, signing
 from reput.format.command import Serialization
-from reput.format.kernels import gate_words as words
 from reput.format.kernels.hashes import is_utf8, same_bytes
 from reput.format.kernels.header_readers import binary_head_reader, json_reader
 from reput.format.kernels.json_tokens import (
