@@ -391,7 +391,7 @@ MARKS = b"TAGS\1ck\2TIMER_DELIVER_MS\1"
 
 
 class PopWorld(PullWorld):
-    """A world with messages, and the arguments of ``take``."""
+    """A world with messages, and the arguments of ``pop_batch``."""
 
     def __init__(self, random: Random, data: bytes) -> None:
         super().__init__(random, data)
@@ -416,7 +416,7 @@ class PopWorld(PullWorld):
         self.call[pop_args.HEAD] = self.keep(head)
         for place, text in (
             (pop_args.TOPIC, record.TOPIC_LENGTH_V1.pack(len(topic)) + topic),
-            (pop_args.MARKS, random.choice([*[MARKS] * 8, b"", b"x" * 200])),
+            (pop_args.PROPERTIES, random.choice([*[MARKS] * 8, b"", b"x" * 200])),
         ):
             self.call[place], self.call[place + 1] = self.keep(text), len(text)
 
@@ -479,7 +479,7 @@ class AckWorld:
 
 # --- copies -------------------------------------------------------------------------
 
-TOLD_WORDS = max(copy_args.WAITING_WORDS, copy_args.TOLD_WORDS)
+RESULT_WORDS_MAX = max(copy_args.TIMER_WORDS, copy_args.RETRY_RESULT_WORDS)
 STORED_TOPICS = ["T", names.HALF_TOPIC, names.TIMER_TOPIC, "t" * 127, "Крамниця"]
 NAMES = ["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "WAIT"]
 NAMES += ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "PGROUP", "PGROUP", "WAI", "REAL", "KEY"]
@@ -643,7 +643,7 @@ class CopyCall:
         self, random: Random, log: CopyLog, rule: CopyRule, places: np.ndarray, more: Fence
     ):
         self.scratch = Fence(random.choice([0, 200, 4000, 4000]))
-        self.told = Fence(8 * TOLD_WORDS * len(places))
+        self.results = Fence(8 * RESULT_WORDS_MAX * len(places))
         self.words = np.zeros(copy_args.WORDS, np.int64)
         self.words[: copy_args.RULE_WORDS] = rule.words
         for word, value in {
@@ -653,7 +653,7 @@ class CopyCall:
             copy_args.HAS_LIGHT_QUEUES: random.random() < 0.5,
             copy_args.SCRATCH: self.scratch.address,
             copy_args.SCRATCH_ROOM: self.scratch.size,
-            copy_args.SIZES: self.told.address,
+            copy_args.SIZES: self.results.address,
             copy_args.PLACES: hot.address_of(places),
             copy_args.PLACE_COUNT: len(places),
             copy_args.MORE: more.address,
@@ -681,7 +681,7 @@ REQUIRED = 0b1111
 
 
 class ScanCall:
-    """The arguments of ``collect``: a list of fields, a buffer, and room for rows."""
+    """The arguments of ``scan_requests``: a list of fields, a buffer, and room for rows."""
 
     def __init__(self, data: bytes, rows_max: int, position: int = 0) -> None:
         width = scan_args.ROW_WORDS + scan_args.VALUES * len(SCANNED)

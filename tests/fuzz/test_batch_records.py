@@ -71,9 +71,9 @@ def check_batch(seed: int) -> int:
         counts = np.zeros(3, np.int64)
         counted = kernel(*arguments, record_max, 0, hot.address_of(counts))
         target = Fence(int(counts[1]))  # Exactly the counted size.
-        told_again = np.zeros(3, np.int64)
-        made = kernel(*arguments, record_max, target.address, hot.address_of(told_again))
-        assert (made, *told_again) == (counted, *counts)
+        repeated = np.zeros(3, np.int64)
+        made = kernel(*arguments, record_max, target.address, hot.address_of(repeated))
+        assert (made, *repeated) == (counted, *counts)
         results.append((made, *counts.tolist(), target.data))
     assert results[0] == results[1]
     return int(results[0][0])

@@ -61,8 +61,8 @@ class NoCopier:
 
     def timer_properties(self, places: np.ndarray) -> np.ndarray:
         """Return a row for each place, so that the caller reads the record."""
-        rows = np.zeros((len(places), words.WAITING_WORDS), np.int64)
-        rows[:, words.WAITING_OUT_MS] = -1
+        rows = np.zeros((len(places), words.TIMER_WORDS), np.int64)
+        rows[:, words.TIMER_OUT_MS] = -1
         return rows
 
 

@@ -331,7 +331,7 @@ def check_later(seed: int) -> int:
         (random.choice([0, 0, 1, 18, 19, 2**31 - 1]), random.choice([16] * 9 + [4, 0, 2**31 - 1]))
         for _ in places
     ]
-    places = with_columns(places, levels, copy_args.LATER_WORDS)
+    places = with_columns(places, levels, copy_args.RETRY_WORDS)
     return check_calls(random, log, CopyRule(), places, more, hot.copy_for_retry)
 
 
@@ -348,7 +348,7 @@ def check_decided(seed: int) -> int:
         (*random.choice([(0, 1)] * 5 + [(1, 6), (0, 0), (0, 7)]), random.choice([0, 1]))
         for _ in places
     ]
-    places = with_columns(places, decisions, copy_args.DECIDED_WORDS)
+    places = with_columns(places, decisions, copy_args.DECISION_WORDS)
     return check_calls(
         random, log, rule, places, groups, hot.copy_for_commit, from_topic=from_topic
     )
@@ -405,19 +405,21 @@ def check_made(call: CopyCall, count: int) -> None:
 
 def check_decisions(log: CopyLog, from_topic: bytes, places: np.ndarray, call: CopyCall) -> None:
     """Check the final messages and the op messages of half messages."""
-    words = np.frombuffer(call.told.data, np.int64)[: copy_args.DECIDED_TOLD_WORDS * len(places)]
+    words = np.frombuffer(call.results.data, np.int64)[
+        : copy_args.DECISION_RESULT_WORDS * len(places)
+    ]
     data, position = call.scratch.data, 0
     for place, sizes in zip(
-        places, words.reshape(-1, copy_args.DECIDED_TOLD_WORDS).tolist(), strict=True
+        places, words.reshape(-1, copy_args.DECISION_RESULT_WORDS).tolist(), strict=True
     ):
         final_size, op_size = (
-            sizes[copy_args.DECIDED_FINAL_SIZE], sizes[copy_args.DECIDED_OP_SIZE],
+            sizes[copy_args.DECISION_RESULT_FINAL_SIZE], sizes[copy_args.DECISION_RESULT_OP_SIZE],
         )  # fmt: skip
         physical_offset = int(place[copy_args.PLACE_PHYSICAL_OFFSET])
         half = record.decode(log.record_at(physical_offset), check_crc=False)
         assert from_topic in (b"", half.topic.encode())
         assert not {props.TRANSACTION_HALF_OFFSET, props.DELAY} & half.properties.keys()
-        assert (final_size > 0) == bool(place[copy_args.DECIDED_IS_COMMIT])
+        assert (final_size > 0) == bool(place[copy_args.DECISION_IS_COMMIT])
         if final_size:
             final = record.decode(data[position : position + final_size], check_crc=False)
             assert final.body == half.body
@@ -458,9 +460,9 @@ def check_waiting(seed: int) -> int:
         left = places[position:].copy()
         call = CopyCall(Random(seed), log, CopyRule(), left, Fence(0))
         count = hot.copy_timers(call.argument)
-        data = call.told.data[: 8 * copy_args.WAITING_WORDS * len(left)]
-        rows = np.frombuffer(data, np.int64).reshape(-1, copy_args.WAITING_WORDS)
-        read += int((rows[:count, copy_args.WAITING_OUT_MS] >= 0).sum())
+        data = call.results.data[: 8 * copy_args.TIMER_WORDS * len(left)]
+        rows = np.frombuffer(data, np.int64).reshape(-1, copy_args.TIMER_WORDS)
+        read += int((rows[:count, copy_args.TIMER_OUT_MS] >= 0).sum())
         position += count
         if position == len(places):
             return read

@@ -95,7 +95,7 @@ class BatchQueue(QueueEnds):
         row = self.row
         end = last.queue_offset + last.message_count if last is not None else 0
         row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = end
-        row[state.QUEUE_TOLD_OFFSET] = end
+        row[state.QUEUE_NOTIFIED_OFFSET] = end
         row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size if last is not None else 0
         row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], end)
 
@@ -336,9 +336,9 @@ class BatchQueues:
     def take_news(self) -> Iterator[tuple[BatchQueue, int]]:
         """Yield the queues with new units since the last call, and their previous ends."""
         for queue in self:
-            first, end = queue.row[state.QUEUE_TOLD_OFFSET], queue.max_offset
+            first, end = queue.row[state.QUEUE_NOTIFIED_OFFSET], queue.max_offset
             if first != end:
-                queue.row[state.QUEUE_TOLD_OFFSET] = end
+                queue.row[state.QUEUE_NOTIFIED_OFFSET] = end
                 yield queue, first
 
     def sync(self) -> None:

@@ -293,7 +293,7 @@ class ConsumeQueue(QueueEnds):
         row[state.QUEUE_MAX_OFFSET] = queue_offset
         row[state.QUEUE_NEXT_OFFSET] = queue_offset
         row[state.QUEUE_WRITTEN_OFFSET] = queue_offset
-        row[state.QUEUE_TOLD_OFFSET] = queue_offset
+        row[state.QUEUE_NOTIFIED_OFFSET] = queue_offset
         row[state.QUEUE_TAIL_OFFSET] = queue_offset
         self.known_end = None
         self.forget_ahead()
@@ -725,7 +725,7 @@ class ConsumeQueues:
         row = queue.row
         row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = max_offset
         row[state.QUEUE_WRITTEN_OFFSET] = row[state.QUEUE_TAIL_OFFSET] = max_offset
-        row[state.QUEUE_TOLD_OFFSET] = max_offset
+        row[state.QUEUE_NOTIFIED_OFFSET] = max_offset
 
     def modified_ns(self, queue: ConsumeQueue, start: int) -> int:
         """Return the modification time of a queue's file, in ns."""

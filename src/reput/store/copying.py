@@ -72,7 +72,7 @@ class CopyRule:
         arguments[words.FROM_TOPIC_SIZE] = len(from_topic)
         arguments[words.SYS_FLAGS_OFF] = sys_flags_off
         arguments[words.SYS_FLAGS_ON] = sys_flags_on
-        arguments[words.PREPARED_IS_PLACE] = has_prepared_offset
+        arguments[words.HAS_PREPARED_OFFSET] = has_prepared_offset
         self.words = arguments.data
         """The rule as the kernel reads it."""
 
@@ -159,7 +159,7 @@ class Copier:
         """Republish messages that are sent back, like ``put``: they wait for the next attempt.
 
         Args:
-            places: The messages and their delays, a row of ``LATER_WORDS`` each.
+            places: The messages and their delays, a row of ``RETRY_WORDS`` each.
             more: The pairs with topic and queue of the next attempt, which rows have slices of.
 
         Returns:
@@ -168,10 +168,9 @@ class Copier:
         """
         count = 0
         origins: list[bytes] = []
-        for copied, data in self._copy_rows(
-            hot.copy_for_retry, words.TOLD_WORDS, places, _RETRY, more
-        ):
-            results = self._sizes[: words.TOLD_WORDS * copied].reshape(copied, words.TOLD_WORDS)
+        result_words = words.RETRY_RESULT_WORDS
+        for copied, data in self._copy_rows(hot.copy_for_retry, result_words, places, _RETRY, more):
+            results = self._sizes[: result_words * copied].reshape(copied, result_words)
             topics: dict[int, bytes] = {}
             for _, address, size in results.tolist():
                 if address not in topics:
@@ -191,7 +190,7 @@ class Copier:
         These are not all that the kernel can make, if the scratch is full.
 
         Args:
-            places: The half messages and decisions, a row of ``DECIDED_WORDS`` each.
+            places: The half messages and decisions, a row of ``DECISION_WORDS`` each.
             rule: How final messages differ from half messages.
             op: An op message without body and offsets.
             groups: Names of producer groups, which rows have slices of.
@@ -203,7 +202,7 @@ class Copier:
         like = _bytes(op)
         self._words[words.OP] = hot.address_of(like)
         self._words[words.OP_SIZE] = len(op)
-        result_words = words.DECIDED_TOLD_WORDS
+        result_words = words.DECISION_RESULT_WORDS
         for copied, data in self._copy_rows(
             hot.copy_for_commit, result_words, places, rule, groups
         ):
@@ -236,23 +235,23 @@ class Copier:
                 break
 
     def timer_properties(self, places: Places) -> npt.NDArray[np.int64]:
-        """Return the timer properties of messages that wait, a row of ``WAITING_WORDS`` each."""
+        """Return the timer properties of messages that wait, a row of ``TIMER_WORDS`` each."""
         if not hot.is_compiled:
-            unread = np.zeros((len(places), words.WAITING_WORDS), np.int64)
-            unread[:, words.WAITING_OUT_MS] = -1  # falls back to the processor
+            unread = np.zeros((len(places), words.TIMER_WORDS), np.int64)
+            unread[:, words.TIMER_OUT_MS] = -1  # falls back to the processor
             return unread
         call = self._words
-        rows = self._prepare(places, words.WAITING_WORDS)
+        rows = self._prepare(places, words.TIMER_WORDS)
         count = 0
         while count < len(rows):
             call[words.PLACES] = hot.address_of(rows) + _PLACE_BYTES * count
             call[words.PLACE_COUNT] = len(rows) - count
-            call[words.SIZES] = hot.address_of(self._sizes) + _WAITING_BYTES * count
+            call[words.SIZES] = hot.address_of(self._sizes) + _TIMER_BYTES * count
             count += self._call(hot.copy_timers)
             if count < len(rows):
                 self._log.map_file(call[words.STOP_OFFSET])
-        results = self._sizes[: words.WAITING_WORDS * count]
-        return results.reshape(count, words.WAITING_WORDS).copy()
+        results = self._sizes[: words.TIMER_WORDS * count]
+        return results.reshape(count, words.TIMER_WORDS).copy()
 
     def _prepare(self, places: Places, words_each: int) -> Places:
         """Make room for the results of a call; return its places as the kernels read them."""
@@ -276,4 +275,4 @@ class Copier:
 
 _PLACE_BYTES = 8 * words.PLACE_WORDS
 _RETRY = CopyRule(names.SCHEDULE_TOPIC.encode())
-_WAITING_BYTES = 8 * words.WAITING_WORDS
+_TIMER_BYTES = 8 * words.TIMER_WORDS

@@ -427,7 +427,10 @@ class Dispatcher:
             queue = self._queues.at(address)
             row = queue.row
             row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
-            first, row[state.QUEUE_TOLD_OFFSET] = row[state.QUEUE_TOLD_OFFSET], queue.max_offset
+            first, row[state.QUEUE_NOTIFIED_OFFSET] = (
+                row[state.QUEUE_NOTIFIED_OFFSET],
+                queue.max_offset,
+            )
             if first != queue.max_offset:  # equal after a recovery, whose messages are old
                 self._notify_listeners(queue, first)
         for batch_queue, first in self._batch_queues.take_news():

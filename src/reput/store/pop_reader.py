@@ -135,7 +135,7 @@ class PopReader:
             hot.is_compiled
             and len(host.address) == record.HOST_V4_BYTES - record.PORT.size
             and 0 < len(name) <= record.TOPIC_BYTES_MAX_V1
-            and len(marks) <= words.MARKS_BYTES_MAX
+            and len(marks) <= words.PROPERTIES_BYTES_MAX
         )
         if not self._is_open:
             return
@@ -149,8 +149,8 @@ class PopReader:
         call[words.HEAD] = hot.address_of(self._head)
         call[words.TOPIC] = hot.address_of(self._topic)
         call[words.TOPIC_SIZE] = len(self._topic)
-        call[words.MARKS] = hot.address_of(self._marks)
-        call[words.MARKS_SIZE] = len(marks)
+        call[words.PROPERTIES] = hot.address_of(self._marks)
+        call[words.PROPERTIES_SIZE] = len(marks)
 
     def pop(
         self,

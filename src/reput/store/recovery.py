@@ -565,7 +565,7 @@ class Recovery:
     def _finish(self, end: int) -> None:
         for queue in self._all_queues():
             queue.is_damaged = False
-            queue.row[state.QUEUE_TOLD_OFFSET] = queue.max_offset
+            queue.row[state.QUEUE_NOTIFIED_OFFSET] = queue.max_offset
             queue.row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
         self._block[state.TOUCHED_COUNT] = 0  # all of these messages are old
         self._block[state.DISPATCHED] = max(end, self._dispatcher.dispatched_offset)

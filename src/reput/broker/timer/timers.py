@@ -420,10 +420,10 @@ class Timers:
         """Return entries for the messages that wait."""
         places = places_of(units, self._taken_up)
         waiting = self._store.copier.timer_properties(places)
-        is_odd = (waiting[:, words.WAITING_OUT_MS] < 0) | (waiting[:, words.WAITING_IS_RECALL] != 0)
+        is_odd = (waiting[:, words.TIMER_OUT_MS] < 0) | (waiting[:, words.TIMER_IS_RECALL] != 0)
         count = _fitting_odd(is_odd, units["size"])
         places, waiting, is_odd = places[:count], waiting[:count], is_odd[:count]
-        out_ms, stored_ms = waiting[:, words.WAITING_OUT_MS], waiting[:, words.WAITING_STORED_MS]
+        out_ms, stored_ms = waiting[:, words.TIMER_OUT_MS], waiting[:, words.TIMER_STORED_MS]
         queue_offsets = places[:, words.PLACE_QUEUE_OFFSET]
         entries = np.empty(len(places), ENTRY_TYPE)
         entries["leaves_ms"] = _leave_ms(out_ms, stored_ms, self._roll_ms)
@@ -494,7 +494,7 @@ class Timers:
             message = self._read(entries[number].tolist()[1:])
             return message.topic if message is not None else ""
 
-        self.metrics.add_all(waiting[:, words.WAITING_TOPIC], change, topic_of, now_ms)
+        self.metrics.add_all(waiting[:, words.TIMER_TOPIC], change, topic_of, now_ms)
 
     def _have_left(self, out_ms: Numbers, queue_offsets: Numbers) -> npt.NDArray[np.bool_]:
         """Return which messages were delivered before the store was opened."""
@@ -517,7 +517,7 @@ class Timers:
         places[:, words.PLACE_PHYSICAL_OFFSET] = entries["physical_offset"]
         places[:, words.PLACE_SIZE] = entries["size"]
         waiting = self._store.copier.timer_properties(places)
-        out_ms = waiting[:, words.WAITING_OUT_MS]
+        out_ms = waiting[:, words.TIMER_OUT_MS]
         leave_ms = np.maximum(entries["leaves_ms"], now_ms - self._precision_ms)
         is_rolled = out_ms > leave_ms
         # Exceptional messages, and possibly recalled ones, are handled in Python.
@@ -551,9 +551,9 @@ class Timers:
     ) -> bytes:
         """Return the properties to be added to messages that leave; ``places`` refers to them."""
         precision_ms = self._precision_ms
-        enqueued_ms = waiting[:, words.WAITING_STORED_MS] // precision_ms * precision_ms
+        enqueued_ms = waiting[:, words.TIMER_STORED_MS] // precision_ms * precision_ms
         if is_rolled.any():
-            times = waiting[:, words.WAITING_ROLL_TIMES].tolist()
+            times = waiting[:, words.TIMER_ROLL_TIMES].tolist()
             rows = zip(enqueued_ms.tolist(), times, is_rolled.tolist(), strict=True)
             texts = [_marks(ms, now_ms, count + 1 if rolls else 0) for ms, count, rolls in rows]
             numbers = np.arange(len(texts))

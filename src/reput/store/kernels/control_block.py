@@ -378,8 +378,8 @@ QUEUE_TAIL_LIMIT = QUEUE_ROW.word("QUEUE_TAIL_LIMIT", "count", "Units that fit")
 QUEUE_WRITTEN_OFFSET = QUEUE_ROW.word(
     "QUEUE_WRITTEN_OFFSET", "queue offset", "Units before this one are in the file"
 )
-QUEUE_TOLD_OFFSET = QUEUE_ROW.word(
-    "QUEUE_TOLD_OFFSET", "queue offset", "Listeners were notified of units before this one"
+QUEUE_NOTIFIED_OFFSET = QUEUE_ROW.word(
+    "QUEUE_NOTIFIED_OFFSET", "queue offset", "Listeners were notified of units before this one"
 )
 QUEUE_END_PHYSICAL = QUEUE_ROW.word(
     "QUEUE_END_PHYSICAL", "physical offset", "End of the record of the last unit"

@@ -24,12 +24,12 @@ SYS_FLAGS_OFF = next(_words)
 """Bits of the sys flag that are cleared."""
 SYS_FLAGS_ON = next(_words)
 """Bits that are set, after that."""
-PREPARED_IS_PLACE = next(_words)
+HAS_PREPARED_OFFSET = next(_words)
 """1: the prepared transaction offset is the physical offset of the stored record. 0: it is 0."""
 RULE_WORDS = next(_words)
 """Number of words of the rule. The words from here on are the call's. This word is not used."""
 
-# --- who calls ------------------------------------------------------------------
+# --- the caller ---------------------------------------------------------------
 
 BLOCK = next(_words)
 """Address of the control block; READABLE in it must be current."""
@@ -43,7 +43,7 @@ SCRATCH = next(_words)
 """Address of the room for the records."""
 SCRATCH_ROOM = next(_words)
 SIZES = next(_words)
-"""Address of a word for each record: its size. For ``waiting``: of WAITING rows."""
+"""Address of a word for each record: its size. For ``copy_timers``: of its result rows."""
 
 # --- a call -------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ PLACE_COUNT = next(_words)
 MORE = next(_words)
 """Address of property strings that are appended; the rows have slices of it."""
 OP = next(_words)
-"""Address of an op message without a body, for ``decided``."""
+"""Address of an op message without a body, for ``copy_for_commit``."""
 OP_SIZE = next(_words)
 
 # --- results ------------------------------------------------------------------
@@ -78,50 +78,50 @@ PLACE_MORE = 3
 PLACE_MORE_SIZE = 4
 PLACE_WORDS = 5
 
-# --- a row of PLACES of ``later``: a message that is sent back -------------------------------
+# --- a row of PLACES of ``copy_for_retry``: a message that is sent back ----------------------
 # The first words are those above; MORE has the pairs with topic and queue of the next attempt.
 
-LATER_LEVEL = 5
+RETRY_LEVEL = 5
 """Delay level of the retry; 0: FIRST_DELAY_LEVEL plus the number of attempts so far."""
-LATER_TIMES_MAX = 6
+RETRY_TIMES_MAX = 6
 """Maximum of attempts. Messages with as many fall back: they may be dead letters."""
-LATER_WORDS = 7
+RETRY_WORDS = 7
 
 FIRST_DELAY_LEVEL = 3
 """Delay level of a first retry, 10 s by default; each further one has the next level."""
-TOLD_ORIGIN = 1
-"""Address, and then size, of the topic that a message was sent to first, in a result row of
-``later`` after the record's size. Equal topics of consecutive rows have the same address.
+RETRY_RESULT_ORIGIN = 1
+"""Address of the topic that a message was sent to first, in a result row of ``copy_for_retry``
+after the size of the record. Equal topics of consecutive rows have the same address.
 """
-TOLD_ORIGIN_SIZE = 2
-TOLD_WORDS = 3
+RETRY_RESULT_ORIGIN_SIZE = 2
+RETRY_RESULT_WORDS = 3
 
-# --- a row of PLACES of ``decided``: a half message whose producer has decided ----------------
+# --- a row of PLACES of ``copy_for_commit``: a half message that is committed or rolled back ---
 # The first words are those above.
 
-DECIDED_GROUP = 5
+DECISION_GROUP = 5
 """Position of the name of the producer group in MORE; no properties are appended."""
-DECIDED_GROUP_SIZE = 6
-DECIDED_IS_COMMIT = 7
-DECIDED_WORDS = 8
+DECISION_GROUP_SIZE = 6
+DECISION_IS_COMMIT = 7
+DECISION_WORDS = 8
 
-DECIDED_FINAL_SIZE = 0
-"""Size of the final message in a result row of ``decided``; 0 if there is none."""
-DECIDED_OP_SIZE = 1
-DECIDED_TOLD_WORDS = 2
+DECISION_RESULT_FINAL_SIZE = 0
+"""Size of the final message in a result row of ``copy_for_commit``; 0 if there is none."""
+DECISION_RESULT_OP_SIZE = 1
+DECISION_RESULT_WORDS = 2
 
-# --- a result row of ``waiting`` ------------------------------------------------------
+# --- a result row of ``copy_timers`` ------------------------------------------------------
 
-WAITING_OUT_MS = 0
+TIMER_OUT_MS = 0
 """TIMER_OUT_MS; -1: the record falls back or is missing, and the rest of the row has no meaning."""
-WAITING_STORED_MS = 1
-WAITING_ROLL_TIMES = 2
+TIMER_STORED_MS = 1
+TIMER_ROLL_TIMES = 2
 """TIMER_ROLL_TIMES; 0 if it is absent, or not a number."""
-WAITING_IS_RECALL = 3
+TIMER_IS_RECALL = 3
 """1 if the message has TIMER_DEL_UNIQKEY."""
-WAITING_TOPIC = 4
+TIMER_TOPIC = 4
 """FNV-1a of REAL_TOPIC, 64 bits, signed; that of no bytes if it is absent."""
-WAITING_WORDS = 5
+TIMER_WORDS = 5
 
 # --- why a call stopped ------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ STOP_UNMAPPED = 2
 STOP_ROOM = 3
 """The scratch has no room for the next record."""
 
-# --- names that are looked at ----------------------------------------------------------
+# --- names of topics and properties ----------------------------------------------------------
 
 SYSTEM_PREFIX = "RMQ_SYS_"
 """Beginning of REAL_TOPICs that fall back: only half messages go there."""

@@ -1,13 +1,13 @@
 """Kernel: make final and op messages of half messages that their producers have decided.
 
 ``copy_for_commit`` makes them in a scratch, concatenated, from the mapped log: for each committed
-half message the final message, as ``again`` makes it, and for each half message the op message,
-which marks it as decided. It stops before a half message that falls back to
+half message the final message, as ``copy_records`` makes it, and for each half message the op
+message, which marks it as decided. It stops before a half message that falls back to
 ``broker.transaction.transactions``.
 
-**What takes the fast path** is a record that ``again`` copies, with the producer group in its last
-PGROUP, without a second copy (no TRANSACTION_HALF_OFFSET), and not delayed (no DELAY). A half
-message that is rolled back may have any REAL_TOPIC.
+**What takes the fast path** is a record that ``copy_records`` copies, with the producer group in
+its last PGROUP, without a second copy (no TRANSACTION_HALF_OFFSET), and not delayed (no DELAY). A
+half message that is rolled back may have any REAL_TOPIC.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -48,8 +48,8 @@ GROUP_START = int.from_bytes(PRODUCER_GROUP[:4], "little")
 GROUP_END = int.from_bytes(PRODUCER_GROUP[4:], "little")
 assert GROUP_SIZE == 6
 FIRST_COPY = long_name(props.TRANSACTION_HALF_OFFSET)
-PLACE_BYTES = 8 * words.DECIDED_WORDS
-TOLD_BYTES = 8 * words.DECIDED_TOLD_WORDS
+PLACE_BYTES = 8 * words.DECISION_WORDS
+RESULT_ROW_BYTES = 8 * words.DECISION_RESULT_WORDS
 DIGITS_MAX = 19
 """Maximum of digits of a queue offset."""
 
@@ -110,8 +110,8 @@ def copy_for_commit(call):
         if address == 0:
             break
         queue_offset = load_i64(address + AT_QUEUE_OFFSET)
-        group = word(call, words.MORE) + word(place, words.DECIDED_GROUP)
-        group_size = word(place, words.DECIDED_GROUP_SIZE)
+        group = word(call, words.MORE) + word(place, words.DECISION_GROUP)
+        group_size = word(place, words.DECISION_GROUP_SIZE)
         if (
             queue_offset < 0
             or not is_from_topic(call, topic, topic_size)
@@ -122,7 +122,7 @@ def copy_for_commit(call):
         room = word(call, words.SCRATCH_ROOM) - total - op_room
         target = scratch + total
         final_size = 0
-        if word(place, words.DECIDED_IS_COMMIT):
+        if word(place, words.DECISION_IS_COMMIT):
             final_size = make(
                 call, place, address, size, topic, topic_size, properties, target, room
             )
@@ -132,9 +132,9 @@ def copy_for_commit(call):
             set_word(call, words.STOP, words.STOP_ROOM)
             break
         op_size = put_op(call, target + final_size, queue_offset)
-        result = word(call, words.SIZES) + TOLD_BYTES * count
-        put_i64(result + 8 * words.DECIDED_FINAL_SIZE, final_size)
-        put_i64(result + 8 * words.DECIDED_OP_SIZE, op_size)
+        result = word(call, words.SIZES) + RESULT_ROW_BYTES * count
+        put_i64(result + 8 * words.DECISION_RESULT_FINAL_SIZE, final_size)
+        put_i64(result + 8 * words.DECISION_RESULT_OP_SIZE, op_size)
         total += final_size + op_size
         count += 1
     set_word(call, words.RESULT_BYTES, total)

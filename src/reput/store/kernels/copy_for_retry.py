@@ -4,8 +4,8 @@
 and ``incoming.delayed`` would; rows of PLACES locate them (``copy_args``). It stops before a
 message that falls back.
 
-**What takes the fast path** is a record that ``again`` copies, which was consumed less often than
-LATER_TIMES_MAX, and whose properties all have a name and a value, RETRY_TOPIC and
+**What takes the fast path** is a record that ``copy_records`` copies, which was consumed less often
+than RETRY_TIMES_MAX, and whose properties all have a name and a value, RETRY_TOPIC and
 ORIGIN_MESSAGE_ID at most once.
 """
 
@@ -55,8 +55,8 @@ TIMER_DELAY_SEC = long_name(props.TIMER_DELAY_SEC)
 TIMER_DELAY_MS = long_name(props.TIMER_DELAY_MS)
 TIMER_DELIVER_MS = long_name(props.TIMER_DELIVER_MS)
 AT_STORE_HOST = AT_BORN_HOST + HOST_V4 + 8
-LATER_BYTES = 8 * words.LATER_WORDS
-TOLD_BYTES = 8 * words.TOLD_WORDS
+RETRY_BYTES = 8 * words.RETRY_WORDS
+RESULT_ROW_BYTES = 8 * words.RETRY_RESULT_WORDS
 
 SCHEDULE_TOPIC = names.SCHEDULE_TOPIC.encode()
 RETRY_TOPIC_NAME = f"{props.RETRY_TOPIC}\1".encode()
@@ -159,7 +159,7 @@ def put_pair_end(address):
 @njit(**COMPILE_OPTIONS)
 def level_of(call, place, times):
     """Return the delay level of a message that was consumed ``times`` times."""
-    level = word(place, words.LATER_LEVEL)
+    level = word(place, words.RETRY_LEVEL)
     if level == 0:
         level = words.FIRST_DELAY_LEVEL + times
     return min(level, word(word(call, words.BLOCK), state.DELAY_COUNT))
@@ -178,13 +178,13 @@ def copy_for_retry(call):
     total = 0
     set_word(call, words.STOP, DONE)
     while count < place_count:
-        place = word(call, words.PLACES) + LATER_BYTES * count
+        place = word(call, words.PLACES) + RETRY_BYTES * count
         address, size, topic, topic_size, properties = find_record(call, place)
         if address == 0:
             break
         set_word(call, words.STOP, words.STOP_FALLS_BACK)
         times = load_i32(address + AT_RECONSUME_TIMES)
-        if topic_size == 0 or times < 0 or times >= word(place, words.LATER_TIMES_MAX):
+        if topic_size == 0 or times < 0 or times >= word(place, words.RETRY_TIMES_MAX):
             break
         more_size = word(place, words.PLACE_MORE_SIZE)
         body_end = topic - 1
@@ -220,14 +220,15 @@ def copy_for_retry(call):
         copy(end, word(call, words.MORE) + word(place, words.PLACE_MORE), more_size)
         end += more_size
         made = put_sizes(target, start, end)
-        result = word(call, words.SIZES) + TOLD_BYTES * count
-        if count > 0 and get_i64(result - TOLD_BYTES + 8 * words.TOLD_ORIGIN_SIZE) == origin_size:
-            same = get_i64(result - TOLD_BYTES + 8 * words.TOLD_ORIGIN)
+        result = word(call, words.SIZES) + RESULT_ROW_BYTES * count
+        last = result - RESULT_ROW_BYTES
+        if count > 0 and get_i64(last + 8 * words.RETRY_RESULT_ORIGIN_SIZE) == origin_size:
+            same = get_i64(last + 8 * words.RETRY_RESULT_ORIGIN)
             if same_bytes(same, origin, origin_size):
                 origin = same
         put_i64(result, made)
-        put_i64(result + 8 * words.TOLD_ORIGIN, origin)
-        put_i64(result + 8 * words.TOLD_ORIGIN_SIZE, origin_size)
+        put_i64(result + 8 * words.RETRY_RESULT_ORIGIN, origin)
+        put_i64(result + 8 * words.RETRY_RESULT_ORIGIN_SIZE, origin_size)
         total += made
         count += 1
         set_word(call, words.STOP, DONE)

@@ -68,7 +68,7 @@ AT_PREPARED = AT_RECONSUME_TIMES + 4
 AT_BODY_SIZE = AT_BODY - 4
 INT_MAX = 0x7FFFFFFF
 PLACE_BYTES = 8 * words.PLACE_WORDS
-WAITING_BYTES = 8 * words.WAITING_WORDS
+TIMER_BYTES = 8 * words.TIMER_WORDS
 DONE, FALLS_BACK, UNMAPPED = words.STOP_DONE, words.STOP_FALLS_BACK, words.STOP_UNMAPPED
 
 
@@ -282,7 +282,7 @@ def make(call, place, address, size, own_topic, own_topic_size, properties, targ
     sys_flag = load_i32(address + AT_SYS_FLAG) & ~word(call, words.SYS_FLAGS_OFF)
     sys_flag |= word(call, words.SYS_FLAGS_ON)
     prepared = 0
-    if word(call, words.PREPARED_IS_PLACE):
+    if word(call, words.HAS_PREPARED_OFFSET):
         prepared = word(place, words.PLACE_PHYSICAL_OFFSET)
     reconsume_times = load_i32(address + AT_RECONSUME_TIMES)
     end = put_until_topic(address, body_end, target, queue_id, sys_flag, reconsume_times, prepared)
@@ -342,7 +342,7 @@ def fnv(address, size):
 
 
 @njit(**COMPILE_OPTIONS)
-def find_waiting(address, end):
+def read_timer(address, end):
     """Return TIMER_OUT_MS and TIMER_ROLL_TIMES as numbers, whether it is a recall, and its topic.
 
     The first is -1 if one of them falls back.
@@ -384,18 +384,18 @@ def copy_timers(call):
     count = 0
     while count < place_count:
         address, size, _, _, properties = find_record(call, places + PLACE_BYTES * count)
-        row = rows + WAITING_BYTES * count
+        row = rows + TIMER_BYTES * count
         if address != 0:
-            out_ms, roll_times, is_recall, topic = find_waiting(properties, address + size)
-            set_word(row, words.WAITING_OUT_MS, out_ms)
-            set_word(row, words.WAITING_STORED_MS, load_i64(address + AT_STORE_TIMESTAMP))
-            set_word(row, words.WAITING_ROLL_TIMES, roll_times)
-            set_word(row, words.WAITING_IS_RECALL, is_recall)
-            set_word(row, words.WAITING_TOPIC, topic)
+            out_ms, roll_times, is_recall, topic = read_timer(properties, address + size)
+            set_word(row, words.TIMER_OUT_MS, out_ms)
+            set_word(row, words.TIMER_STORED_MS, load_i64(address + AT_STORE_TIMESTAMP))
+            set_word(row, words.TIMER_ROLL_TIMES, roll_times)
+            set_word(row, words.TIMER_IS_RECALL, is_recall)
+            set_word(row, words.TIMER_TOPIC, topic)
         elif word(call, words.STOP) == UNMAPPED:
             return count
         else:
-            set_word(row, words.WAITING_OUT_MS, -1)
+            set_word(row, words.TIMER_OUT_MS, -1)
         count += 1
     set_word(call, words.STOP, DONE)
     return count

@@ -61,7 +61,7 @@ INFO_KIND = len(words.INFO_KIND)
 
 
 @njit(**COMPILE_OPTIONS)
-def is_common(call, block):
+def is_fast_pop(call, block):
     """Return whether the numbers of a call are in the ranges of the fast path."""
     return (
         word(block, state.HAS_RECORD_CRC) == 0
@@ -72,7 +72,7 @@ def is_common(call, block):
         and word(call, words.INVISIBLE_MS) >= 0
         and word(call, words.REVIVE_QUEUE_ID) >= 0
         and word(call, words.FIRST_SIZE) + word(call, words.LAST_SIZE) <= words.BODY_BYTES_MAX
-        and word(call, words.MARKS_SIZE) <= words.MARKS_BYTES_MAX
+        and word(call, words.PROPERTIES_SIZE) <= words.PROPERTIES_BYTES_MAX
     )
 
 
@@ -176,8 +176,8 @@ def make_record(call, count):
     size = word(call, words.TOPIC_SIZE)
     copy(address, word(call, words.TOPIC), size)
     properties = address + size + PROPERTIES_LENGTH_BYTES
-    size = word(call, words.MARKS_SIZE)
-    copy(properties, word(call, words.MARKS), size)
+    size = word(call, words.PROPERTIES_SIZE)
+    copy(properties, word(call, words.PROPERTIES), size)
     address = put_decimal(properties + size, word(call, words.POP_MS))
     put_u8(address, PAIR_END)
     address += 1
@@ -201,7 +201,7 @@ def put_info(call, count):
 def pop_batch(call):
     """Entry point: pop messages; return their number, 0 if the pop falls back with nothing done."""
     block = word(call, words.BLOCK)
-    if not is_common(call, block):
+    if not is_fast_pop(call, block):
         return 0
     count = find_messages(call, block)
     if count == 0:

@@ -1,4 +1,4 @@
-"""Arguments and results of the kernel ``take``: one block of int64 words.
+"""Arguments and results of the kernel ``pop_batch``: one block of int64 words.
 
 The control block is one of the arguments. The words are described here, what the kernel does with
 them in ``pop``.
@@ -12,7 +12,7 @@ from reput.format.send_reply import cut
 
 _words: Iterator[int] = iter(range(1 << 6))
 
-# --- who calls ------------------------------------------------------------------
+# --- the caller ---------------------------------------------------------------
 
 BLOCK = next(_words)
 """Address of the control block; READABLE in it must be current."""
@@ -24,9 +24,9 @@ TOPIC = next(_words)
 """Address of the topic of checkpoints, after a byte with its length."""
 TOPIC_SIZE = next(_words)
 """Size of the topic and its length byte."""
-MARKS = next(_words)
-"""Address of their properties, without the last value, which is the time of the pop."""
-MARKS_SIZE = next(_words)
+PROPERTIES = next(_words)
+"""Address of the properties of checkpoints up to their last value, the time of the pop."""
+PROPERTIES_SIZE = next(_words)
 BUFFER = next(_words)
 """Address of the room for the records that are popped, which are concatenated."""
 BUFFER_ROOM = next(_words)
@@ -89,8 +89,8 @@ BODY_BYTES_MAX = 1024
 """Maximum size of a checkpoint's body, bytes. Longer ones fall back."""
 _NUMBER_BYTES = 20
 _NUMBERS_BYTES = (MESSAGES_MAX + 8) * _NUMBER_BYTES
-MARKS_BYTES_MAX = 128
-SCRATCH_BYTES = HEAD_BYTES + BODY_BYTES_MAX + _NUMBERS_BYTES + (1 << 8) + 2 * MARKS_BYTES_MAX
+PROPERTIES_BYTES_MAX = 128
+SCRATCH_BYTES = HEAD_BYTES + BODY_BYTES_MAX + _NUMBERS_BYTES + (1 << 8) + 2 * PROPERTIES_BYTES_MAX
 INFO_BYTES = _NUMBERS_BYTES
 
 CHECKPOINT_PIECES = cut(

@@ -1,8 +1,8 @@
 """Kernels: the fields of a request with either kind of header: names, plain text, numbers.
 
 A reader of headers (``header_json``, ``header_binary``) writes the address and size of each field's
-value to words of the block; ``send``, ``deliver`` and ``collect`` check the values. The names of
-the first two are compiled in, those of ``collect`` are a list.
+value to words of the block; ``send``, ``deliver`` and ``scan_requests`` check the values. The names
+of the first two are compiled in, those of ``scan_requests`` are a list.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
