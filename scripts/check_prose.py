@@ -1,8 +1,9 @@
-"""Check the language of docstrings, comments, messages and documents; part of ``make lint``.
+"""Check the language of docstrings, comments, messages, documents and names; part of ``make lint``.
 
-The words to avoid are the last table of docs/glossary.md. Three more rules: a function's docstring
-starts with a verb, an attribute's with a noun, and no variable or argument is called "one",
-"found", "at", "thing", "said" or "told".
+The words to avoid are the last table of docs/glossary.md; names must not contain them either, nor
+the words of ``NAME_WORDS``. Four more rules: a function's docstring starts with a verb, an
+attribute's with a noun, nothing is called by a word of ``VAGUE_NAMES`` alone, and the last word of
+a class is none of ``VAGUE_CLASSES``.
 
 ``python scripts/check_prose.py [--count] [PATH ...]``; exit code 1 if there are findings. Code in
 backticks, code blocks and lines with the comment ``sic`` (another program's words) are skipped.
@@ -10,11 +11,12 @@ backticks, code blocks and lines with the comment ``sic`` (another program's wor
 
 import ast
 import collections
+import functools
 import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +28,28 @@ DEFAULT_PATHS = (
 GLOSSARY = ROOT / "docs" / "glossary.md"
 AVOIDED_HEADING = "## Words to avoid"
 VAGUE_NAMES = frozenset({"one", "found", "at", "thing", "said", "told"})
+VAGUE_FUNCTIONS = VAGUE_NAMES - {"at"} | {"again", "those", "what"}
+VAGUE_CLASSES = frozenset({
+    "again", "asked", "called", "given", "look", "looked", "seen", "taken", "taking", "told",
+    "wanted", "what",
+})  # fmt: skip
+"""Last words of a class that do not say what its objects are."""
+NAME_WORDS = {
+    "asker": "client, requester",
+    "heard": "received",
+    "look at": "read, check",
+    "looks at": "uses, reads",
+    "ones": "the noun",
+    "said": "sent, reported",
+    "say": "send, report",
+    "says": "sends, reports, contains",
+    "stuff": "the noun",
+    "sums": "totals",
+    "thing": "the noun",
+    "things": "the noun",
+}
+"""Words that are plain English in prose, but vague in names, each with what to write instead."""
+NAME_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 PREPOSITIONS = frozenset({"Of", "By", "For", "With", "As", "In", "On", "At", "To", "From"})
 NOT_VERBS = PREPOSITIONS | {
     "Whether", "How", "What", "Which", "Who", "Whose", "Where", "When", "Why", "The", "A", "An",
@@ -52,14 +76,18 @@ class Finding(NamedTuple):
     rule: str
 
 
-def avoided_words() -> list[tuple[re.Pattern[str], str]]:
+def avoided_words() -> list[tuple[str, str]]:
     """Read the words to avoid from the glossary, each with what to write instead."""
     _, _, table = GLOSSARY.read_text().partition(AVOIDED_HEADING)
     rows = re.findall(r"^\| (?!avoid \||-)(.+?) \| (.+?) \|$", table, re.MULTILINE)
+    return [(word, instead) for words, instead in rows for word in words.split(", ")]
+
+
+def patterns_of(avoided: list[tuple[str, str]]) -> list[tuple[re.Pattern[str], str]]:
+    """Return a pattern for each word to avoid, with the text of its finding."""
     return [
         (re.compile(rf"\b{re.escape(word)}\b", re.IGNORECASE), f'"{word}": {instead}')
-        for words, instead in rows
-        for word in words.split(", ")
+        for word, instead in avoided
     ]
 
 
@@ -106,20 +134,68 @@ def texts_of_markdown(source: str) -> Iterator[Text]:
             yield Text(number, "document", line)
 
 
-def vague_names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Yield variables and arguments with a vague name, where they are bound."""
+class Name(NamedTuple):
+    """A name where it is bound: its line, what it names, and the name itself."""
+
+    line: int
+    kind: str  # "function", "class", "variable"; arguments and attributes are variables
+    name: str
+
+
+def bound_names(nodes: list[ast.AST]) -> Iterator[Name]:
+    """Yield the names that a module binds, without its imports."""
     for node in nodes:
-        if isinstance(node, ast.arg):
-            name = node.arg
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Name(node.lineno, "function", node.name)
+        elif isinstance(node, ast.ClassDef):
+            yield Name(node.lineno, "class", node.name)
+        elif isinstance(node, ast.arg):
+            yield Name(node.lineno, "variable", node.arg)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            name = node.id
-        else:
-            continue
-        if name in VAGUE_NAMES:
-            yield node.lineno, name
+            yield Name(node.lineno, "variable", node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield Name(node.lineno, "variable", node.attr)
 
 
-def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Finding]:
+def _pattern_of(words: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted(words, key=len, reverse=True)
+    return re.compile(rf"(?<=_)(?:{'|'.join(map(re.escape, longest_first))})(?=_)")
+
+
+class NameRules:
+    """The rules of names; the result for a name is computed once.
+
+    A test's name is a sentence: only the single words to avoid count there.
+    """
+
+    def __init__(self, avoided: list[tuple[str, str]]):
+        words = [*NAME_WORDS.items(), *avoided]
+        self._advice = {word.lower().replace(" ", "_"): instead for word, instead in words}
+        self._pattern = _pattern_of(self._advice)
+        self._pattern_of_tests = _pattern_of(word for word, _ in avoided if " " not in word)
+        self.problem = functools.cache(self._problem)
+        """The rule that a name of a kind breaks; None if it breaks none."""
+
+    def _problem(self, kind: str, name: str) -> str | None:
+        parts = [part.lower() for part in NAME_PART.findall(name)]
+        if kind == "variable" and name in VAGUE_NAMES:
+            return f"variable {name!r}: name it by what it holds"
+        if kind == "function" and name.strip("_") in VAGUE_FUNCTIONS:
+            return f"function {name!r}: name it by what it does or returns"
+        if kind == "class" and parts and parts[-1] in VAGUE_CLASSES:
+            return f"class {name!r}: its last word is no noun"
+        is_test = kind == "function" and parts[:1] == ["test"]
+        pattern = self._pattern_of_tests if is_test else self._pattern
+        match = pattern.search(f"_{'_'.join(parts)}_")
+        if match is None:
+            return None
+        word = match[0]
+        return f"{kind} {name!r} has {word.replace('_', ' ')!r}: write {self._advice[word]}"
+
+
+def check(
+    path: Path, patterns: list[tuple[re.Pattern[str], str]], name_rules: NameRules
+) -> Iterator[Finding]:
     """Yield the findings of a file."""
     source = path.read_text()
     is_python = path.suffix == ".py"
@@ -129,16 +205,17 @@ def check(path: Path, avoided: list[tuple[re.Pattern[str], str]]) -> Iterator[Fi
         prose = CODE.sub(lambda code: re.sub(r"[^\n]", "_", code[0]), text.words)
         if text.kind == "message":
             prose = text.words
-        for pattern, advice in avoided:
+        for pattern, advice in patterns:
             for match in pattern.finditer(prose):
                 line = text.line + prose.count("\n", 0, match.start())
                 if line not in sic:
                     yield Finding(path, line, advice)
         if is_python and "src" in path.parts:
             yield from _check_first_word(path, text)
-    if is_python:
-        for line, name in vague_names(nodes):
-            yield Finding(path, line, f"variable {name!r}: name it by what it holds")
+    for line, kind, name in bound_names(nodes):
+        problem = name_rules.problem(kind, name)
+        if problem is not None and line not in sic:
+            yield Finding(path, line, problem)
 
 
 def _check_first_word(path: Path, text: Text) -> Iterator[Finding]:
@@ -155,12 +232,13 @@ def main(arguments: list[str]) -> int:
     names = [name for name in arguments if not name.startswith("--")]
     paths = [Path(name) for name in names] or [ROOT / name for name in DEFAULT_PATHS]
     avoided = avoided_words()
+    patterns, name_rules = patterns_of(avoided), NameRules(avoided)
     findings: list[Finding] = []
     for path in paths:
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
         for file in files:
             if file.suffix in (".py", ".md") and "golden" not in file.parts:
-                findings += check(file.resolve(), avoided)
+                findings += check(file.resolve(), patterns, name_rules)
     if is_counted:
         by_folder = collections.Counter(str(f.path.parent.relative_to(ROOT)) for f in findings)
         by_rule = collections.Counter(f.rule for f in findings)

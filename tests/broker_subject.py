@@ -75,10 +75,10 @@ def health_of(broker: Broker) -> Health:
 class Subject:
     """A broker, and a connection to it."""
 
-    def __init__(self, broker: Broker, client: RemotingClient, heard: list[Command]) -> None:
+    def __init__(self, broker: Broker, client: RemotingClient, received: list[Command]) -> None:
         self.broker = broker
         self.client = client
-        self.heard = heard
+        self.received = received
         """Requests that the broker sent to the client."""
 
     @property
@@ -103,7 +103,7 @@ class Subject:
         request = Command(code, ext_fields=fields, body=body, serialization=serialization, **more)
         return await (client or self.client).invoke(self.address, request, TIMEOUT_MS)
 
-    async def tell(self, code: int, body: object, **more: Any) -> Command:
+    async def send_body(self, code: int, body: object, **more: Any) -> Command:
         """Send a request with a JSON body; return the reply."""
         return await self.ask(code, body=bodies.encode(body), **more)
 
@@ -207,10 +207,10 @@ async def running(
     **settings: Any,
 ) -> AsyncIterator[Subject]:
     """Run a broker on a folder; the signer signs the requests to it."""
-    heard: list[Command] = []
+    received: list[Command] = []
 
     def listen(address: str, request: Command) -> None:
-        heard.append(request)
+        received.append(request)
 
     broker = Broker(
         broker_config(**settings),
@@ -220,7 +220,7 @@ async def running(
         access=access,
     )
     async with broker, RemotingClient(handler=listen, signer=signer) as client:
-        yield Subject(broker, client, heard)
+        yield Subject(broker, client, received)
 
 
 @pytest_asyncio.fixture

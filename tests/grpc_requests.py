@@ -65,7 +65,7 @@ def cases() -> list[dict[str, Any]]:
     return entries
 
 
-class Asker:
+class RequestClient:
     """Sends the requests to a server.
 
     Args:
@@ -77,7 +77,7 @@ class Asker:
         self._opened = contextlib.ExitStack()
         self._clients: dict[str, GrpcClient] = {}
 
-    def __enter__(self) -> "Asker":
+    def __enter__(self) -> "RequestClient":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -30,7 +30,7 @@ class Asks(Protocol):
 
 
 @dataclass(frozen=True)
-class Taken:
+class PoppedMessage:
     """A message that was popped."""
 
     message: StoredMessage
@@ -52,7 +52,7 @@ class Taken:
         return self.message.queue_offset
 
 
-def taken_of(reply: Command, group: str, topic: str) -> list[Taken]:
+def taken_of(reply: Command, group: str, topic: str) -> list[PoppedMessage]:
     """Return the messages of a reply with their handles."""
     header = decode(PopMessageReplyHeader, reply.ext_fields)
     starts = {}
@@ -71,7 +71,7 @@ def taken_of(reply: Command, group: str, topic: str) -> list[Taken]:
                 f"{NAME} {message.queue_id} {message.queue_offset}"
             )
         real = f"%RETRY%{group}_{topic}" if handle.split(" ")[4] == "1" else topic
-        popped.append(Taken(message, handle, group, real))
+        popped.append(PoppedMessage(message, handle, group, real))
     return popped
 
 
@@ -91,14 +91,16 @@ async def pop_reply(subject: Asks, topic: str = "T", group: str = "G", **fields:
     return await subject.ask(RequestCode.POP_MESSAGE, with_fields(header, fields))
 
 
-async def pop(subject: Asks, topic: str = "T", group: str = "G", **fields: Any) -> list[Taken]:
+async def pop(
+    subject: Asks, topic: str = "T", group: str = "G", **fields: Any
+) -> list[PoppedMessage]:
     reply = await pop_reply(subject, topic, group, **fields)
     assert reply.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), reply.remark
     assert (reply.code == ResponseCode.SUCCESS) == bool(reply.body)
     return taken_of(reply, group, topic)
 
 
-async def ack(subject: Asks, taken: Taken) -> Command:
+async def ack(subject: Asks, taken: PoppedMessage) -> Command:
     header = AckMessageHeader(
         consumer_group=taken.group,
         topic=taken.topic,
@@ -109,20 +111,28 @@ async def ack(subject: Asks, taken: Taken) -> Command:
     return await subject.ask(RequestCode.ACK_MESSAGE, header)
 
 
-async def ack_batch(subject: Asks, taken: list[Taken]) -> Command:
+async def ack_batch(subject: Asks, taken: list[PoppedMessage]) -> Command:
     """Acknowledge messages of any checkpoints with 200151."""
-    by_checkpoint: dict[tuple[Any, ...], list[Taken]] = {}
+    by_checkpoint: dict[tuple[Any, ...], list[PoppedMessage]] = {}
     for popped in taken:
         words = popped.handle.split(" ")
         key = (popped.group, *words[:5], int(words[6]))
         by_checkpoint.setdefault(key, []).append(popped)
     acks = []
-    for (group, start, pop_ms, invisible_ms, revive, kind, queue_id), ones in by_checkpoint.items():
+    for (
+        group,
+        start,
+        pop_ms,
+        invisible_ms,
+        revive,
+        kind,
+        queue_id,
+    ), messages in by_checkpoint.items():
         bits = 0
-        for popped in ones:
+        for popped in messages:
             bits |= 1 << popped.queue_offset - int(start)
         data = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-        topic = ones[0].topic
+        topic = messages[0].topic
         asked = topic.removeprefix(f"%RETRY%{group}_") if kind == "1" else topic
         acks.append(
             {
@@ -136,8 +146,8 @@ async def ack_batch(subject: Asks, taken: list[Taken]) -> Command:
 
 
 async def change(
-    subject: Asks, taken: Taken, invisible_ms: int, **fields: Any
-) -> tuple[Command, Taken | None]:
+    subject: Asks, taken: PoppedMessage, invisible_ms: int, **fields: Any
+) -> tuple[Command, PoppedMessage | None]:
     """Change the invisible time of a message; return the reply, and the message's new handle."""
     header = ChangeInvisibleTimeHeader(
         consumer_group=taken.group,
@@ -157,4 +167,4 @@ async def change(
         f"{new.pop_time} {new.invisible_time} {new.revive_qid} {words[4]} {words[5]} "
         f"{taken.queue_id} {taken.queue_offset}"
     )
-    return reply, Taken(taken.message, handle, taken.group, taken.topic)
+    return reply, PoppedMessage(taken.message, handle, taken.group, taken.topic)

@@ -103,7 +103,7 @@ class Loaded(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _GivenValue:
     """A value as given."""
 
     name: str
@@ -146,10 +146,10 @@ class Settings:
     ) -> None:
         self.without_effect: dict[str, str] = {}
         self._known: set[str] = set()
-        self._layers: list[list[_Given]] = [
+        self._layers: list[list[_GivenValue]] = [
             _of_source(source),
             [
-                _Given(
+                _GivenValue(
                     name,
                     key_of(name.removeprefix(ENVIRONMENT_PREFIX).lower()),
                     value,
@@ -159,7 +159,7 @@ class Settings:
                 if name.startswith(ENVIRONMENT_PREFIX)
             ],
             [
-                _Given(name, key_of(name), value, "explicit")
+                _GivenValue(name, key_of(name), value, "explicit")
                 for name, value in (explicit or {}).items()
             ],
         ]
@@ -406,15 +406,15 @@ def _unescape(text: str, line: str) -> str:
 # --- from text to values ----------------------------------------------------
 
 
-def _of_source(source: Mapping[str, object] | str | Path | None) -> list[_Given]:
+def _of_source(source: Mapping[str, object] | str | Path | None) -> list[_GivenValue]:
     if source is None or isinstance(source, Mapping):
-        return [_Given(key, key, value, "settings") for key, value in (source or {}).items()]
+        return [_GivenValue(key, key, value, "settings") for key, value in (source or {}).items()]
     try:
         pairs = read_properties(source)
     except OSError as error:
         allowed = f"a readable file: {error.strerror}"
         raise InvalidOption("configuration file", str(source), allowed) from error
-    return [_Given(key, key, value, str(source)) for key, value in pairs.items()]
+    return [_GivenValue(key, key, value, str(source)) for key, value in pairs.items()]
 
 
 def _fields(part: type) -> dict[str, tuple[str, Any]]:
@@ -426,12 +426,12 @@ def _fields(part: type) -> dict[str, tuple[str, Any]]:
     }
 
 
-def _check_only(given: _Given, accepted: str, reason: str) -> None:
+def _check_only(given: _GivenValue, accepted: str, reason: str) -> None:
     if str(given.value).strip().lower() != accepted.lower():  # as in Java
         raise InvalidOption(given.name, given.value, f"{accepted}: {reason}")
 
 
-def _convert(given: _Given, hint: Any, *, is_renamed: bool) -> Any:
+def _convert(given: _GivenValue, hint: Any, *, is_renamed: bool) -> Any:
     """Convert a value to the type of its field. Raises ``InvalidOption``."""
     kind = _plain_type(hint)
     if type(given.value) is kind and kind is not str:

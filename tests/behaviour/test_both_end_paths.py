@@ -239,7 +239,7 @@ def test_a_buffer_may_be_cut_anywhere(both: Both) -> None:
         feed(both, data[cut:])
 
 
-what_is_sent = st.one_of(
+requests = st.one_of(
     st.just("half"),
     st.just("send"),
     st.tuples(
@@ -256,8 +256,8 @@ def test_random_ends(tmp_path: Path) -> None:
     both = next(pairs)
     both.feed(send() + half())
 
-    @hypothesis.given(st.lists(what_is_sent, min_size=1, max_size=6))
-    def say(several: list[Any]) -> None:
+    @hypothesis.given(st.lists(requests, min_size=1, max_size=6))
+    def check_requests(several: list[Any]) -> None:
         places = halves(both)
         data = b""
         for request in several:
@@ -271,6 +271,6 @@ def test_random_ends(tmp_path: Path) -> None:
         feed(both, data)
 
     try:
-        say()
+        check_requests()
     finally:
         pairs.close()

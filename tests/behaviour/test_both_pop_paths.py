@@ -250,11 +250,11 @@ def check_changes(both: PopBoth) -> None:
         assert [reply.code for reply in both.feed(pop())] == [code]
         assert both.known_count == 0
 
-    def again() -> None:
+    def repeat() -> None:
         assert [reply.code for reply in both.feed(pop())] == [ResponseCode.SUCCESS]
         assert both.known_count == 1
 
-    again()
+    repeat()
     for changes, code in (
         ({"perm": 2}, ResponseCode.NO_PERMISSION),
         ({"read_queue_count": 1}, ResponseCode.INVALID_PARAMETER),
@@ -269,19 +269,19 @@ def check_changes(both: PopBoth) -> None:
             wire.broker.parts.topics.put(
                 TopicConfig(name="T", read_queue_count=4, write_queue_count=4, perm=6), NOW_MS
             )
-        again()
+        repeat()
     for wire in both.wires:
         wire.broker.parts.subscription_groups.forbid("G", "T", NOW_MS, is_forbidden=True)
     refused(ResponseCode.NO_PERMISSION)
     for wire in both.wires:
         wire.broker.parts.subscription_groups.forbid("G", "T", NOW_MS, is_forbidden=False)
-    again()
+    repeat()
     for wire in both.wires:
         broker_subject.reconfigure(wire.broker, {"brokerPermission": "2"})
     refused(ResponseCode.NO_PERMISSION)
     for wire in both.wires:
         broker_subject.reconfigure(wire.broker, {"brokerPermission": "6"})
-    again()
+    repeat()
     for wire in both.wires:
         wire.broker.identity.is_stopping = True
     assert [reply.code for reply in both.feed(pop())] == [ResponseCode.SERVICE_NOT_AVAILABLE]

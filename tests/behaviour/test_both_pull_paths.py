@@ -255,7 +255,7 @@ def codes_of(both: Both, frame: bytes) -> list[int]:
 
 
 def test_withdrawn_permissions(both: Both) -> None:
-    def again() -> None:
+    def repeat() -> None:
         both.feed(pull())
         assert both.feed(pull()) == 1
 
@@ -264,15 +264,15 @@ def test_withdrawn_permissions(both: Both) -> None:
         assert codes_of(both, pull()) == [code]
         both.without.feed(pull())
 
-    again()
+    repeat()
     changed(both, perm=2)
     refused(ResponseCode.NO_PERMISSION)
     changed(both)
-    again()
+    repeat()
     changed(both, read_queue_count=1)
     refused(ResponseCode.SYSTEM_ERROR)
     changed(both)
-    again()
+    repeat()
     for enabled, read_permission in ((False, "6"), (True, "2")):
         for wire in (both.with_kernel, both.without):
             group = wire.broker.parts.subscription_groups.get("readers")
@@ -284,7 +284,7 @@ def test_withdrawn_permissions(both: Both) -> None:
         refused(ResponseCode.NO_PERMISSION)
     for wire in (both.with_kernel, both.without):
         broker_subject.reconfigure(wire.broker, {"brokerPermission": "6"})
-    again()
+    repeat()
     for wire in (both.with_kernel, both.without):
         wire.broker.parts.topics.delete("T", NOW_MS)
     refused(ResponseCode.TOPIC_NOT_EXIST)
@@ -340,17 +340,22 @@ def test_a_truncated_queue_is_read_again(both: Both) -> None:
 def test_the_last_commit_of_a_group_counts(both: Both) -> None:
     """The last commit counts, on the fast path and in the processor."""
 
-    def says(consumer_offset: int, **fields: Any) -> bytes:
+    def committing(consumer_offset: int, **fields: Any) -> bytes:
         flag = int(COMMIT) | fields.pop("sys_flag", int(TEXT))
         return pull(sys_flag=flag, commit_offset=consumer_offset, **fields)
 
     both.feed(heartbeat("*", 5))
     member = {"sys_flag": 0, "subscription": None, "sub_version": 5}
     tags = {"subscription": "TagA"}
-    both.feed(says(1) + says(2, **tags) + says(3, **member))
-    assert both.feed(says(5) + says(10, **tags) + says(20)) == 3
-    assert both.feed(says(19) + says(20, **member) + says(3)) == 3
-    assert both.feed(says(7, **tags) + says(8, queue_offset=MESSAGES) + says(6, **tags)) == 2
+    both.feed(committing(1) + committing(2, **tags) + committing(3, **member))
+    assert both.feed(committing(5) + committing(10, **tags) + committing(20)) == 3
+    assert both.feed(committing(19) + committing(20, **member) + committing(3)) == 3
+    assert (
+        both.feed(
+            committing(7, **tags) + committing(8, queue_offset=MESSAGES) + committing(6, **tags)
+        )
+        == 2
+    )
 
 
 def test_the_largest_version(both: Both) -> None:

@@ -42,7 +42,7 @@ def test_a_put_is_refused_while_another_one_hangs(stores: Stores) -> None:
 class WantsBefore:
     """A filter that takes the first units of a queue."""
 
-    looks_at_tags = True
+    uses_tags = True
 
     def __init__(self, count: int) -> None:
         self._left = count

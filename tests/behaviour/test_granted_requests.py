@@ -348,9 +348,7 @@ def test_an_error_of_the_rules_serves_nothing(both: Both, monkeypatch: pytest.Mo
 HIDDEN = b"bytes-of-another-connection"
 
 
-def test_bytes_behind_a_read_are_not_looked_at(
-    both: Both, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bytes_after_a_read_are_ignored(both: Both, caplog: pytest.LogCaptureFixture) -> None:
     """They are what another connection has sent: here, the rest of a granted request.
 
     Each frame is cut, and its length says that it is whole, or that more follows.
@@ -370,14 +368,14 @@ def test_bytes_behind_a_read_are_not_looked_at(
     caplog.clear()
     buffer = wire.broker._buffer
     for frame in frames:
-        behind = frame + HIDDEN * 100
+        buffered = frame + HIDDEN * 100
         for cut in range(1, frame.index(HIDDEN), 3):
             for length in (len(frame), cut):
                 both.runner.run(wire.connect())
-                buffer[: len(behind)] = behind
+                buffer[: len(buffered)] = buffered
                 data = LENGTH.pack(length - LENGTH.size) + frame[LENGTH.size :]
                 assert HIDDEN not in wire.feed(data[:cut])
-                buffer[: len(behind)] = behind
+                buffer[: len(buffered)] = buffered
                 assert HIDDEN not in wire.feed(b"")
     assert wire.new_records() == []
     assert caplog.text

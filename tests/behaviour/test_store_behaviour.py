@@ -104,7 +104,7 @@ def test_a_slave_keeps_offsets_that_a_master_would_correct(
 class EveryThird:
     """A filter that takes every third body, and records the tags codes of the units it gets."""
 
-    looks_at_tags = True
+    uses_tags = True
 
     def __init__(self) -> None:
         self.codes: list[int] = []
@@ -120,7 +120,7 @@ class EveryThird:
 class EveryThirdRecord(EveryThird):
     """The same filter, but it ignores units."""
 
-    looks_at_tags = False
+    uses_tags = False
 
 
 FILTERS = pytest.mark.parametrize("wanted", [EveryThird, EveryThirdRecord])

@@ -401,7 +401,7 @@ def test_a_reset_is_refused_if_a_queue_has_moved_since_the_preview(
     assert site.operating.entries()[-1]["outcome"] == "done"
 
 
-def test_a_console_works_behind_a_proxy_with_a_prefix(
+def test_a_console_works_with_a_proxy_and_a_prefix(
     browser: Browser, site: Site, tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as running:

@@ -93,11 +93,11 @@ DIFFERENCES = {
 @pytest.mark.parametrize(("version", "name", "twin"), CASES)
 @pytest.mark.sampled(4)
 def test_recovery_restores_at_least_what_java_restores(
-    version: str, name: str, twin: str, tmp_path: Path
+    version: str, name: str, java_name: str, tmp_path: Path
 ) -> None:
     root = golden.copy_store(version, name, tmp_path)
     open_store(root, version, "clean" if name.startswith("torn/") else name).close()
-    java_root = golden.unpack(version, twin)
+    java_root = golden.unpack(version, java_name)
     # Due delayed messages that Java's broker stored after its start are no part of recovery.
     end = StoreReader.open(str(root)).end_offset
     if name.startswith("torn/"):

@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 
 import pop_client
-from pop_client import Taken
+from pop_client import PoppedMessage
 from reput.errors import RemotingError
 from reput.format import headers
 from reput.format.codes import RequestCode, ResponseCode
@@ -71,7 +71,7 @@ class Wire:
         )
         return reply.code == ResponseCode.SUCCESS
 
-    async def pop(self) -> list[Taken]:
+    async def pop(self) -> list[PoppedMessage]:
         return await pop_client.pop(
             self, TOPIC, GROUP, invisible_time=INVISIBLE_MS, max_msg_nums=8, poll_time=500
         )

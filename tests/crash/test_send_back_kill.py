@@ -80,12 +80,12 @@ async def test_messages_that_were_sent_back_are_delivered_again(cluster: ReputCl
         await producer.send_many([Message(TOPIC, b"%d" % number) for number in range(COUNT)])
     taken: set[str] = set()
     async with RemotingClient() as client:
-        asker = RetryingClient(client, cluster.address)
-        sent = [stored for queue_id in range(4) for stored in await asker.read(TOPIC, queue_id)]
+        retrying = RetryingClient(client, cluster.address)
+        sent = [stored for queue_id in range(4) for stored in await retrying.read(TOPIC, queue_id)]
         assert len(sent) == COUNT
 
         async def send_back(message: StoredMessage) -> None:
-            if await asker.send_back(message):
+            if await retrying.send_back(message):
                 taken.add(encode_offset_id(message.store_host, message.physical_offset))
                 if len(taken) == COUNT // 2:
                     await asyncio.to_thread(cluster.kill_broker)
@@ -101,10 +101,10 @@ async def test_messages_that_were_sent_back_are_delivered_again(cluster: ReputCl
 
     await asyncio.to_thread(cluster.start)
     async with RemotingClient() as client:
-        asker = RetryingClient(client, cluster.address)
+        retrying = RetryingClient(client, cluster.address)
         async with asyncio.timeout(GUARD_S):
             while True:
-                again = await asker.read(names.retry_topic(GROUP))
+                again = await retrying.read(names.retry_topic(GROUP))
                 if taken <= {stored.properties[ORIGIN_MESSAGE_ID] for stored in again}:
                     break
                 await asyncio.sleep(0.1)

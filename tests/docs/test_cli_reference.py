@@ -41,7 +41,7 @@ def options_of(command: Any) -> list[Any]:
     return [param for param in command.params if param.param_type_name == "option"]
 
 
-def is_common(option: Any) -> bool:
+def is_shared(option: Any) -> bool:
     return bool({*option.opts} & {*COMMON, *WITH_NAMESRV})
 
 
@@ -81,14 +81,14 @@ def test_every_command_is_documented_and_no_other() -> None:
 def test_the_documented_options_equal_those_of_the_command(name: str) -> None:
     text = sections()[name]
     documented = [line for line in text.splitlines() if line.startswith("| `-")]
-    expected = [option for option in options_of(ALL[name]) if not is_common(option)]
+    expected = [option for option in options_of(ALL[name]) if not is_shared(option)]
     assert documented == [row(option) for option in expected]
     line = re.search(r"^Common options: (.*)$", text, re.MULTILINE)
     common = re.findall(r"`(--\w+)`", line[1]) if line else []
     given = [
         option.opts[0]
         for option in options_of(ALL[name])
-        if is_common(option) and not option.opts[0].startswith("--tls-")  # they follow --tls
+        if is_shared(option) and not option.opts[0].startswith("--tls-")  # they follow --tls
     ]
     assert common == [option for option in given if option not in WITH_NAMESRV]
     others = ("reput pipeline compare", "reput export")

@@ -77,7 +77,7 @@ class RoutingNameServer(NameServer):
     """A name server that gives a slave other addresses of its master.
 
     Attributes:
-        routes_by_asker: Address of a broker -> real address -> the address that it gets.
+        routes_by_broker: Address of a broker -> real address -> the address that it gets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,14 +89,14 @@ class RoutingNameServer(NameServer):
                 config_store_path=str(folder / "namesrv.properties"),
             )
         )
-        self.routes_by_asker: dict[str, dict[str, str]] = {}
+        self.routes_by_broker: dict[str, dict[str, str]] = {}
 
     def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
         reply = super().on_request(channel, request)
         if request.code != RequestCode.REGISTER_BROKER:
             return reply
-        asker = (request.ext_fields or {}).get("brokerAddr", "")
-        routes = self.routes_by_asker.get(asker, {})
+        broker_address = (request.ext_fields or {}).get("brokerAddr", "")
+        routes = self.routes_by_broker.get(broker_address, {})
         if isinstance(reply, Generator):
             return self._rewritten_later(reply, routes)
         return None if reply is None else _rewritten(reply, routes)
@@ -353,7 +353,7 @@ class Pair:
             await link.start()
         self.ha_links.append(ha_link)
         self.request_links.append(request_links)
-        self.name_server.routes_by_asker[node.address] = {
+        self.name_server.routes_by_broker[node.address] = {
             other.ha_address: ha_link.address,
             other.address: request_links[0].address,
         }

@@ -258,14 +258,14 @@ async def test_a_broker_keeps_its_clients_locks_tables_and_health(
             "consumerDataSet": [],
             "producerDataSet": [{"groupName": "producers"}],
         }
-        assert (await subject.tell(34, body)).code == 0
+        assert (await subject.send_body(34, body)).code == 0
         queue = {"topic": "T", "brokerName": broker.settings.broker.broker_name, "queueId": 0}
         lock = {"consumerGroup": "g", "clientId": "client", "mqSet": [queue]}
-        assert (await subject.tell(41, lock)).code == 0
+        assert (await subject.send_body(41, lock)).code == 0
         clock.set(clock.now_ms() + jump_ms)
         broker.parts.members.expire()
         assert (await subject.send("T", b"y")).code == 0
-        reply = await subject.tell(41, lock | {"clientId": "another"})
+        reply = await subject.send_body(41, lock | {"clientId": "another"})
         assert b'"queueId"' not in reply.body, "the lock is held still"
         table = broker.parts.topics.table
         table.touch(clock.now_ms())

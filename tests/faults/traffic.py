@@ -163,7 +163,7 @@ class Traffic:
                 if loop.time() - committed_s > COMMIT_EVERY_S:
                     committed_s = loop.time()
                     await self._commit(master)
-                    await self._look_at(self._pair.slave)
+                    await self._check(self._pair.slave)
             except ReputError:
                 master = None
                 await asyncio.sleep(RETRY_S)
@@ -188,7 +188,7 @@ class Traffic:
                 commit = Commit(node.name, GROUP, TOPIC, queue_id, consumer_offset, start_ms)
                 self.history.commits.append(commit)
 
-    async def _look_at(self, slave: Node) -> None:
+    async def _check(self, slave: Node) -> None:
         """Read the offsets and the end of a queue of the slave; it may be dead."""
         if slave.is_frozen or not slave.is_running:
             return

@@ -318,7 +318,7 @@ def damaged_logs(draw: st.DrawFn, *, in_place: bool = False) -> Log:
     return Log(bytes(data), log.base, intact)
 
 
-class Look(NamedTuple):
+class ScanInput(NamedTuple):
     """A scan of a part of a log file."""
 
     log: Log
@@ -339,7 +339,7 @@ class Look(NamedTuple):
 
 
 @st.composite
-def looks(draw: st.DrawFn) -> Look:
+def looks(draw: st.DrawFn) -> ScanInput:
     """Return a scan of a damaged log, whole or in part."""
     log = draw(damaged_logs())
     length = len(log.data)
@@ -348,12 +348,12 @@ def looks(draw: st.DrawFn) -> Look:
     file_end = draw(st.one_of(st.none(), later.filter(lambda value: value >= end)))
     start = draw(st.one_of(st.just(0), st.just(0), st.integers(0, end)))
     stop = draw(st.one_of(st.just(end), st.just(end), st.integers(0, end + 40)))
-    return Look(log, log.data[:end], file_end, start, stop, draw(st.booleans()))
+    return ScanInput(log, log.data[:end], file_end, start, stop, draw(st.booleans()))
 
 
-def whole(log: Log) -> Look:
+def whole(log: Log) -> ScanInput:
     """Return a scan of a whole log, without a check of checksums."""
-    return Look(log, log.data, None, 0, len(log.data), False)
+    return ScanInput(log, log.data, None, 0, len(log.data), False)
 
 
 def listed(segments: Segments) -> list[tuple[int, int, Verdict]]:
@@ -377,7 +377,7 @@ def listed(segments: Segments) -> list[tuple[int, int, Verdict]]:
 
 @examples(400)
 @given(looks())
-def test_both_kernels_scan_alike(look: Look) -> None:
+def test_both_kernels_scan_alike(look: ScanInput) -> None:
     compiled, plain = look.scan(native), look.scan(reference)
     assert listed(compiled) == listed(plain)
     assert compiled.next_position == plain.next_position
@@ -385,7 +385,7 @@ def test_both_kernels_scan_alike(look: Look) -> None:
 
 @examples(200)
 @given(looks())
-def test_segments_tile_the_scanned_range_and_agree_with_classify(look: Look) -> None:
+def test_segments_tile_the_scanned_range_and_agree_with_classify(look: ScanInput) -> None:
     segments = look.scan(native)
     start = look.start
     for position, size, verdict in listed(segments):
@@ -416,7 +416,7 @@ def test_segments_tile_the_scanned_range_and_agree_with_classify(look: Look) -> 
 
 @examples(150)
 @given(looks(), st.integers(1, 3))
-def test_a_scan_with_little_room_can_be_resumed(look: Look, room: int) -> None:
+def test_a_scan_with_little_room_can_be_resumed(look: ScanInput, room: int) -> None:
     for kernels in (native, reference):
         whole = look.scan(kernels)
         segments: list[tuple[int, int, Verdict]] = []
@@ -497,7 +497,7 @@ def test_a_scan_in_windows_finds_the_records_of_a_whole_scan(log: Log, window_by
 
 @examples(100)
 @given(looks(), st.data())
-def test_both_judge_positions_alike(look: Look, data: st.DataObject) -> None:
+def test_both_judge_positions_alike(look: ScanInput, data: st.DataObject) -> None:
     end = len(look.part)
     anywhere = st.integers(0, end - 1) if end else st.nothing()
     starts = [position for position, _ in look.log.records if position < end]
@@ -527,7 +527,7 @@ def test_both_judge_positions_alike(look: Look, data: st.DataObject) -> None:
 
 @examples(150)
 @given(looks())
-def test_both_find_the_same_next_record(look: Look) -> None:
+def test_both_find_the_same_next_record(look: ScanInput) -> None:
     where = {"physical_offset": look.log.base, "file_end": look.file_end}
     record_position = native.find_record(look.part, look.start, **where)
     assert record_position == reference.find_record(look.part, look.start, **where)
@@ -617,7 +617,7 @@ def all_columns(columns: Any) -> dict[str, Any]:
     return {"count": columns.count} | {name: described(value) for name, value in values.items()}
 
 
-def accepted(look: Look) -> np.ndarray[Any, np.dtype[np.int64]]:
+def accepted(look: ScanInput) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the positions of the records that a scan finds."""
     segments = look.scan(native)
     return segments.positions[segments.verdicts == Verdict.MESSAGE]
@@ -625,7 +625,7 @@ def accepted(look: Look) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @examples(300)
 @given(st.one_of(looks(), logs().map(whole)))
-def test_both_kernels_decode_alike(look: Look) -> None:
+def test_both_kernels_decode_alike(look: ScanInput) -> None:
     positions = accepted(look)
     compiled = all_columns(native.Columns(look.part, positions))
     plain = all_columns(reference.Columns(look.part, positions))
@@ -749,7 +749,7 @@ def test_nothing_outside_the_buffer_is_read(tmp_path: Path) -> None:
 
     @examples(250)
     @given(looks())
-    def collect(look: Look) -> None:
+    def collect(look: ScanInput) -> None:
         where = (look.start, look.stop, look.log.base, look.file_end, look.check_crc)
         cases.append((look.part, *where))
         # Each record alone: no byte follows a text that ends inside a character.
@@ -861,23 +861,23 @@ WORDY = Draft(
 )
 
 
-def look_at(draft: Draft, count: int) -> Look:
+def scan_input(draft: Draft, count: int) -> ScanInput:
     """Return a scan of a log with the same record ``count`` times."""
     data = b""
     places = []
     for _ in range(count):
         places.append((len(data), len(draft.at(0))))
         data += draft.at(len(data))
-    return Look(Log(data, 0, tuple(places)), data, None, 0, len(data), True)
+    return ScanInput(Log(data, 0, tuple(places)), data, None, 0, len(data), True)
 
 
 @examples(150)
 @given(looks(), st.one_of(st.integers(1, 3), st.just(1 << 10)))
-@example(look_at(WIDEST, 1), 1)
-@example(look_at(WIDEST, 5), 5)
-@example(look_at(WORDY, 1), 1)
-@example(look_at(WORDY, 5), 5)
-def test_nothing_outside_the_results_is_written(look: Look, room: int) -> None:
+@example(scan_input(WIDEST, 1), 1)
+@example(scan_input(WIDEST, 5), 5)
+@example(scan_input(WORDY, 1), 1)
+@example(scan_input(WORDY, 5), 5)
+def test_nothing_outside_the_results_is_written(look: ScanInput, room: int) -> None:
     guarded = GuardedNumpy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "np", guarded)

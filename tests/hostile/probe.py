@@ -91,15 +91,15 @@ class Probe:
         start = step_start = time.monotonic()
         cpu = self._server.cpu_s()
         own = 0.0
-        told_s = start + 1
+        reported_s = start + 1
         connection.sendall(self.next_request())
         while not select.select([connection], [], [], STEP_S)[0]:
             now, now_cpu, wants_cpu = time.monotonic(), self._server.cpu_s(), self._is_busy()
             own += self._own_part(now - step_start, now_cpu - cpu, wants_cpu)
             step_start, cpu = now, now_cpu
-            if now > told_s:
+            if now > reported_s:
                 self._write(f"waiting {start:.6f} {now - start:.6f} {own:.6f}")
-                told_s = now + 1
+                reported_s = now + 1
         now, now_cpu = time.monotonic(), self._server.cpu_s()
         own += self._own_part(now - step_start, now_cpu - cpu, wants_cpu=True)
         self.read_reply(connection)

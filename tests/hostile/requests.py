@@ -27,7 +27,7 @@ LITE_TOPIC = "HostileLite"
 LITE_GROUP = "hostile_lite"
 CLIENT = "hostile@1"
 BROKER_NAME = "broker-a"
-NOBODY = "broker-x"
+UNKNOWN_BROKER = "broker-x"
 """A broker name at the name server, different from the broker that serves other clients."""
 HANDLE = f"0 1700000000000 60000 0 0 {BROKER_NAME} 0 0"
 OFFSET_ID = "7F000001000051AF0000000000000000"
@@ -584,7 +584,7 @@ _VERSION = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
 
 
 def registration_fields(
-    name: str = NOBODY, address: str = "127.0.0.1:1", **more: Any
+    name: str = UNKNOWN_BROKER, address: str = "127.0.0.1:1", **more: Any
 ) -> dict[str, Any]:
     return {
         "brokerName": name,
@@ -631,7 +631,7 @@ NAMESRV: Mapping[int, list[Draft]] = {
     Code.UNREGISTER_BROKER: [Draft(104, registration_fields())],
     Code.GET_ROUTEINFO_BY_TOPIC: [Draft(105, {"topic": "HostileRegistered0"})],
     Code.GET_BROKER_CLUSTER_INFO: [Draft(106)],
-    Code.WIPE_WRITE_PERM_OF_BROKER: [Draft(205, {"brokerName": NOBODY})],
+    Code.WIPE_WRITE_PERM_OF_BROKER: [Draft(205, {"brokerName": UNKNOWN_BROKER})],
     Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: [Draft(206)],
     Code.DELETE_TOPIC_IN_NAMESRV: [
         Draft(216, {"topic": "HostileRegistered1", "clusterName": "HostileCluster"})
@@ -644,7 +644,7 @@ NAMESRV: Mapping[int, list[Draft]] = {
                 "brokerDatas": [],
                 "queueDatas": [
                     {
-                        "brokerName": NOBODY,
+                        "brokerName": UNKNOWN_BROKER,
                         "perm": 6,
                         "readQueueNums": 4,
                         "topicSysFlag": 0,
@@ -663,9 +663,9 @@ NAMESRV: Mapping[int, list[Draft]] = {
     Code.UPDATE_NAMESRV_CONFIG: [Draft(318, body=b"orderMessageEnable=true\n")],
     Code.GET_NAMESRV_CONFIG: [Draft(319)],
     Code.QUERY_DATA_VERSION: [Draft(322, registration_fields(), document=_VERSION)],
-    Code.ADD_WRITE_PERM_OF_BROKER: [Draft(327, {"brokerName": NOBODY})],
+    Code.ADD_WRITE_PERM_OF_BROKER: [Draft(327, {"brokerName": UNKNOWN_BROKER})],
     Code.GET_BROKER_MEMBER_GROUP: [
-        Draft(901, {"clusterName": "HostileCluster", "brokerName": NOBODY})
+        Draft(901, {"clusterName": "HostileCluster", "brokerName": UNKNOWN_BROKER})
     ],
     Code.BROKER_HEARTBEAT: [Draft(904, registration_fields())],
 }

@@ -87,8 +87,8 @@ class Pair:
 
         def ends() -> set[str]:
             tables = [runtime_table(broker.address) for broker in (self.master, self.slave)]
-            behind = {table["dispatchBehindBytes"] for table in tables}
-            return {table["commitLogMaxOffset"] for table in tables} | (behind - {"0"})
+            lags = {table["dispatchBehindBytes"] for table in tables}
+            return {table["commitLogMaxOffset"] for table in tables} | (lags - {"0"})
 
         until(lambda: len(ends()) == 1)
         return int(ends().pop())

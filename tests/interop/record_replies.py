@@ -29,12 +29,12 @@ def main() -> None:
         JavaProxy(cluster) as proxy,
     ):
         grpc_requests.prepare(cluster.namesrv)
-        with grpc_requests.Asker(proxy.endpoint) as asker:
+        with grpc_requests.RequestClient(proxy.endpoint) as request_client:
             normal = {"client": "stranger", "method": "QueryRoute", "name": "ready"}
             ready = {**normal, "request": {"topic": {"name": "Normal"}}}
-            until(lambda: asker.ask(ready)["code"] == 20_000, 60)
+            until(lambda: request_client.ask(ready)["code"] == 20_000, 60)
             for entry in entries:
-                entry["java"] = asker.ask(entry)
+                entry["java"] = request_client.ask(entry)
     grpc_requests.write(entries)
 
 

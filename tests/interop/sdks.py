@@ -291,7 +291,7 @@ class Sdk:
     """An SDK, as a program. Raises ``ClientUnavailable``."""
 
     name: str
-    tells_offset = False
+    reports_offset = False
     """Whether its receipts have the position in the queue."""
     errors: Mapping[str, tuple[str, int | None]]
     """Class and code of its exceptions. Code None: the SDK refuses it itself, or shows no code."""
@@ -449,7 +449,7 @@ class PythonSdk(Sdk):
 
     name = "python"
     page = ("python", "page.py")
-    tells_offset = True
+    reports_offset = True
     errors: ClassVar = {
         "wrong type": ("IllegalArgumentException", None),
         "large body": ("IllegalArgumentException", None),
@@ -483,7 +483,7 @@ class GoSdk(Sdk):
         "lite simple": "it has no simple consumer of lite topics",
     }
     page = ("go", "main.go")
-    tells_offset = True
+    reports_offset = True
     errors: ClassVar = {
         "wrong type": ("errors.errorString", None),
         "large body": ("errors.errorString", None),
@@ -525,7 +525,7 @@ class NodeSdk(Sdk):
     # PublishingMessage asks `!this.priority`: 0 is a message without priority.
     priorities = range(1, 4)
     page = ("js", "page.js")
-    tells_offset = True
+    reports_offset = True
     reads_large = False
     errors: ClassVar = {
         "wrong type": ("TypeError", None),

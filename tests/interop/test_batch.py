@@ -41,7 +41,7 @@ def random_batch(random: Random, *, last_separator: bool = True) -> list[InnerMe
     ]
 
 
-def as_java_says(messages: list[InnerMessage]) -> list[dict[str, Any]]:
+def expected_of_java(messages: list[InnerMessage]) -> list[dict[str, Any]]:
     return [
         {
             "flag": message.flag,
@@ -68,7 +68,7 @@ def test_java_decodes_our_batches(oracle: Oracle) -> None:
     batches = [random_batch(random, last_separator=i % 2 == 0) for i in range(BATCHES)]
     answers = oracle.ask("decodeBatch", [(batch.encode(part),) for part in batches])
     for part, answer in zip(batches, answers, strict=True):
-        assert answer == as_java_says(part)
+        assert answer == expected_of_java(part)
 
 
 def test_an_empty_batch_is_encoded(oracle: Oracle) -> None:

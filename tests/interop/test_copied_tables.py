@@ -106,7 +106,7 @@ def table(address: str, code: RequestCode) -> bytes:
 
 def set_mode(address: str) -> None:
     async def question(remote: Remote) -> None:
-        reply = await remote.tell(RequestCode.SET_MESSAGE_REQUEST_MODE, MODE)
+        reply = await remote.send_body(RequestCode.SET_MESSAGE_REQUEST_MODE, MODE)
         assert reply.code == ResponseCode.SUCCESS, reply.remark
 
     asked(address, question)

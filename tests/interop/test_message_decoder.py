@@ -50,7 +50,7 @@ def long_topic(message: StoredMessage, random: Random) -> StoredMessage:
     return replace(message, topic=topic, version=2)
 
 
-def as_java_says(message: StoredMessage) -> dict[str, Any]:
+def expected_of_java(message: StoredMessage) -> dict[str, Any]:
     try:
         plain_body = message.plain_body().hex()
     except CorruptRecord:
@@ -111,7 +111,7 @@ def check_java_decodes(oracle: Oracle, messages: list[StoredMessage]) -> None:
     for (message, record), answer in zip(pairs, answers, strict=True):
         assert answer is not None, f"Java finds no message in {record.hex()}"
         answer["properties"] = answer["properties"] or {}
-        assert answer == as_java_says(message), record.hex()
+        assert answer == expected_of_java(message), record.hex()
 
 
 def test_java_decodes_our_records(oracle: Oracle) -> None:

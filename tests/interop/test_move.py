@@ -329,7 +329,7 @@ class Load:
                 for taken in pop_client.taken_of(reply, group_of(ledger), ledger.topic):
                     await self._acknowledge(broker, taken)
 
-    async def _acknowledge(self, broker: wire.Remote, taken: pop_client.Taken) -> None:
+    async def _acknowledge(self, broker: wire.Remote, taken: pop_client.PoppedMessage) -> None:
         is_refused = self._refuses(taken.body)
         queue = f"{taken.topic} {taken.queue_id}"
         self.popped.received(
@@ -367,9 +367,9 @@ async def check(folder: Path, *options: str) -> dict[str, Any]:
     return document
 
 
-def found(document: dict[str, Any], verdict: str) -> list[str]:
+def findings_with(document: dict[str, Any], verdict: str) -> list[str]:
     return [
-        f"{finding['subject']}: {finding['found']}"
+        f"{finding['subject']}: {finding['findings_with']}"
         for finding in document["findings"]
         if finding["verdict"] == verdict
     ]
@@ -428,16 +428,16 @@ class Move:
         """
         assert self._cluster is not None
         beside = await check(self.folder, *checked_for)
-        assert beside["go"], found(beside, "stop")
-        assert any("running: process" in text for text in found(beside, "warning"))
+        assert beside["go"], findings_with(beside, "stop")
+        assert any("running: process" in text for text in findings_with(beside, "warning"))
         before = await self._progress()
         begin_ms = CLOCK.now_ms()
         await asyncio.to_thread(self._cluster.stop_broker)
         saved = saved_offsets(self.store)
         self.gone_back += offsets_gone_back(before, saved)
         after = await check(self.folder, *checked_for)
-        assert after["go"], found(after, "stop")
-        assert "condition: stopped cleanly" in found(after, "ok")
+        assert after["go"], findings_with(after, "stop")
+        assert "condition: stopped cleanly" in findings_with(after, "ok")
         await self.start(kind)
         self.gone_back += offsets_gone_back(
             saved, await asked_offsets(self._cluster.address, saved)

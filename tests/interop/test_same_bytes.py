@@ -115,18 +115,18 @@ def assert_same_files(folder: Path) -> None:
     assert [*map(len, java.values())] == [*map(len, ours.values())]
     assert [a == b for a, b in zip(java.values(), ours.values(), strict=True)] == [True] * len(java)
     assert len(ours) > 1
-    java_says, ours_says = (
+    java_checkpoint, own_checkpoint = (
         checkpoint_page.unpack((folder / root / paths.CHECKPOINT).read_bytes())
         for root in ("java", "ours")
     )
     # Java's last flush may miss its last messages on a busy machine; ours includes them.
     full_index = list(ours.values())[-2]
     index_timestamp = index_entry.unpack_header(full_index).end_timestamp
-    assert java_says.index_timestamp <= ours_says.index_timestamp == index_timestamp
+    assert java_checkpoint.index_timestamp <= own_checkpoint.index_timestamp == index_timestamp
     last = list(StoreReader.open(str(folder / "ours")).messages())[-1]
-    assert java_says.queue_timestamp <= ours_says.queue_timestamp == last.store_timestamp
-    assert java_says.queue_physical_offset <= ours_says.queue_physical_offset
-    assert ours_says.queue_physical_offset == last.physical_offset
+    assert java_checkpoint.queue_timestamp <= own_checkpoint.queue_timestamp == last.store_timestamp
+    assert java_checkpoint.queue_physical_offset <= own_checkpoint.queue_physical_offset
+    assert own_checkpoint.queue_physical_offset == last.physical_offset
 
 
 def files(folder: Path) -> dict[str, bytes]:

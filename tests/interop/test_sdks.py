@@ -162,7 +162,7 @@ def test_sent_messages_are_received_and_acknowledged(sdk: Sdk, front: Front) -> 
     topic, group = front.topic("sent", queue_count=1), front.group("sent")
     wanted = Outgoing(b"one", "a", ["k"], {"u": "1"})
     receipts = sdk.sent(front.endpoint, topic, [wanted] * 4)
-    if sdk.tells_offset:
+    if sdk.reports_offset:
         assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2, 3]
     receipts += sdk.sent(front.endpoint, topic, [Outgoing(b"two")] * 4, how="async")
     ids = {receipt.message_id for receipt in receipts}

@@ -434,7 +434,7 @@ QUESTIONS: dict[str, Question] = {
             producer_group="p", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=8
         ),
     ),
-    "lock": lambda remote: remote.tell(
+    "lock": lambda remote: remote.send_body(
         RequestCode.LOCK_BATCH_MQ,
         LockBody(client_id="me", consumer_group=GROUP, mq_set=[MessageQueue(TOPIC, "broker-a", 0)]),
     ),

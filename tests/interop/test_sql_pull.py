@@ -150,17 +150,17 @@ async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) 
     groups = [f"Group{number}" for number in range(len(expressions))]
     early = len(groups) // 2
     async with RemotingClient() as client:
-        asker = RetryingClient(client, address)
-        await asker.send(0, sent[0])  # creates the topic; no filter has its bits
+        retrying = RetryingClient(client, address)
+        await retrying.send(0, sent[0])  # creates the topic; no filter has its bits
         for group, expression in zip(groups[:early], expressions[:early], strict=True):
-            await asker.subscribe(group, expression)
+            await retrying.subscribe(group, expression)
         await asyncio.sleep(JUST_STORED_S)
         for number, properties in enumerate(sent[1:], 1):
-            await asker.send(number, properties)
-        await asker.until_dispatched(MESSAGES)
+            await retrying.send(number, properties)
+        await retrying.until_dispatched(MESSAGES)
         for group, expression in zip(groups[early:], expressions[early:], strict=True):
-            await asker.subscribe(group, expression)
-        return [await asker.pull_all(group) for group in groups]
+            await retrying.subscribe(group, expression)
+        return [await retrying.pull_all(group) for group in groups]
 
 
 async def test_both_brokers_return_equal_messages(both: tuple[str, str, str]) -> None:
@@ -194,22 +194,22 @@ TIMES = re.compile(r"\b\d{13}\b")
 async def filter_answers(address: str) -> list[list[object]]:
     """Return the answers to 321 with the last units and the filter of each group, without times."""
     async with RemotingClient() as client:
-        asker = RetryingClient(client, address)
-        before = await asker.end()
-        await asker.send(0, {"a": "1"})
-        await asker.subscribe("Early", FILTERS["Early"])
+        retrying = RetryingClient(client, address)
+        before = await retrying.end()
+        await retrying.send(0, {"a": "1"})
+        await retrying.subscribe("Early", FILTERS["Early"])
         await asyncio.sleep(JUST_STORED_S)
         for number in range(1, 10):
-            await asker.send(number, {"a": str(number), "b": "x"})
-        await asker.until_dispatched(before + 10)
+            await retrying.send(number, {"a": str(number), "b": "x"})
+        await retrying.until_dispatched(before + 10)
         await asyncio.sleep(JUST_STORED_S)
         rows: list[list[object]] = []
         for group, expression in FILTERS.items():
-            await asker.subscribe(group, expression)
+            await retrying.subscribe(group, expression)
             header = QueryConsumeQueueHeader(
                 topic=TOPIC, queue_id=0, index=before, count=10, consumer_group=group
             )
-            reply = await asker.ask(RequestCode.QUERY_CONSUME_QUEUE, header)
+            reply = await retrying.ask(RequestCode.QUERY_CONSUME_QUEUE, header)
             assert reply.code == ResponseCode.SUCCESS, reply.remark
             answer = bodies.decode(ConsumeQueueUnits, reply.body)
             assert answer.subscription_data is not None

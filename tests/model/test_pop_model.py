@@ -30,7 +30,7 @@ from reput.broker.held_requests import HeldRequests
 from reput.broker.pop.checkpoints import Key
 from reput.broker.pop.offsets import PopOffsets
 from reput.broker.pop.orders import PopOrders
-from reput.broker.pop.pops import HeldPop, Popped, Pops, Wanted
+from reput.broker.pop.pops import HeldPop, PopParameters, Popped, Pops
 from reput.broker.pop.revive import ACK_SAVE_MS, LATE_MS, Revive
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import READ_WRITE, Topics
@@ -160,7 +160,7 @@ class PopMachine(RuleBasedStateMachine):
         self.take(self.popped(queue_id, count, invisible_ms), invisible_ms)
 
     def popped(self, queue_id: int, count: int, invisible_ms: int) -> Popped:
-        wanted = Wanted("T", GROUP, queue_id, count, invisible_ms)
+        wanted = PopParameters("T", GROUP, queue_id, count, invisible_ms)
         result = self.pops.pop(wanted, self.clock.now_ms())
         assert result.count <= count
         self.store.step_memory()
@@ -237,7 +237,7 @@ class PopMachine(RuleBasedStateMachine):
     @rule(queue_id=st.integers(0, QUEUE_COUNT - 1), count=st.sampled_from([1, 3]))
     def pop_in_order(self, queue_id: int, count: int) -> None:
         now_ms = self.clock.now_ms()
-        wanted = Wanted("T", ORDERED, queue_id, count, 2_000, is_ordered=True)
+        wanted = PopParameters("T", ORDERED, queue_id, count, 2_000, is_ordered=True)
         popped = self.pops.pop(wanted, now_ms)
         messages = messages_in(b"".join(popped.data))
         block = self.ordered[queue_id]

@@ -213,12 +213,12 @@ class StoreMachine(RuleBasedStateMachine):
             self.notified_ends[key] = self.store.max_offset(*key)
         self.store.add_listener(self._listen)
 
-    def _listen(self, topic: str, queue_id: int, first: int, behind: int) -> None:
+    def _listen(self, topic: str, queue_id: int, first: int, end: int) -> None:
         # The store survives a failing listener: the failure is recorded, and checked later.
-        is_right = self.notified_ends[topic, queue_id] == first < behind
-        if not is_right or self.store.max_offset(topic, queue_id) != behind:
-            self.wrong_notices.append((topic, queue_id, first, behind))
-        self.notified_ends[topic, queue_id] = behind
+        is_right = self.notified_ends[topic, queue_id] == first < end
+        if not is_right or self.store.max_offset(topic, queue_id) != end:
+            self.wrong_notices.append((topic, queue_id, first, end))
+        self.notified_ends[topic, queue_id] = end
 
     # Puts.
 
@@ -280,7 +280,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert (result.queue_offset, result.message_count) == (len(queue) - len(inner), len(inner))
 
     @rule(size=st.sampled_from([4097, 10_000]))
-    def put_what_is_refused(self, size: int) -> None:
+    def put_a_refused_message(self, size: int) -> None:
         assert self.store.put(message(body=bytes(size))).status is PutStatus.MESSAGE_ILLEGAL
 
     # Time, flushing, expiry -------------------------------------------------------------------

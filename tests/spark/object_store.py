@@ -26,7 +26,7 @@ ENVIRONMENT = {
 """Environment for signed requests: set before Spark starts, which passes it to its workers."""
 
 
-class Asked(NamedTuple):
+class StoreRequest(NamedTuple):
     """One request."""
 
     method: str
@@ -47,12 +47,12 @@ class ObjectStore:
         self._application = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._serve, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self.requests: list[Asked] = []
+        self.requests: list[StoreRequest] = []
         self.address = f"127.0.0.1:{self._server.server_port}"
 
     def _serve(self, asked: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         self.requests.append(
-            Asked(
+            StoreRequest(
                 asked["REQUEST_METHOD"],
                 asked["PATH_INFO"],
                 asked["QUERY_STRING"],

@@ -43,7 +43,7 @@ class StandaloneCluster:
             master = self._start(
                 "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"
             )
-            self.url = self._said(master, r"Starting Spark master at (spark://\S+)")
+            self.url = self._reported(master, r"Starting Spark master at (spark://\S+)")
             logs = [
                 self._start(
                     *("worker.Worker", "--host", "127.0.0.1", "--webui-port", "0"),
@@ -52,7 +52,7 @@ class StandaloneCluster:
                 for _ in range(self._count)
             ]
             for log in logs:
-                self._said(log, r"Successfully registered with master (\S+)")
+                self._reported(log, r"Successfully registered with master (\S+)")
         except BaseException:
             self._stop()
             raise
@@ -82,7 +82,7 @@ class StandaloneCluster:
         self._processes.append(started)
         return log
 
-    def _said(self, log: Path, pattern: str) -> str:
+    def _reported(self, log: Path, pattern: str) -> str:
         """Wait until a daemon's log matches a pattern, and return the group of the pattern."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:

@@ -127,12 +127,12 @@ def rows_of(spark: SparkSession, tasks: Sequence[dict[str, Any]]) -> list[list[d
     options = option_texts.parse({"nameServer": "127.0.0.1:1"})
     pulls = {"batchSize": BATCH, "timeoutMs": 10_000, "tasks": tasks}
     plan = accelerator.plan_of_pulled(options, COLUMNS, pulls)
-    stand_in = placed()[0]
+    replacement = placed()[0]
 
     def rest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for read_count in batch["read_count"].to_pylist():
-                message = replace(stand_in, queue_offset=FROM_PYTHON + read_count)
+                message = replace(replacement, queue_offset=FROM_PYTHON + read_count)
                 yield pa.RecordBatch.from_pydict(
                     {"records": [record.encode(message)], "broker": [BROKER]}
                 )

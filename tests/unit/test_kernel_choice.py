@@ -64,7 +64,7 @@ def test_the_expected_engine_is_the_first_that_is_there(
     assert kernel_choice.expected_engine() == engine
 
 
-def test_a_broker_tells_its_engine_in_log_banner_and_metrics() -> None:
+def test_a_broker_reports_its_engine_in_log_banner_and_metrics() -> None:
     code = (
         "import asyncio, logging\n"
         "logging.basicConfig(format='%(levelname)s %(message)s')\n"

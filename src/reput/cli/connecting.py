@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reput.cli import printing
-from reput.cli.credentials import ACCESS_KEY_VARIABLE, Given
+from reput.cli.credentials import ACCESS_KEY_VARIABLE, CommandCredentials
 from reput.errors import (
     AccessRefused,
     ConnectionLost,
@@ -40,7 +40,7 @@ class CommandFailed(ReputError):
 def run(
     namesrv: str,
     timeout_s: float,
-    given: Given,
+    given: CommandCredentials,
     work: "Callable[[ClientConfig], Coroutine[Any, Any, T]]",
     settings: Mapping[str, Any] | None = None,
 ) -> T:

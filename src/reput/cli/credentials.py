@@ -27,7 +27,7 @@ _LIKE_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)[eE][-+
 """Texts that mqadmin takes for a number, and PyYAML does not."""
 
 
-class Given(NamedTuple):
+class CommandCredentials(NamedTuple):
     """Credentials of a command; all are empty if there are none."""
 
     access_key: str = ""
@@ -37,7 +37,7 @@ class Given(NamedTuple):
 
 def find_credentials(
     access_key: str | None, secret_key_file: str | None, environment: Mapping[str, str]
-) -> Given:
+) -> CommandCredentials:
     """Return the credentials of a command.
 
     Args:
@@ -55,13 +55,13 @@ def find_credentials(
         secret = read_secret("--secret-key-file", secret_key_file, "secret key")
     if not access_key and not secret and not token:
         home = environment.get("ROCKETMQ_HOME")
-        return _read_tools(Path(home, TOOLS_FILE)) if home else Given()
+        return _read_tools(Path(home, TOOLS_FILE)) if home else CommandCredentials()
     if not access_key:
         allowed = f"given ({ACCESS_KEY_VARIABLE} does the same), as there is a secret"
         raise InvalidOption("--access-key", access_key, allowed)
     if not secret:
         raise InvalidOption("--access-key", access_key, f"given together with {_ANY_SECRET}")
-    return Given(access_key, secret, token)
+    return CommandCredentials(access_key, secret, token)
 
 
 def read_secret(option: str, path: str, content: str) -> Secret:
@@ -81,14 +81,14 @@ def read_secret(option: str, path: str, content: str) -> Secret:
     return Secret(text)
 
 
-def _read_tools(path: Path) -> Given:
+def _read_tools(path: Path) -> CommandCredentials:
     """Return the credentials of a ``tools.yml``; none if it does not exist or has no keys.
 
     It is read as mqadmin does, as YAML 1.1. A value without quotes that is no text there, but a
     number with another text, a boolean or a date, is refused.
     """
     if not path.exists():
-        return Given()
+        return CommandCredentials()
     text = _read("ROCKETMQ_HOME", path)
     try:
         import yaml
@@ -109,7 +109,7 @@ def _read_tools(path: Path) -> Given:
         place = str(path) if mark is None else f"{path}, line {mark.line + 1}"
         raise InvalidOption("tools.yml", place, f"YAML; a value is {_QUOTED}") from None
     if root is None:
-        return Given()
+        return CommandCredentials()
     if root.id != "mapping":
         allowed = "lines `accessKey: NAME` and `secretKey: TEXT`"
         raise InvalidOption("tools.yml", str(path), allowed)
@@ -124,7 +124,7 @@ def _read_tools(path: Path) -> Given:
     access_key, secret_key = values.get("accessKey", ""), values.get("secretKey", "")
     if bool(access_key) != bool(secret_key):
         raise InvalidOption("tools.yml", str(path), "both accessKey and secretKey, or neither")
-    return Given(access_key, Secret(secret_key))
+    return CommandCredentials(access_key, Secret(secret_key))
 
 
 def _scalar(node: Any, place: str) -> str:

@@ -18,7 +18,7 @@ from reput.cli import printing
 from reput.cli.credentials import (
     ACCESS_KEY_VARIABLE,
     SECRET_KEY_FILE_VARIABLE,
-    Given,
+    CommandCredentials,
     find_credentials,
 )
 from reput.cli.message_view import Body
@@ -256,7 +256,7 @@ class Session:
             self.namesrv, self.timeout_s, self.credentials(), work, self.tls_settings
         )
 
-    def credentials(self) -> Given:
+    def credentials(self) -> CommandCredentials:
         """Return the credentials that were given. Raises ``InvalidOption``."""
         return find_credentials(self._access_key, self._secret_key_file, os.environ)
 

@@ -55,10 +55,10 @@ async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -
         if topic is None and kind_in(info, name) == "system":
             continue
         brokers = sorted((await admin.topic_route(name)).brokers)
-        tps, day_count = await _sums(admin, brokers, "TOPIC_PUT_NUMS", name)
+        tps, day_count = await _totals(admin, brokers, "TOPIC_PUT_NUMS", name)
         groups = []
         for group in await admin.groups_of_topic(name):
-            get_tps, got_count = await _sums(admin, brokers, "GROUP_GET_NUMS", f"{name}@{group}")
+            get_tps, got_count = await _totals(admin, brokers, "GROUP_GET_NUMS", f"{name}@{group}")
             stats = await admin.consume_stats(group, name)
             groups.append(
                 {
@@ -80,7 +80,7 @@ async def _topic_stats(admin: "Admin", topic: str | None, cluster: str | None) -
     return topics
 
 
-async def _sums(admin: "Admin", brokers: list[str], name: str, key: str) -> tuple[float, int]:
+async def _totals(admin: "Admin", brokers: list[str], name: str, key: str) -> tuple[float, int]:
     """Return a counter's rate of the last minute and its sum of 24 hours, over brokers."""
     tps, count = 0.0, 0
     for broker in brokers:

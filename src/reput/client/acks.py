@@ -44,7 +44,7 @@ class Acks:
             waiting = self._waiting.get(name)
             if waiting is None:
                 waiting = self._waiting[name] = []
-                self._tasks.begin(self._tell(name))
+                self._tasks.begin(self._acknowledge(name))
             waiting.append(message)
 
     async def drain(self) -> None:
@@ -60,7 +60,7 @@ class Acks:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._waiting.clear()
 
-    async def _tell(self, broker_name: str) -> None:
+    async def _acknowledge(self, broker_name: str) -> None:
         try:
             while waiting := self._waiting[broker_name]:
                 some = waiting[:COUNT_MAX]

@@ -297,7 +297,7 @@ class ClientInstance:
         # A heartbeat in flight still has the member; it must not arrive after this request.
         async with self._heartbeat_lock:
             pass
-        await self._tell(
+        await self._send_to_all(
             self._heartbeat_addresses(is_for_consumers=True),
             lambda: requests.unregister_client(self.client_id, **groups),
             "unregister",
@@ -573,7 +573,7 @@ class ClientInstance:
                     producer_data_set=producers,
                 )
             )
-            await self._tell(
+            await self._send_to_all(
                 self._heartbeat_addresses(), lambda: requests.heartbeat(body), "heartbeat"
             )
 
@@ -588,10 +588,10 @@ class ClientInstance:
             if is_for_consumers or broker_id == MASTER_ID
         }
 
-    async def _tell(
+    async def _send_to_all(
         self, addresses: Iterable[str], request: Callable[[], Command], what: str
     ) -> None:
-        async def tell(address: str) -> None:
+        async def send(address: str) -> None:
             try:
                 reply = await self.ask(address, request())
             except RemotingError as error:
@@ -599,7 +599,7 @@ class ClientInstance:
             else:
                 self._broker_versions[address] = reply.version
 
-        await asyncio.gather(*map(tell, sorted(addresses)))
+        await asyncio.gather(*map(send, sorted(addresses)))
 
     async def _beat(self) -> None:
         while True:

@@ -173,7 +173,7 @@ class Rebalance:
             for topic in list(self._membership.wanted):
                 try:
                     is_balanced &= await self._divide(topic)
-                    await self._look_at_mode(topic)
+                    await self._check_mode(topic)
                 except Problem as error:
                     # A retry topic exists once a broker has received the group's heartbeat.
                     is_retry = names.is_retry_topic(topic)
@@ -231,7 +231,7 @@ class Rebalance:
             self._membership.strategy.allocate(own_id, queues, assign.sorted_clients(client_ids))
         )
 
-    async def _look_at_mode(self, topic: str) -> None:
+    async def _check_mode(self, topic: str) -> None:
         """Log when the group's mode of a topic changes to or from pop.
 
         This member ignores the mode, as Java's clients do by default, which do not even query it.

@@ -204,7 +204,7 @@ class ClientCollector:
             HistogramMetricFamily,
         )
 
-        for metric in self._sums().values():
+        for metric in self._totals().values():
             family: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
             if metric.kind is MetricKind.COUNTER:
                 family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
@@ -222,8 +222,8 @@ class ClientCollector:
                     family.add_metric(labels, value)
             yield family
 
-    def _sums(self) -> dict[str, Metric]:
-        sums = _empty(METRICS)
+    def _totals(self) -> dict[str, Metric]:
+        totals = _empty(METRICS)
         shared: set[int] = set()
         for client in self._clients:
             own = client.metrics()
@@ -235,8 +235,8 @@ class ClientCollector:
                 if is_counted and metric.labels == ("peer",):
                     continue
                 for labels, value in metric.values.items():
-                    _add(sums, metric.name, labels, value)
-        return sums
+                    _add(totals, metric.name, labels, value)
+        return totals
 
 
 def _empty(metrics: Iterable[Metric]) -> dict[str, Metric]:

@@ -101,23 +101,23 @@ class OrderlyConsumption:
                 log.warning("listener returned %s with auto_commit; taken as SUCCESS", result)
                 result = ConsumeResult.SUCCESS
             owned.uncommitted.append(batch)
-            may_go_on = True
+            may_continue = True
             is_commit = context.auto_commit or result is ConsumeResult.COMMIT
             if result is ConsumeResult.ROLLBACK:
                 for uncommitted in reversed(owned.uncommitted):
                     messages.give_back(uncommitted)
                 owned.uncommitted.clear()
-                may_go_on = is_commit = False
+                may_continue = is_commit = False
             elif result is ConsumeResult.LATER and await self._may_try_again(
                 owned, batch, self._rest_ms(context)
             ):
                 messages.give_back(owned.uncommitted.pop())
-                may_go_on = is_commit = False
+                may_continue = is_commit = False
             if is_commit:
                 self._commit(owned, messages)
-            if not may_go_on:
+            if not may_continue:
                 self._rest(owned, self._rest_ms(context))
-            return may_go_on
+            return may_continue
         finally:
             self._workers.end_call()
 

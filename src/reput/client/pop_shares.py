@@ -57,5 +57,5 @@ class PopShares(Rebalance):
             )
         return {share.message_queue for share in answer}
 
-    async def _look_at_mode(self, topic: str) -> None:
+    async def _check_mode(self, topic: str) -> None:
         """Do nothing: this member always pops."""

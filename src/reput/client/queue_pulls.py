@@ -27,13 +27,13 @@ PULL_AGAIN_MS = 3_000
 """Delay after a failed pull, in ms."""
 FLOW_CONTROL_MS = 20
 """Delay after a pull that a busy broker rejected, in ms."""
-NOT_HEARD_MS = 1_000
+UNKNOWN_SUBSCRIPTION_MS = 1_000
 """Delay after a pull whose subscription the broker did not know, in ms; it was sent since."""
 LAGGING_SLAVE_MS = 100
 """Delay after a pull from a slave that lacks the messages, in ms
 (known-bugs.md#pulls-without-pause)."""
 MIB = 1 << 20
-_NOT_HEARD = (
+_UNKNOWN_SUBSCRIPTION = (
     ResponseCode.SUBSCRIPTION_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_NOT_LATEST,
     ResponseCode.FILTER_DATA_NOT_EXIST,
@@ -122,7 +122,7 @@ class QueuePulls(Generic[Q]):
         self._on_change = on_change
         self._is_ordered = is_ordered
         self._commits = commits
-        self._telling: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
 
     def begin(self, pulled: Q) -> None:
         """Start pulling from a queue."""
@@ -258,9 +258,9 @@ class QueuePulls(Generic[Q]):
         delay_ms = PULL_AGAIN_MS
         if isinstance(error, BrokerError) and error.response_code == ResponseCode.FLOW_CONTROL:
             delay_ms = FLOW_CONTROL_MS
-        elif isinstance(error, BrokerError) and error.response_code in _NOT_HEARD:
-            await self._tell_again()
-            delay_ms = NOT_HEARD_MS
+        elif isinstance(error, BrokerError) and error.response_code in _UNKNOWN_SUBSCRIPTION:
+            await self._resend_subscriptions()
+            delay_ms = UNKNOWN_SUBSCRIPTION_MS
         elif isinstance(error, RemotingError) and error.refresh_route:
             try:
                 await self._instance.route(pulled.queue.topic, refresh=True)
@@ -269,11 +269,11 @@ class QueuePulls(Generic[Q]):
                 self._instance.outages.warn(log, other, text, pulled.queue.topic, kind=ROUTES)
         await asyncio.sleep(delay_ms / 1000)
 
-    async def _tell_again(self) -> None:
+    async def _resend_subscriptions(self) -> None:
         """Send a heartbeat, once for all queues whose subscription was missing."""
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._instance.heartbeat())
-        await asyncio.shield(self._telling)
+        if self._heartbeat is None or self._heartbeat.done():
+            self._heartbeat = asyncio.create_task(self._instance.heartbeat())
+        await asyncio.shield(self._heartbeat)
 
 
 def _place(pulled: PulledQueue) -> str:

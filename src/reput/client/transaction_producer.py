@@ -237,10 +237,10 @@ class TransactionProducer(Producer):
             )
             messages = [] if message is None else [message]
             with self._observed(_OPERATIONS[state], messages, half=half):
-                is_settled = await self._tell(address, header)
+                is_settled = await self._end_transaction(address, header)
         return TransactionResult(half, state, is_settled)
 
-    async def _tell(self, address: str, header: EndTransactionHeader) -> bool:
+    async def _end_transaction(self, address: str, header: EndTransactionHeader) -> bool:
         # Java's client does not wait for the reply, which all brokers send if requested.
         request = requests.make(RequestCode.END_TRANSACTION, header)
         instance = self._joined()
@@ -299,7 +299,7 @@ class TransactionProducer(Producer):
                 msg_id=message.message_id,
                 transaction_id=asked.transaction_id,
             )
-            await self._tell(address, header)
+            await self._end_transaction(address, header)
 
     def _broker_name(self, address: str) -> str:
         """Return the name of the broker at an address; "" if no route has it."""

@@ -29,6 +29,6 @@ class WatchedCluster:
         rows = Rows(snapshot, history)
         return cls(live, snapshot, history, rows, Collector(live, snapshot, history, rows, clock))
 
-    def look_at(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
-        """Note that a page with these topics and groups is looked at."""
-        self.collector.look_at(topics, groups)
+    def note_viewed(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+        """Note that a page with these topics and groups is viewed."""
+        self.collector.note_viewed(topics, groups)

@@ -82,8 +82,8 @@ class Collector:
             tasks.create_task(self._sweep())
             tasks.create_task(self._follow_views())
 
-    def look_at(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
-        """Note that a page with these topics and groups is looked at."""
+    def note_viewed(self, topics: Iterable[str] = (), groups: Iterable[str] = ()) -> None:
+        """Note that a page with these topics and groups is viewed."""
         end_ms = self._clock.now_ms() + VIEWED_MS
         for viewed, names_ in ((self._viewed_topics, topics), (self._viewed_groups, groups)):
             for name in names_:
@@ -153,7 +153,7 @@ class Collector:
                 self._snapshot.put_failure(address, str(error), now_ms)
         except ReputError as error:  # a body that is none
             self._snapshot.put_refusal(address, kind, str(error), now_ms)
-        if self._rows.is_behind:
+        if self._rows.has_backlog:
             await self._rows.catch_up()
 
     async def refresh(self) -> None:

@@ -146,7 +146,7 @@ class Rows:
         return self._broker_lag(facts, topic, group)[0]
 
     @property
-    def is_behind(self) -> bool:
+    def has_backlog(self) -> bool:
         """Whether more rows have moved than a request should compute."""
         snapshot = self._snapshot
         moved = (snapshot.moved_topics, snapshot.moved_groups)

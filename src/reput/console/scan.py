@@ -26,12 +26,12 @@ from reput.console.search import (
     Conditions,
     Cursor,
     KeyWindows,
-    Looked,
     Merge,
     Missing,
     Plan,
     Question,
     Row,
+    SearchEffort,
     Span,
     Way,
     Window,
@@ -230,7 +230,7 @@ class _ScanRun:
             missing += (Missing("more", f"{self._left_out_count} other parts"),)
         return Answer(
             rows=tuple(self._rows),
-            looked_at=Looked(
+            looked_at=SearchEffort(
                 brokers=tuple(sorted(self._brokers)),
                 queue_count=self._queue_count,
                 query_count=self._query_count,

@@ -622,7 +622,7 @@ def parse_cursor(text: str) -> Cursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class SearchEffort:
     """What was looked at."""
 
     brokers: tuple[str, ...] = ()
@@ -638,7 +638,7 @@ class Answer:
     """The result of a search."""
 
     rows: tuple[Row, ...]
-    looked_at: Looked
+    looked_at: SearchEffort
     missing: tuple[Missing, ...] = ()
     cursor: Cursor | None = None
     """What remains; None if nothing does."""

@@ -12,14 +12,14 @@ OPAQUE, FIRST, SECOND = 1, 2, 3
 """Bytes of a template: the opaque, and two numbers in the order of ``*_NUMBERS``."""
 NOT_FOUND = "can not find message, maybe time range not correct"
 _NUMBERS = (11_111, 22_222, 33_333)
-_BEHIND_MARK = command.LENGTH.size + command.MARK.size
+_HEADER_POSITION = command.LENGTH.size + command.MARK.size
 
 
 def _template(
     fields: dict[str, str] | None, code: int = ResponseCode.SUCCESS, remark: str | None = None
 ) -> bytes:
     request = Command(codes.RequestCode.VIEW_MESSAGE_BY_ID, _NUMBERS[0])
-    text = command.encode(command.reply(request, code, remark, fields))[_BEHIND_MARK:]
+    text = command.encode(command.reply(request, code, remark, fields))[_HEADER_POSITION:]
     for mark, number in enumerate(_NUMBERS, OPAQUE):
         text = text.replace(b"%d" % number, bytes([mark]))
     return text

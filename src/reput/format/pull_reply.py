@@ -57,17 +57,17 @@ def pull_reply(
     return command.encode(command.reply(request, remark=FOUND, ext_fields=answer, body=records))
 
 
-_BEHIND_MARK = command.LENGTH.size + command.MARK.size
+_HEADER_POSITION = command.LENGTH.size + command.MARK.size
 
 
 def _json_pieces() -> tuple[bytes, ...]:
     frame = pull_reply(11111, Serialization.JSON, 22222, 33333, 44444, b"")
-    return cut(frame[_BEHIND_MARK:], b"11111", b"22222", b"33333", b"44444")
+    return cut(frame[_HEADER_POSITION:], b"11111", b"22222", b"33333", b"44444")
 
 
 def _binary_pieces() -> tuple[bytes, ...]:
     frame = pull_reply(0x55555555, Serialization.ROCKETMQ, 22222, 33333, 44444, b"")
-    header = frame[_BEHIND_MARK:]
+    header = frame[_HEADER_POSITION:]
     extension_at = 17 + len(FOUND)
     head, extension = header[:extension_at], header[extension_at + 4 :]
     assert header == head + len(extension).to_bytes(4) + extension

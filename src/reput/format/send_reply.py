@@ -60,7 +60,7 @@ def send_reply(
     return command.encode(command.reply(request, ext_fields=answer))
 
 
-_BEHIND_MARK = command.LENGTH.size + command.MARK.size
+_HEADER_POSITION = command.LENGTH.size + command.MARK.size
 
 
 def cut(text: bytes, *marks: bytes) -> tuple[bytes, ...]:
@@ -75,21 +75,21 @@ def cut(text: bytes, *marks: bytes) -> tuple[bytes, ...]:
 
 def _json_pieces() -> tuple[bytes, ...]:
     frame = send_reply(11111, Serialization.JSON, "<ID>", 22222, 33333, "<KEY>")
-    return cut(frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333", b"<KEY>")
+    return cut(frame[_HEADER_POSITION:], b"11111", b"<ID>", b"22222", b"33333", b"<KEY>")
 
 
 def _json_handle_pieces() -> tuple[bytes, ...]:
     frame = send_reply(11111, Serialization.JSON, "<ID>", 22222, 33333, "<KEY>", "<HANDLE>")
-    *before, behind_key, end = cut(
-        frame[_BEHIND_MARK:], b"11111", b"<ID>", b"22222", b"33333", b"<KEY>", b"<HANDLE>"
+    *before, after_key, end = cut(
+        frame[_HEADER_POSITION:], b"11111", b"<ID>", b"22222", b"33333", b"<KEY>", b"<HANDLE>"
     )
     assert tuple(before) == JSON_PIECES[:-1]
-    return behind_key, end
+    return after_key, end
 
 
 def _binary_pieces() -> tuple[bytes, ...]:
     frame = send_reply(0x55555555, Serialization.ROCKETMQ, "<ID>", 22222, 33333)
-    header = frame[_BEHIND_MARK:]
+    header = frame[_HEADER_POSITION:]
     opaque, queue_id, queue_offset = b"UUUU", b"\0\0\0\x0522222", b"\0\0\0\x0533333"
     extension_at = 17
     head, extension = header[:extension_at], header[extension_at + 4 :]

@@ -397,12 +397,12 @@ def _parse(text: str) -> tuple[_Node, str]:
     tail = None
     count = 0
     try:
-        behind_minus, last_type = -1, ""
+        after_minus, last_type = -1, ""
         for token in parser.iter_parse():
             if token.type == "MINUS":
                 # Checking whether two minus signs begin a comment takes time linear in the text.
-                count += _MINUSES_COUNT if _at(token) == behind_minus else 1
-                behind_minus = _at(token) + 1
+                count += _MINUSES_COUNT if _at(token) == after_minus else 1
+                after_minus = _at(token) + 1
             elif token.type != "COMMA" and not (token.type == "STRING" and last_type == "COMMA"):
                 count += 1  # except values of a list, which are cheap
             last_type = token.type

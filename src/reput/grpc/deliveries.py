@@ -14,7 +14,7 @@ from reput.grpc import conversion
 from reput.grpc.http2 import messages
 from reput.grpc.http2.call_reader import address_of, kernel
 from reput.grpc.kernels import delivery_words as words
-from reput.grpc.receiving import Received, Wanted
+from reput.grpc.receiving import Received, ReceiveParameters
 from reput.grpc.records import SLACK, PoppedRecord
 from reput.grpc.wire import protobuf
 from reput.grpc.wire.grpc_messages import METHODS
@@ -25,7 +25,7 @@ _TOPIC_BYTES_MAX = 125
 _REPLY = METHODS["ReceiveMessage"].reply
 
 
-def encode(wanted: Wanted, item: Received | PoppedRecord) -> bytes:
+def encode(wanted: ReceiveParameters, item: Received | PoppedRecord) -> bytes:
     """Return a message of the reply."""
     message = conversion.incoming(
         item.message,
@@ -59,7 +59,9 @@ class Deliveries:
         block[words.OUT_ROOM] = _OUT_BYTES
         block[words.SCRATCH] = address_of(self._scratch)
 
-    def encode(self, wanted: Wanted, items: Sequence[Received | PoppedRecord]) -> list[bytes]:
+    def encode(
+        self, wanted: ReceiveParameters, items: Sequence[Received | PoppedRecord]
+    ) -> list[bytes]:
         """Return the messages of the reply."""
         name = wanted.topic.encode()
         first = items[0]

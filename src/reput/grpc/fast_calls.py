@@ -61,7 +61,7 @@ class FastClient:
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingCall:
     """A request whose reply is not simply a success, or comes later."""
 
     call: Call
@@ -100,7 +100,7 @@ class FastCalls:
         self._pair_words = np.zeros(words.PAIR_WORDS * _TOPICS_MAX, np.int64)
         self._opaque = 0
         self._turn = 0
-        self._late: dict[int, Asked] = {}
+        self._late: dict[int, PendingCall] = {}
         """Requests whose replies the broker holds back, by their opaques."""
 
     # Known names ------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ class FastCalls:
         call = connection.begin_waiting(reader, row)
         if call is None:
             return
-        asked = Asked(call, known, is_ack, message_id, group, handle)
+        asked = PendingCall(call, known, is_ack, message_id, group, handle)
         if reply is not None:
             self._answer(asked, reply)
         else:
@@ -310,7 +310,7 @@ class FastCalls:
             if asked is not None:
                 self._answer(asked, reply)
 
-    def _answer(self, asked: Asked, reply: Command) -> None:
+    def _answer(self, asked: PendingCall, reply: Command) -> None:
         """Answer a request as the front does."""
         if asked.is_ack:
             try:
@@ -323,14 +323,14 @@ class FastCalls:
         else:
             self._reply(asked, sending.entry(reply, asked.message_id))
 
-    def _ack_entry(self, asked: Asked, status: dict[str, Any]) -> dict[str, Any]:
+    def _ack_entry(self, asked: PendingCall, status: dict[str, Any]) -> dict[str, Any]:
         return {
             "message_id": asked.message_id,
             "receipt_handle": asked.handle,
             "status": status,
         }
 
-    def _reply(self, asked: Asked, entry: dict[str, Any]) -> None:
+    def _reply(self, asked: PendingCall, entry: dict[str, Any]) -> None:
         method = METHODS["AckMessage" if asked.is_ack else "SendMessage"]
         answer = {"status": statuses.of_entries([entry]), "entries": [entry]}
         asked.call.reply(protobuf.encode(method.reply, answer))

@@ -34,7 +34,7 @@ from reput.grpc.encodings import readable
 from reput.grpc.fast_calls import FastCalls
 from reput.grpc.http2 import messages
 from reput.grpc.http2.grpc import Call, SentMessage, Service, bidirectional, server_stream, unary
-from reput.grpc.receiving import Received, Wanted
+from reput.grpc.receiving import Received, ReceiveParameters
 from reput.grpc.records import PoppedRecord
 from reput.grpc.sending import SEND_MS, Sender
 from reput.grpc.statuses import Code, StatusError
@@ -467,7 +467,7 @@ class Front:
         return [_OK_REPLY, *self._deliveries.encode(wanted, items)]
 
     async def _to_deliver(
-        self, client: Client, wanted: Wanted, received: Sequence[Received | PoppedRecord]
+        self, client: Client, wanted: ReceiveParameters, received: Sequence[Received | PoppedRecord]
     ) -> list[Received | PoppedRecord]:
         """Return the messages that a client gets, in a form that it can read.
 
@@ -499,7 +499,7 @@ class Front:
     async def _give_back(
         self,
         client: Client,
-        wanted: Wanted,
+        wanted: ReceiveParameters,
         popping: "asyncio.Future[Sequence[Received | PoppedRecord]]",
         *,
         is_attempt: bool,

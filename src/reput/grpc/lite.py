@@ -22,7 +22,7 @@ from reput.grpc.backend import GroupFacts
 from reput.grpc.caller import Pause
 from reput.grpc.clients import ASK_MS, Client
 from reput.grpc.conversion import Receipt
-from reput.grpc.receiving import Received, Wanted
+from reput.grpc.receiving import Received, ReceiveParameters
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.wire.grpc_messages import LiteSubscriptionAction
 
@@ -143,7 +143,7 @@ def check_quota(group: GroupFacts, change: LiteSubscription) -> None:
 # --- pops ------------------------------------------------------------------------
 
 
-async def pop(client: Client, wanted: Wanted, clock: Clock) -> list[Received]:
+async def pop(client: Client, wanted: ReceiveParameters, clock: Clock) -> list[Received]:
     """Pop messages of the lite topics of a client; none if there were none in time.
 
     Raises:
@@ -176,7 +176,7 @@ async def pop(client: Client, wanted: Wanted, clock: Clock) -> list[Received]:
 
 
 def _received(
-    messages: Iterator[StoredMessage], answer: PopLiteMessageReplyHeader, wanted: Wanted
+    messages: Iterator[StoredMessage], answer: PopLiteMessageReplyHeader, wanted: ReceiveParameters
 ) -> Iterator[Received]:
     counts = (answer.order_count_info or "").split(";")
     for number, message in enumerate(messages):

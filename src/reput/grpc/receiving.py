@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReceiveParameters:
     """The parameters of a receive."""
 
     group: GroupFacts
@@ -101,7 +101,7 @@ def wanted(
     broker_name: str,
     clock: Clock,
     early_ms: int,
-) -> Wanted:
+) -> ReceiveParameters:
     """Return the parameters of a ReceiveMessage.
 
     Args:
@@ -123,7 +123,7 @@ def wanted(
     check_invisible_time(invisible_ms, INVISIBLE_MS[0])
     poll_ms = _poll_ms(call, request, clock)
     subscription = settings.filter_of(topic, request.get("filter_expression", {}), clock.now_ms())
-    return Wanted(
+    return ReceiveParameters(
         group,
         topic,
         broker_name,
@@ -162,7 +162,9 @@ def milliseconds(duration: dict[str, int] | None) -> int:
     return 0 if duration is None else protobuf.duration_ms(duration)
 
 
-async def pop(client: Client, wanted: Wanted, clock: Clock) -> Sequence[Received | PoppedRecord]:
+async def pop(
+    client: Client, wanted: ReceiveParameters, clock: Clock
+) -> Sequence[Received | PoppedRecord]:
     """Pop messages; none if there were none in time.
 
     Raises:
@@ -218,7 +220,7 @@ def _received(
 
 
 def split(
-    received: Sequence[Received | PoppedRecord], wanted: Wanted
+    received: Sequence[Received | PoppedRecord], wanted: ReceiveParameters
 ) -> tuple[
     list[Received | PoppedRecord], list[Received | PoppedRecord], list[Received | PoppedRecord]
 ]:

@@ -106,9 +106,9 @@ class MemoryTransport(asyncio.Transport):
         self._deliver_soon()
         if self._arrived_bytes > HIGH_BYTES and not self._has_paused_writer:
             self._has_paused_writer = True
-            self._tell_writer("pause_writing")
+            self._notify_writer("pause_writing")
 
-    def _tell_writer(self, name: str) -> None:
+    def _notify_writer(self, name: str) -> None:
         if self._other is not None:
             self._loop.call_soon(getattr(self._other._protocol, name))
 
@@ -141,7 +141,7 @@ class MemoryTransport(asyncio.Transport):
             self._arrived = None
         if self._has_paused_writer and self._arrived_bytes <= HIGH_BYTES // 4:
             self._has_paused_writer = False
-            self._tell_writer("resume_writing")
+            self._notify_writer("resume_writing")
         if self._is_at_end and not self._arrived and not self._is_closing:
             self._is_closing = True
             self._other = None

@@ -252,8 +252,8 @@ def parse_stream(options: Mapping[str, str]) -> ReadOptions:
     live = parsed.live
     if live is not None and live.commit_offsets == COMMIT_ON_COMMIT and live.group is None:
         raise InvalidOption("commitOffsets", COMMIT_ON_COMMIT, "together with group")
-    is_said = "commitoffsets" in table.texts_of(options)
-    if live is not None and live.group is not None and not is_said:
+    is_given = "commitoffsets" in table.texts_of(options)
+    if live is not None and live.group is not None and not is_given:
         raise InvalidOption(
             "group",
             live.group,

@@ -397,8 +397,8 @@ class _Rewriting:
     def _total(self, rows: Any) -> Any:
         """Return the expression of the number of rows of counted ones."""
         total = F.coalesce(F.sum(ROW_COUNT), F.lit(0).cast("long"))
-        sums = _frame_of(self._session, rows).agg(total.alias(ROW_COUNT))
-        (result,) = _items(sums._jdf.queryExecution().analyzed().aggregateExpressions())
+        totals = _frame_of(self._session, rows).agg(total.alias(ROW_COUNT))
+        (result,) = _items(totals._jdf.queryExecution().analyzed().aggregateExpressions())
         return result.child()
 
     def _seq(self, items: Sequence[Any]) -> Any:

@@ -308,11 +308,11 @@ _FLAGS = ("entries", "keys", "tags")
 
 
 def _flagged(rows: DataFrame, flag: str) -> DataFrame:
-    """Add the columns that ``_sums`` adds up: 1 in the named one, 0 in the others."""
+    """Add the columns that ``_count_flags`` adds up: 1 in the named one, 0 in the others."""
     return rows.select("*", *(F.lit(int(name == flag)).alias(name) for name in _FLAGS))
 
 
-def _sums(rows: DataFrame, on: list[str]) -> DataFrame:
+def _count_flags(rows: DataFrame, on: list[str]) -> DataFrame:
     """Count existing and expected entries per position: one shuffle for both."""
     return rows.groupBy(*on).agg(*(F.sum(name).alias(name) for name in _FLAGS))
 
@@ -348,7 +348,9 @@ def _queues(report: Report, reader: StoreReader, read: _Read, view: DataFrame) -
         ends = F.create_map(*(F.lit(text) for pair in deleted.items() for text in pair))
         begin = F.coalesce(F.element_at(ends, F.col("topic")), F.lit(0))
         queued = queued.filter(F.col("physical_offset") >= begin)
-    places = _sums(_flagged(units, "entries").unionAll(_flagged(queued.select(*on), "keys")), on)
+    places = _count_flags(
+        _flagged(units, "entries").unionAll(_flagged(queued.select(*on), "keys")), on
+    )
     row = places.agg(*_match(F.col("entries"), F.col("keys"))).first()
     assert row is not None
     report.queue_agreement = Agreement(*(count or 0 for count in row))
@@ -365,7 +367,7 @@ def _index(report: Report, read: _Read, view: DataFrame) -> None:
     # Rolled-back records and those before the oldest index file are not indexed.
     keyed = messages.filter(f"(sys_flag & 12) != 12 and physical_offset >= {start[0]}")
     on = ["key_hash", "physical_offset"]
-    places = _sums(_flagged(index, "entries").unionAll(_hashed(keyed)), on)
+    places = _count_flags(_flagged(index, "entries").unionAll(_hashed(keyed)), on)
     entries, keys, tags = F.col("entries"), F.col("keys"), F.col("tags")
     row = places.agg(
         F.max((entries > 0) & (tags > 0)).alias("has_tags"),

@@ -314,12 +314,12 @@ class RowFilter:
             )
             mask &= _within(columns.numbers("store_timestamp"), in_ms)
         rows = np.flatnonzero(mask)
-        if len(rows) and self._looks_at_texts:
+        if len(rows) and self._uses_texts:
             rows = rows[self._text_mask(columns.take(rows))]
         return rows
 
     @property
-    def _looks_at_texts(self) -> bool:
+    def _uses_texts(self) -> bool:
         options, wanted = self._options, self._constraint
         sets = (wanted.tags, wanted.message_ids, options.keys, options.unique_keys)
         return self._matches is not None or any(values is not None for values in sets)

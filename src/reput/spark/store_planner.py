@@ -172,7 +172,7 @@ class StorePlanner:
                 partitions = self._by_queue(spans, limits)
             if partitions is None:
                 partitions = self._by_log(spans)
-            parts = partitions + self._behind_the_end()
+            parts = partitions + self._after_the_end()
         self._summary.add(f"{self._path}: {len(parts)} partitions")
         end = self._reader.end_offset
         facts = StoreFacts(self._path, self._plan, self.broker, limits, end, self._scanned)
@@ -481,7 +481,7 @@ class StorePlanner:
         first = next(iter(self._reader.walk()), None)
         return float(first.sizes.mean()) if first is not None and len(first.sizes) else 1024.0
 
-    def _behind_the_end(self) -> list[plan.Partition]:
+    def _after_the_end(self) -> list[plan.Partition]:
         tail = self._reader.tail
         rest = tail.stale or tail.torn
         if rest is None:

@@ -120,8 +120,8 @@ class GroupCommit:
     def available(self, end: int, monotonic_ms: int) -> int:
         """Return the number of slaves that count as available for a put that ends at ``end``."""
         config = self._config
-        heard_since_ms = monotonic_ms - self._silence_ms_max
-        return self._replicas.available(end, config.ha_slave_fallbehind_max, heard_since_ms)
+        reported_since_ms = monotonic_ms - self._silence_ms_max
+        return self._replicas.available(end, config.ha_slave_fallbehind_max, reported_since_ms)
 
     def lacks_replicas(self, end: int, monotonic_ms: int) -> bool:
         """Return True if puts are refused, since too few brokers are available.

@@ -89,7 +89,7 @@ class MessageFilter(Protocol):
     """Decides which messages a get returns."""
 
     @property
-    def looks_at_tags(self) -> bool:
+    def uses_tags(self) -> bool:
         """True if ``takes_unit`` uses tags codes. If not, it is called only for bit maps."""
 
     def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
@@ -114,7 +114,7 @@ class _ByTags:
     """Matches messages with one of these tags codes."""
 
     codes: frozenset[int]
-    looks_at_tags: ClassVar[bool] = True
+    uses_tags: ClassVar[bool] = True
 
     def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
         return tags_code in self.codes
@@ -238,7 +238,7 @@ class Getter:
         if message_filter is None and tags_codes and queue.extension is not None:
             message_filter = _ByTags(frozenset(tags_codes))  # units contain addresses, not codes
         if message_filter is not None:
-            filters_units = message_filter.looks_at_tags or queue.extension is not None
+            filters_units = message_filter.uses_tags or queue.extension is not None
             if not filters_units and not queue.is_light:
                 return self._get_by_record(
                     queue, queue_offset, address, unit_count, max_count, message_filter

@@ -226,8 +226,8 @@ class PopReader:
     def _make_texts(self, topic: str, group: str) -> _Texts | None:
         if len(self._texts) >= _KNOWN_MAX:
             self._texts.clear()
-        is_common = not names.is_retry_topic(topic) and not names.is_light(topic)
-        texts = _Texts(self._broker_name, group, topic) if is_common else None
+        is_fast = not names.is_retry_topic(topic) and not names.is_light(topic)
+        texts = _Texts(self._broker_name, group, topic) if is_fast else None
         self._texts[topic, group] = texts
         return texts
 

@@ -61,13 +61,13 @@ class ReplicaAcks:
         offsets = self.acked_offsets()
         return offsets[count - 1] if 0 < count <= len(offsets) else None
 
-    def available(self, end: int, lag_max: int, heard_since_ms: int) -> int:
+    def available(self, end: int, lag_max: int, reported_since_ms: int) -> int:
         """Return the number of slaves that are likely to acknowledge soon.
 
         Args:
             end: Physical offset of the log's end.
             lag_max: Lag in bytes from which on a slave does not count, as in Java.
-            heard_since_ms: Slaves that have not reported since do not count, monotonic ms: the
+            reported_since_ms: Slaves that have not reported since do not count, monotonic ms: the
                 other side of their connection may be gone.
         """
         count = 0
@@ -78,7 +78,7 @@ class ReplicaAcks:
             if (
                 known_offset is not None
                 and end - known_offset < lag_max
-                and replica.reported_ms >= heard_since_ms
+                and replica.reported_ms >= reported_since_ms
             ):
                 count += 1
         return count

@@ -15,7 +15,7 @@ from rocketmq.client import Message, Producer, PushConsumer, RecvMessage, SendRe
 WAIT_S = 60
 
 
-def say(document: dict[str, object]) -> None:
+def report(document: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
@@ -53,13 +53,13 @@ def produce(request: dict[str, object]) -> None:
     producer.start()
     if request["how"] == "sync":
         for message in messages:
-            say(receipt(producer.send_sync(message)))
+            report(receipt(producer.send_sync(message)))
     elif request["how"] == "oneway":
         for message in messages:
             producer.send_oneway(message)
         threading.Event().wait(1)  # The library does not report when one-way messages are sent.
     elif request["how"] == "batch":
-        say(receipt(producer.send_batch(messages)))
+        report(receipt(producer.send_batch(messages)))
     else:
         send_async(producer, messages)
     producer.shutdown()
@@ -81,7 +81,7 @@ def send_async(producer: Producer, messages: list[Message]) -> None:
     for result in results:
         if isinstance(result, BaseException):
             raise result
-        say(receipt(result))
+        report(receipt(result))
 
 
 SUCCESS, LATER = 0, 1
@@ -139,10 +139,10 @@ def consume(request: dict[str, object]) -> None:
         raise TimeoutError(f"{len(received)} messages came, not {request['count']}")
     consumer.shutdown()
     for document in received:
-        say(document)
+        report(document)
 
 
 if __name__ == "__main__":
     asked = json.loads(sys.stdin.readline())
     {"produce": produce, "consume": consume}[asked["do"]](asked)
-    say({"end": True})
+    report({"end": True})

@@ -75,8 +75,8 @@ def test_options_have_the_values_of_python() -> None:
         tags=None,
     ).read_all()
     assert by_values == by_texts
-    ones = by_values.filter(pc.field("topic") == "GoldenOne")["queue_offset"].to_pylist()
-    assert min(ones) == 100
+    equal = by_values.filter(pc.field("topic") == "GoldenOne")["queue_offset"].to_pylist()
+    assert min(equal) == 100
 
 
 def test_a_filter_on_columns_that_are_not_returned() -> None:

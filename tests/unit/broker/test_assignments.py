@@ -75,7 +75,7 @@ async def assigned(subject: Subject, topic: str = "T", **fields: Any) -> Any:
         "messageModel": "CLUSTERING",
         **fields,
     }
-    reply = await subject.tell(RequestCode.QUERY_ASSIGNMENT, body)
+    reply = await subject.send_body(RequestCode.QUERY_ASSIGNMENT, body)
     assert reply.code == ResponseCode.SUCCESS
     assignments = json.loads(reply.body).get("messageQueueAssignments")
     if assignments is None:
@@ -100,7 +100,7 @@ async def join(subject: Subject) -> None:
         ],
         producer_data_set=[],
     )
-    assert (await subject.tell(RequestCode.HEART_BEAT, data)).code == ResponseCode.SUCCESS
+    assert (await subject.send_body(RequestCode.HEART_BEAT, data)).code == ResponseCode.SUCCESS
 
 
 def test_queues_are_generated_lazily() -> None:
@@ -164,7 +164,7 @@ async def test_the_number_of_requests_waiting_for_a_name_server_is_bounded(
             await begun.acquire()
         body = {"topic": "T", "consumerGroup": "G", "clientId": "c", "strategyName": "AVG",
                 "messageModel": "CLUSTERING"}  # fmt: skip
-        reply = await subject.tell(RequestCode.QUERY_ASSIGNMENT, body)
+        reply = await subject.send_body(RequestCode.QUERY_ASSIGNMENT, body)
         assert reply.code == ResponseCode.SYSTEM_BUSY
         assert "assignments_asked" in (reply.remark or "")
         answered.set()

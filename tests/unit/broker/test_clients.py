@@ -253,12 +253,12 @@ async def test_an_unreachable_name_server_blocks_no_request(tmp_path: Path) -> N
 
 async def test_a_slow_name_server_delays_no_other_request(tmp_path: Path) -> None:
     """The server accepts and never replies: nothing piles up, and the broker stops without it."""
-    heard: list[asyncio.StreamWriter] = []
+    writers: list[asyncio.StreamWriter] = []
 
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(writer)
+    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
 
-    slow = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    slow = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
     slow_address = f"127.0.0.1:{slow.sockets[0].getsockname()[1]}"
     settings = NamesrvConfig(
         listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv")
@@ -270,7 +270,7 @@ async def test_a_slow_name_server_delays_no_other_request(tmp_path: Path) -> Non
                 for number in range(20):
                     await broker.send(f"New{number}")
                 await known(quick, "New19", is_there=True)
-                telling = [
+                notifying = [
                     task for task in broker.broker.parts.registration.begin() if not task.done()
                 ]
                 tasks = [
@@ -278,11 +278,11 @@ async def test_a_slow_name_server_delays_no_other_request(tmp_path: Path) -> Non
                     for task in asyncio.all_tasks()
                     if "_register_pending" in repr(task.get_coro())
                 ]
-                assert set(tasks) == set(telling)
+                assert set(tasks) == set(notifying)
                 async with asyncio.timeout(20):  # less than the timeout of a registration
                     await broker.broker.parts.registration.stop()
     finally:
-        for writer in heard:
+        for writer in writers:
             writer.close()
         slow.close()
         await slow.wait_closed()

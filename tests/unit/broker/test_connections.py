@@ -55,7 +55,7 @@ class Consumer:
             unit_mode=False,
         )
         body = HeartbeatData(client_id=self.name, consumer_data_set=[data], producer_data_set=[])
-        await self._subject.tell(
+        await self._subject.send_body(
             RequestCode.HEART_BEAT, body, client=self.client, language=language
         )
 

@@ -140,13 +140,13 @@ async def test_bits_avoid_reading_the_message(tmp_path: Path) -> None:
     async with broker_subject.running(
         tmp_path, clock=clock, store=BITS_ON, enable_property_filter=True
     ) as subject:
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
+        await subject.send_body(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
         clock.advance(1)
         await send_numbers(subject, range(6))
         looked_at: list[bytes] = []
 
         class Spy:
-            looks_at_tags = False
+            uses_tags = False
 
             def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
                 return by_group.takes_unit(tags_code, bit_map, store_timestamp)
@@ -168,13 +168,13 @@ async def test_bits_avoid_reading_the_message(tmp_path: Path) -> None:
 async def test_unknown_or_outdated_filters_are_refused(tmp_path: Path) -> None:
     async with broker_subject.running(tmp_path, enable_property_filter=True) as subject:
         await send_numbers(subject, range(1))
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n >", 1)))
+        await subject.send_body(RequestCode.HEART_BEAT, heartbeat(wants("T", "n >", 1)))
         unknown = await subject.pull("T", sys_flag=0, sub_version=1)
         assert unknown.code == ResponseCode.FILTER_DATA_NOT_EXIST
         assert unknown.remark == (
             "The broker's consumer filter data is not exist!Your expression may be wrong!"
         )
-        await subject.tell(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2", 5)))
+        await subject.send_body(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2", 5)))
         older = await subject.pull("T", sys_flag=0, sub_version=6)
         assert older.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 

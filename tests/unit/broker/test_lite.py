@@ -60,7 +60,7 @@ async def subject(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
         )
         assert (await subject.ask(Code.UPDATE_AND_CREATE_TOPIC, header)).code == 0
         config = SubscriptionGroupConfig(group_name="G", attributes={"+lite.bind.topic": "P"})
-        assert (await subject.tell(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)).code == 0
+        assert (await subject.send_body(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)).code == 0
         yield subject
 
 
@@ -74,7 +74,7 @@ async def change(subject: Subject, action: str, *lite_topics: str, **more: Any) 
         **more,
     )
     body = LiteSubscriptionsBody(subscription_set=[change])
-    reply = await subject.tell(Code.LITE_SUBSCRIPTION_CTL, body)
+    reply = await subject.send_body(Code.LITE_SUBSCRIPTION_CTL, body)
     return reply.code, reply.remark or ""
 
 
@@ -216,7 +216,7 @@ async def test_a_client_that_is_silent_loses_its_subscriptions(
 async def test_changes_that_are_refused(subject: Subject, more: dict[str, Any], text: str) -> None:
     values = {"action": "PARTIAL_ADD", "group": "G", "topic": "P", "lite_topic_set": ["a"], **more}
     body = LiteSubscriptionsBody(subscription_set=[LiteSubscription(client_id="c", **values)])
-    reply = await subject.tell(Code.LITE_SUBSCRIPTION_CTL, body)
+    reply = await subject.send_body(Code.LITE_SUBSCRIPTION_CTL, body)
     assert reply.code != 0
     assert text in (reply.remark or "")
     assert subject.parts.lite.subscriptions.count == 0
@@ -225,11 +225,11 @@ async def test_changes_that_are_refused(subject: Subject, more: dict[str, Any], 
 async def test_a_client_is_a_member_of_one_group(subject: Subject) -> None:
     await change(subject, "PARTIAL_ADD", "a")
     config = SubscriptionGroupConfig(group_name="H", attributes={"+lite.bind.topic": "P"})
-    await subject.tell(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)
+    await subject.send_body(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config)
     other = LiteSubscription(
         action="PARTIAL_ADD", client_id="c", group="H", topic="P", lite_topic_set=["b"]
     )
-    reply = await subject.tell(
+    reply = await subject.send_body(
         Code.LITE_SUBSCRIPTION_CTL, LiteSubscriptionsBody(subscription_set=[other])
     )
     assert reply.code == ResponseCode.ILLEGAL_OPERATION

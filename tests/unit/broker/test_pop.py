@@ -220,10 +220,10 @@ async def test_no_other_message_is_revived_in_place_of_a_missing_one(
     store = timed.broker.store
     get = store.get
 
-    def get_behind(topic: str, queue_id: int, queue_offset: int, *more: int) -> GetResult:
+    def get_after(topic: str, queue_id: int, queue_offset: int, *more: int) -> GetResult:
         return get(topic, queue_id, queue_offset + (topic == "T"), *more)
 
-    monkeypatch.setattr(store, "get", get_behind)
+    monkeypatch.setattr(store, "get", get_after)
     later(timed, clock, INVISIBLE_MS)
     assert store.max_offset(RETRY, 0) == 0
     assert timed.broker.parts.pops.revive.lost_count == 1

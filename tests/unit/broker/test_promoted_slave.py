@@ -233,7 +233,7 @@ async def test_half_messages_are_checked_by_the_new_master(pair: Pair) -> None:
     await pair.copy()
     promoted = await pair.promote()
     producer = HeartbeatData(client_id="one", producer_data_set=[ProducerData(group_name=GROUP)])
-    await promoted.tell(RequestCode.HEART_BEAT, producer)
+    await promoted.send_body(RequestCode.HEART_BEAT, producer)
     asked: list[Command] = []
 
     def is_asked() -> bool:
@@ -374,11 +374,11 @@ async def test_a_filtered_subscription_reads_the_rest_from_the_slave(pair: Pair)
         unit_mode=False,
     )
     beat = HeartbeatData(client_id="one", consumer_data_set=[group], producer_data_set=[])
-    await pair.master.tell(RequestCode.HEART_BEAT, beat)
+    await pair.master.send_body(RequestCode.HEART_BEAT, beat)
     for number in (1, 3, 5):
         await sent(pair.master, "T", b"%d" % number, n=str(number))
     await pair.copy()
-    await pair.slave.tell(RequestCode.HEART_BEAT, beat)
+    await pair.slave.send_body(RequestCode.HEART_BEAT, beat)
     pair.clock.advance(1)
     for number in (2, 4, 6):
         await sent(pair.master, "T", b"%d" % number, n=str(number))
@@ -391,7 +391,7 @@ async def test_a_filtered_subscription_reads_the_rest_from_the_slave(pair: Pair)
     assert await read(pair.master) == [b"3", b"5", b"4", b"6"]
     assert await read(pair.slave) == [b"3", b"5", b"4", b"6"]
     promoted = await pair.promote()
-    await promoted.tell(RequestCode.HEART_BEAT, beat)
+    await promoted.send_body(RequestCode.HEART_BEAT, beat)
     assert await read(promoted) == [b"3", b"5", b"4", b"6"]
 
 

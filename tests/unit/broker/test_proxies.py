@@ -212,9 +212,7 @@ async def test_the_setting_is_not_changed_over_the_network(tmp_path: Path, mode:
         assert subject.broker.serving.proxies is None
 
 
-async def test_a_name_server_behind_a_proxy(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_name_server_with_a_proxy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     config = NamesrvConfig(
         bind_address="127.0.0.1",
@@ -272,7 +270,7 @@ listen checked
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy is not installed")
-async def test_behind_haproxy(ruled: Subject, tmp_path: Path) -> None:
+async def test_with_haproxy(ruled: Subject, tmp_path: Path) -> None:
     # The rules are those of 203.0.113.0/24; these clients have addresses of this machine.
     rule = {
         "resource": "Topic:T",

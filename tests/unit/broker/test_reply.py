@@ -35,7 +35,7 @@ class Requester:
     async def greet(self, subject: Subject, group: str = "askers") -> None:
         data = [ProducerData(group_name=group)]
         beat = HeartbeatData(client_id="requester", consumer_data_set=[], producer_data_set=data)
-        await subject.tell(RequestCode.HEART_BEAT, beat, client=self.client)
+        await subject.send_body(RequestCode.HEART_BEAT, beat, client=self.client)
 
 
 @pytest.fixture

@@ -248,5 +248,5 @@ async def test_queues_are_locked(slave: Subject) -> None:
     """As in Java, any broker locks queues; clients ask masters only."""
     queue = MessageQueue(topic="T", broker_name=NAME, queue_id=0)
     body = LockBody(client_id="me", consumer_group="consumers", mq_set=[queue])
-    reply = await slave.tell(RequestCode.LOCK_BATCH_MQ, body)
+    reply = await slave.send_body(RequestCode.LOCK_BATCH_MQ, body)
     assert bodies.decode(bodies.LockReply, reply.body).lock_ok_mq_set == [queue]

@@ -23,7 +23,7 @@ from reput.broker.counters.stats import (
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
     Stats,
-    Sums,
+    WindowTotal,
 )
 from reput.remoting.time_slices import run_whole
 from reput.store.getting import GetResult, GetStatus
@@ -60,7 +60,7 @@ class Subject:
             self.now_ms += SECOND_MS
             self.stats.step(self.now_ms)
 
-    def sums(self, name: str, key: str, window: int = MINUTE) -> Sums:
+    def total(self, name: str, key: str, window: int = MINUTE) -> WindowTotal:
         item = self.stats.find(name, key)
         assert item is not None, (name, key)
         return item[window]
@@ -77,9 +77,9 @@ def test_puts_of_the_first_ten_seconds() -> None:
     subject.puts["T"] = (30, 6_000)
     subject.stats.step(START_MS)
     # Java begins with a sample of 0, ten seconds earlier.
-    assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(30, 3.0, 1.0)
-    assert subject.sums(TOPIC_PUT_SIZE, "T") == Sums(6_000, 600.0, 200.0)
-    assert subject.sums(BROKER_PUT_NUMS, "C") == Sums(30, 3.0, 0.0)
+    assert subject.total(TOPIC_PUT_NUMS, "T") == WindowTotal(30, 3.0, 1.0)
+    assert subject.total(TOPIC_PUT_SIZE, "T") == WindowTotal(6_000, 600.0, 200.0)
+    assert subject.total(BROKER_PUT_NUMS, "C") == WindowTotal(30, 3.0, 0.0)
 
 
 def test_a_minute_drops_older_samples() -> None:
@@ -87,17 +87,19 @@ def test_a_minute_drops_older_samples() -> None:
     subject.stats.step(START_MS)
     subject.puts["T"] = (60, 600)
     subject.advance(10 * SECOND_MS)
-    assert subject.sums(TOPIC_PUT_NUMS, "T").sum == 60
+    assert subject.total(TOPIC_PUT_NUMS, "T").sum == 60
     for age_s in range(20, 70, 10):
         subject.advance(10 * SECOND_MS)
-        assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(60, 60 * 1000 / (age_s * 1000), 1.0)
+        assert subject.total(TOPIC_PUT_NUMS, "T") == WindowTotal(
+            60, 60 * 1000 / (age_s * 1000), 1.0
+        )
     subject.advance(10 * SECOND_MS)
-    assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(0, 0.0, 0.0)
+    assert subject.total(TOPIC_PUT_NUMS, "T") == WindowTotal(0, 0.0, 0.0)
     # After a pause of any length a rate covers a minute again.
     subject.advance(600 * SECOND_MS)
     subject.puts["T"] = (66, 660)
     subject.advance(10 * SECOND_MS)
-    assert subject.sums(TOPIC_PUT_NUMS, "T") == Sums(6, 0.1, 1.0)
+    assert subject.total(TOPIC_PUT_NUMS, "T") == WindowTotal(6, 0.1, 1.0)
 
 
 def test_hours_and_days_are_sampled_more_slowly() -> None:
@@ -105,16 +107,16 @@ def test_hours_and_days_are_sampled_more_slowly() -> None:
     subject.stats.step(START_MS)
     subject.puts["T"] = (3_600, 3_600)
     subject.advance(599 * SECOND_MS)
-    assert subject.sums(TOPIC_PUT_NUMS, "T", HOUR).sum == 0
+    assert subject.total(TOPIC_PUT_NUMS, "T", HOUR).sum == 0
     subject.advance(SECOND_MS)
-    assert subject.sums(TOPIC_PUT_NUMS, "T", HOUR) == Sums(3_600, 6.0, 1.0)
-    assert subject.sums(TOPIC_PUT_NUMS, "T", DAY).sum == 0
+    assert subject.total(TOPIC_PUT_NUMS, "T", HOUR) == WindowTotal(3_600, 6.0, 1.0)
+    assert subject.total(TOPIC_PUT_NUMS, "T", DAY).sum == 0
     subject.advance(3_000 * SECOND_MS)
-    assert subject.sums(TOPIC_PUT_NUMS, "T", HOUR) == Sums(3_600, 1.0, 1.0)
-    assert subject.sums(TOPIC_PUT_NUMS, "T", DAY) == Sums(3_600, 1.0, 1.0)
+    assert subject.total(TOPIC_PUT_NUMS, "T", HOUR) == WindowTotal(3_600, 1.0, 1.0)
+    assert subject.total(TOPIC_PUT_NUMS, "T", DAY) == WindowTotal(3_600, 1.0, 1.0)
     subject.advance(600 * SECOND_MS)
-    assert subject.sums(TOPIC_PUT_NUMS, "T", HOUR).sum == 0
-    assert subject.sums(TOPIC_PUT_NUMS, "T", DAY).sum == 3_600
+    assert subject.total(TOPIC_PUT_NUMS, "T", HOUR).sum == 0
+    assert subject.total(TOPIC_PUT_NUMS, "T", DAY).sum == 3_600
 
 
 def test_gets_count_messages_bytes_and_pulls() -> None:
@@ -124,11 +126,11 @@ def test_gets_count_messages_bytes_and_pulls() -> None:
     subject.stats.pulled("T", "g", MISSED)
     subject.stats.sent_back("T", "g")
     subject.stats.step(START_MS)
-    assert subject.sums(GROUP_GET_NUMS, "T@g") == Sums(10, 1.0, 2.0)
-    assert subject.sums(GROUP_GET_SIZE, "T@g") == Sums(1_500, 150.0, 300.0)
-    assert subject.sums(GROUP_GET_LATENCY, "3@T@g") == Sums(20, 2.0, 4.0)
-    assert subject.sums(SNDBCK_PUT_NUMS, "T@g") == Sums(1, 0.1, 1.0)
-    assert subject.sums(BROKER_GET_NUMS, "C").sum == 10
+    assert subject.total(GROUP_GET_NUMS, "T@g") == WindowTotal(10, 1.0, 2.0)
+    assert subject.total(GROUP_GET_SIZE, "T@g") == WindowTotal(1_500, 150.0, 300.0)
+    assert subject.total(GROUP_GET_LATENCY, "3@T@g") == WindowTotal(20, 2.0, 4.0)
+    assert subject.total(SNDBCK_PUT_NUMS, "T@g") == WindowTotal(1, 0.1, 1.0)
+    assert subject.total(BROKER_GET_NUMS, "C").sum == 10
     assert subject.stats.get_tps("T", "g") == 1.0
     assert (subject.stats.found_count, subject.stats.missed_count) == (5, 1)
 
@@ -139,10 +141,10 @@ def test_system_topics_do_not_count_for_users() -> None:
     subject.stats.pulled("T", "g", FOUND)
     subject.stats.pulled("SCHEDULE_TOPIC_XXXX", "g", FOUND)
     subject.stats.step(START_MS)
-    assert subject.sums(BROKER_PUT_NUMS, "C").sum == 40
-    assert subject.sums(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, "C").sum == 30
-    assert subject.sums(BROKER_GET_NUMS, "C").sum == 4
-    assert subject.sums(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, "C").sum == 2
+    assert subject.total(BROKER_PUT_NUMS, "C").sum == 40
+    assert subject.total(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, "C").sum == 30
+    assert subject.total(BROKER_GET_NUMS, "C").sum == 4
+    assert subject.total(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, "C").sum == 2
 
 
 def test_dead_letters_are_counted_under_the_key_of_java() -> None:
@@ -150,10 +152,10 @@ def test_dead_letters_are_counted_under_the_key_of_java() -> None:
     subject.stats.sent_back("T", "g")
     subject.stats.sent_back("T", "g", is_dead=True)
     subject.stats.step(START_MS)
-    assert subject.sums(SNDBCK_PUT_NUMS, "T@g").sum == 2
+    assert subject.total(SNDBCK_PUT_NUMS, "T@g").sum == 2
     # BrokerStatsManager.buildCommercialStatsKey, for a message without an owner
     key = "null@T@g@SEND_BACK_TO_DLQ"
-    assert subject.sums(SNDBCK2DLQ_TIMES, key).sum == 1
+    assert subject.total(SNDBCK2DLQ_TIMES, key).sum == 1
     run_whole(subject.stats.forget_group("g"))
     assert subject.stats.find(SNDBCK2DLQ_TIMES, key) is None
 
@@ -164,8 +166,8 @@ def test_pops_count_checkpoints_and_acknowledgements() -> None:
     subject.stats.acknowledged("T", "g", 3)
     subject.stats.acknowledged("T", "g")
     subject.stats.step(START_MS)
-    assert subject.sums(GROUP_CK_NUMS, "T@g").sum == subject.sums(BROKER_CK_NUMS, "C").sum == 1
-    assert subject.sums(GROUP_ACK_NUMS, "T@g").sum == subject.sums(BROKER_ACK_NUMS, "C").sum == 4
+    assert subject.total(GROUP_CK_NUMS, "T@g").sum == subject.total(BROKER_CK_NUMS, "C").sum == 1
+    assert subject.total(GROUP_ACK_NUMS, "T@g").sum == subject.total(BROKER_ACK_NUMS, "C").sum == 4
     run_whole(subject.stats.forget_topic("T"))
     assert subject.stats.find(GROUP_ACK_NUMS, "T@g") is None
     subject.stats.acknowledged("T", "g")
@@ -251,7 +253,7 @@ def test_a_recreated_topic_continues_its_counters() -> None:
     assert subject.stats.find(TOPIC_PUT_NUMS, "T") is None
     subject.puts["T"] = (3, 30)
     subject.stats.step(START_MS)
-    assert subject.sums(TOPIC_PUT_NUMS, "T").sum == 3
+    assert subject.total(TOPIC_PUT_NUMS, "T").sum == 3
     assert (subject.stats.put_count, subject.stats.put_bytes) == (13, 130)
 
 
@@ -306,7 +308,7 @@ def test_a_clock_set_back_does_not_stop_sampling() -> None:
     subject.puts["T"] = (7, 70)
     assert subject.stats.step(START_MS - 10 * 3_600_000)
     assert subject.stats.put_count == 7
-    assert subject.sums(TOPIC_PUT_NUMS, "T").tps == 0.0
+    assert subject.total(TOPIC_PUT_NUMS, "T").tps == 0.0
 
 
 def test_counters_beyond_the_limit_count_only_in_the_totals() -> None:

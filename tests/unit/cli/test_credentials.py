@@ -8,7 +8,7 @@ import typer.main
 
 from reput.cli import connecting
 from reput.cli.app import build_app
-from reput.cli.credentials import Given, find_credentials
+from reput.cli.credentials import CommandCredentials, find_credentials
 from reput.errors import InvalidOption, broker_error
 from reput.secret import Secret
 from reput.testing.local_broker import LocalBroker
@@ -30,27 +30,31 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def tools(home: Path, text: str) -> Given:
+def tools(home: Path, text: str) -> CommandCredentials:
     (home / "conf/tools.yml").write_text(text, encoding="utf-8")
     return find_credentials(None, None, {"ROCKETMQ_HOME": str(home)})
 
 
 def test_nothing_given() -> None:
-    assert find_credentials(None, None, {}) == Given("", Secret(), Secret())
-    assert find_credentials(None, None, {"ROCKETMQ_HOME": "/nonexistent"}) == Given()
+    assert find_credentials(None, None, {}) == CommandCredentials("", Secret(), Secret())
+    assert find_credentials(None, None, {"ROCKETMQ_HOME": "/nonexistent"}) == CommandCredentials()
 
 
 def test_options_and_variables(key_file: str) -> None:
-    assert find_credentials("AK", key_file, {}) == Given("AK", Secret(SECRET))
+    assert find_credentials("AK", key_file, {}) == CommandCredentials("AK", Secret(SECRET))
     variables = {"REPUT_SECRET_KEY": "other", "REPUT_SECURITY_TOKEN": TOKEN}
-    assert find_credentials("AK", None, variables) == Given("AK", Secret("other"), Secret(TOKEN))
-    assert find_credentials("AK", key_file, variables) == Given("AK", Secret(SECRET), Secret(TOKEN))
+    assert find_credentials("AK", None, variables) == CommandCredentials(
+        "AK", Secret("other"), Secret(TOKEN)
+    )
+    assert find_credentials("AK", key_file, variables) == CommandCredentials(
+        "AK", Secret(SECRET), Secret(TOKEN)
+    )
 
 
 def test_options_win_over_the_file_of_mqadmin(home: Path, key_file: str) -> None:
     (home / "conf/tools.yml").write_text("not: [yaml", encoding="utf-8")
     environment = {"ROCKETMQ_HOME": str(home)}
-    assert find_credentials("AK", key_file, environment) == Given("AK", Secret(SECRET))
+    assert find_credentials("AK", key_file, environment) == CommandCredentials("AK", Secret(SECRET))
 
 
 @pytest.mark.parametrize(
@@ -70,15 +74,17 @@ def test_options_win_over_the_file_of_mqadmin(home: Path, key_file: str) -> None
 )
 def test_the_file_of_mqadmin(home: Path, text: str, secret: str) -> None:
     file = f"# credentials\n---\naccessKey: rocketmq2 \n\nsecretKey:   {text}\n"
-    assert tools(home, file) == Given("rocketmq2", Secret(secret))
+    assert tools(home, file) == CommandCredentials("rocketmq2", Secret(secret))
 
 
 def test_the_file_of_mqadmin_needs_a_package(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(InvalidOption, match=r"pip install '\.\[acl\]'"):
         tools(home, "accessKey: AK\nsecretKey: hunter2\n")
-    assert find_credentials("AK", None, {"REPUT_SECRET_KEY": "a"}) == Given("AK", Secret("a"))
-    assert find_credentials(None, None, {"ROCKETMQ_HOME": "/nonexistent"}) == Given()
+    assert find_credentials("AK", None, {"REPUT_SECRET_KEY": "a"}) == CommandCredentials(
+        "AK", Secret("a")
+    )
+    assert find_credentials(None, None, {"ROCKETMQ_HOME": "/nonexistent"}) == CommandCredentials()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +98,7 @@ def test_the_file_of_mqadmin_needs_a_package(home: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_a_file_of_mqadmin_without_keys(home: Path, text: str) -> None:
-    assert tools(home, text) == Given()
+    assert tools(home, text) == CommandCredentials()
 
 
 @pytest.mark.parametrize(

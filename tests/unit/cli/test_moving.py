@@ -73,7 +73,7 @@ def settings_of(version: str, name: str = "clean") -> dict[str, str]:
     return {key: str(value) for key, value in golden.manifest(version, name)["config"].items()}
 
 
-def found(document: Document, verdict: str) -> dict[str, str]:
+def findings_with(document: Document, verdict: str) -> dict[str, str]:
     """Return the findings with a verdict: what was found, by subject."""
     return {
         finding["subject"]: finding["found"]
@@ -91,8 +91,8 @@ def test_a_store_that_was_stopped_cleanly_may_move(
 ) -> None:
     code, document = check(golden.unpack(version, "clean"), **settings_of(version))
     assert code == 0
-    assert found(document, "stop") == found(document, "warning") == {}
-    ok = found(document, "ok")
+    assert findings_with(document, "stop") == findings_with(document, "warning") == {}
+    ok = findings_with(document, "ok")
     java = golden.manifest(version, "clean")
     assert ok["log"].endswith(f"physical offset 0 to {java['maxPhyOffset']}")
     assert ok["records"].startswith(f"the last {java['log']['records']} ")
@@ -106,7 +106,7 @@ def test_a_crash_is_a_warning(check: Callable[..., tuple[int, Document]], versio
     root, settings = golden.unpack(version, "unclean"), settings_of(version, "unclean")
     code, document = check(root, **settings)
     assert code == 0
-    assert set(found(document, "warning")) == {"condition"}
+    assert set(findings_with(document, "warning")) == {"condition"}
     code, document = check(root, "--strict", **settings)
     assert (code, document["go"]) == (EXIT_DAMAGE, False)
 
@@ -116,7 +116,7 @@ def test_features_of_5_x_are_found(check: Callable[..., tuple[int, Document]]) -
     settings.pop("mappedFileSizeTimerLog", None)
     code, document = check(golden.unpack("5.5.0", "v5"), **settings)
     assert code == 0
-    ok = found(document, "ok")
+    ok = findings_with(document, "ok")
     assert ok["batch queues"] == "GoldenBatch-bcq: supported"
     assert "for the timer" in ok["waiting messages"]
     assert "for an acknowledgement of a pop" in ok["waiting messages"]
@@ -127,7 +127,7 @@ def test_a_running_broker_is_no_obstacle(
 ) -> None:
     root, process, port = running
     code, document = check(root, listenPort=str(port), fastPortEnable="false", **BUILT)
-    warnings = found(document, "warning")
+    warnings = findings_with(document, "warning")
     assert code == 0
     assert warnings["condition"] == f"running: process {process} has the lock"
     assert f"listenPort {port} is in use by pid {process} (" in warnings["ports"]
@@ -181,8 +181,8 @@ def test_a_torn_tail_is_a_warning(check: Callable[..., tuple[int, Document]], ve
     code, document = check(golden.unpack(version, "torn/torn-tail"), **settings_of(version))
     assert code == 0
     _, end = golden.torn_variants(version)["torn-tail"]["maxPhyOffset"]
-    assert found(document, "warning")["torn tail"].endswith(f"from physical offset {end}")
-    assert found(document, "ok")["log"].endswith(f" to {end}")
+    assert findings_with(document, "warning")["torn tail"].endswith(f"from physical offset {end}")
+    assert findings_with(document, "ok")["log"].endswith(f" to {end}")
 
 
 @pytest.mark.parametrize("variant", ["log-short", "cq-short"])
@@ -193,7 +193,7 @@ def test_files_on_which_java_does_not_start(
     _, document = check(golden.unpack("4.9.7", f"torn/{variant}"), **settings_of("4.9.7"))
     is_log = variant == "log-short"
     key = "mappedFileSizeCommitLog" if is_log else "mappedFileSizeConsumeQueue"
-    assert f"size by {key}" in found(document, "stop" if is_log else "warning")
+    assert f"size by {key}" in findings_with(document, "stop" if is_log else "warning")
 
 
 def test_a_damaged_record_is_a_warning(
@@ -207,7 +207,7 @@ def test_a_damaged_record_is_a_warning(
         file.write(struct.pack(">I", 0x12345678))
     code, document = check(root, **settings_of("4.9.7"))
     assert code == 0
-    assert f"the first at physical offset {place}" in found(document, "warning")["records"]
+    assert f"the first at physical offset {place}" in findings_with(document, "warning")["records"]
 
 
 def test_a_missing_file_of_the_log_stops(
@@ -218,7 +218,7 @@ def test_a_missing_file_of_the_log_stops(
     missing.unlink()
     code, document = check(root, **settings_of("5.5.0"))
     assert code == EXIT_ERROR
-    assert missing.name in found(document, "stop")["log"]
+    assert missing.name in findings_with(document, "stop")["log"]
 
 
 @pytest.mark.parametrize("table", [paths.TOPICS, paths.SUBSCRIPTION_GROUPS])
@@ -234,7 +234,7 @@ def test_a_table_that_cannot_be_read_stops(
     (root / (table + paths.BACKUP_SUFFIX)).write_text("[]")
     code, document = check(root, **settings_of("4.9.7"))
     assert code == EXIT_ERROR
-    assert table in found(document, "stop")["tables"]
+    assert table in findings_with(document, "stop")["tables"]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_other_sizes_than_those_of_the_files_stop(
 ) -> None:
     code, document = check(golden.unpack("4.9.7", "clean"), **settings_of("4.9.7") | {key: value})
     assert code == EXIT_ERROR
-    (subject,) = found(document, "stop")
+    (subject,) = findings_with(document, "stop")
     assert key in subject
 
 
@@ -264,8 +264,8 @@ def test_a_file_of_another_user_stops(
     monkeypatch.setattr(os, "geteuid", lambda: root.stat().st_uid + 1)
     code, document = check(root, **settings_of("4.9.7"))
     assert code == EXIT_ERROR
-    assert found(document, "stop")["permissions"].endswith(f"such as {denied}")
-    assert "owner" in found(document, "warning")
+    assert findings_with(document, "stop")["permissions"].endswith(f"such as {denied}")
+    assert "owner" in findings_with(document, "warning")
 
 
 def test_messages_from_the_future_stop(
@@ -275,7 +275,7 @@ def test_messages_from_the_future_stop(
     monkeypatch.setattr("reput.clock.SystemClock.now_ms", lambda _: newest - 3_600_000)
     code, document = check(golden.unpack("4.9.7", "clean"), **settings_of("4.9.7"))
     assert code == EXIT_ERROR
-    assert "3600 s after" in found(document, "stop")["clock"]
+    assert "3600 s after" in findings_with(document, "stop")["clock"]
 
 
 # --- what reput lacks ---------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_a_feature_that_reput_lacks_stops(
         (root / paths.TOPICS).unlink()
     code, document = check(root, **settings_of("5.5.0"))
     assert code == EXIT_ERROR
-    assert set(found(document, "stop")) == {subject}
+    assert set(findings_with(document, "stop")) == {subject}
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_a_topic_of_a_kind_that_reput_lacks_stops(
     (root / paths.TOPICS).write_text(json.dumps({"topicConfigTable": {"Odd": topic}}))
     code, document = check(root, **settings_of("5.5.0"))
     assert code == EXIT_ERROR
-    assert found(document, "stop") == {subject: "Odd"}
+    assert findings_with(document, "stop") == {subject: "Odd"}
 
 
 def test_fewer_delay_levels_than_messages_need_stop(
@@ -339,7 +339,7 @@ def test_fewer_delay_levels_than_messages_need_stop(
     settings = settings_of("4.9.7") | {"messageDelayLevel": "1s"}
     code, document = check(golden.unpack("4.9.7", "clean"), **settings)
     assert code == EXIT_ERROR
-    assert "delay levels" in found(document, "stop")
+    assert "delay levels" in findings_with(document, "stop")
 
 
 def test_access_control_needs_its_accounts(
@@ -349,15 +349,15 @@ def test_access_control_needs_its_accounts(
     root = golden.unpack("5.5.0", "clean")
     code, document = check(root, aclEnable="true", rocketmqHome=str(tmp_path), **settings)
     assert code == EXIT_ERROR
-    assert "access control 1.0" in found(document, "stop")
+    assert "access control 1.0" in findings_with(document, "stop")
     (tmp_path / "conf").mkdir()
     text = "accounts:\n- accessKey: some-user\n  secretKey: some-secret\n"
     (tmp_path / "conf" / "plain_acl.yml").write_text(text)
     code, document = check(root, aclEnable="true", rocketmqHome=str(tmp_path), **settings)
-    assert found(document, "ok")["access control 1.0"].startswith("1 accounts")
+    assert findings_with(document, "ok")["access control 1.0"].startswith("1 accounts")
     code, document = check(root, authenticationEnabled="true", **settings)
     assert code == EXIT_ERROR
-    assert "access control 2.0" in found(document, "stop")
+    assert "access control 2.0" in findings_with(document, "stop")
 
 
 # --- settings and machine -----------------------------------------------------------------------
@@ -368,7 +368,7 @@ def test_wrong_settings_stop_before_the_store(
 ) -> None:
     code, document = check(tmp_path / "none", enableDLegerCommitLog="true")
     assert code == EXIT_ERROR
-    assert "DLedger" in found(document, "stop")["settings"]
+    assert "DLedger" in findings_with(document, "stop")["settings"]
     code, document = check(tmp_path / "none", "--strict", sendMessageThreadPoolNums="4")
     assert code == EXIT_ERROR, "a start with --strict refuses it"
 
@@ -378,11 +378,11 @@ def test_a_folder_without_a_store_is_a_warning(
 ) -> None:
     code, document = check(tmp_path / "none")
     assert code == 0
-    assert set(found(document, "warning")) == {"folder"}
+    assert set(findings_with(document, "warning")) == {"folder"}
     (tmp_path / "file").touch()
     code, document = check(tmp_path / "file")
     assert code == EXIT_ERROR
-    assert "is no folder" in found(document, "stop")["folder"]
+    assert "is no folder" in findings_with(document, "stop")["folder"]
 
 
 def test_a_port_of_another_process_stops(
@@ -392,7 +392,7 @@ def test_a_port_of_another_process_stops(
         port = taken.getsockname()[1]
         code, document = check(tmp_path / "none", metricsPort=str(port))
     assert code == EXIT_ERROR
-    assert found(document, "stop")["ports"].startswith(f"metricsPort {port} is in use")
+    assert findings_with(document, "stop")["ports"].startswith(f"metricsPort {port} is in use")
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_a_full_disk(
     usage = shutil._ntuple_diskusage(100 * GIB, used * GIB, free * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     _, document = check(tmp_path / "none")
-    assert "disk" in found(document, verdict)
+    assert "disk" in findings_with(document, verdict)
 
 
 def test_doubtful_machines_are_warnings(
@@ -419,7 +419,7 @@ def test_doubtful_machines_are_warnings(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     code, document = check(tmp_path / "none", brokerIP1="203.0.113.9")
     assert code == 0
-    warnings = found(document, "warning")
+    warnings = findings_with(document, "warning")
     assert {"file system", "descriptors", "brokerIP1"} <= set(warnings)
 
 
@@ -432,11 +432,11 @@ def test_an_address_of_clients_own_machines_is_a_warning(
 ) -> None:
     monkeypatch.setattr(machine, "_is_loopback", IS_LOOPBACK)
     _, document = check(tmp_path / "none", brokerIP1="127.0.0.1", bindAddress="127.0.0.1")
-    assert "brokerIP1" in found(document, "ok")
+    assert "brokerIP1" in findings_with(document, "ok")
     code, document = check(tmp_path / "none", brokerIP1=address)
     assert code == 0
     text = f"clients connect to {address}, which is their own machine on all others"
-    assert found(document, "warning")["brokerIP1"] == text
+    assert findings_with(document, "warning")["brokerIP1"] == text
 
 
 def test_text_has_a_line_for_each_finding(
@@ -546,7 +546,7 @@ def test_a_folder_of_another_user_is_refused(
     )
     code, document = check(root)
     assert code == _start(monkeypatch, tmp_path / "broker.conf") == EXIT_ERROR
-    assert found(document, "stop")["folder"] == f"{folder} cannot be written by this user"
+    assert findings_with(document, "stop")["folder"] == f"{folder} cannot be written by this user"
     assert {*root.rglob("*")} <= {folder}, "a start that is refused leaves files"
 
 
@@ -571,11 +571,13 @@ def test_4_x_cannot_take_what_5_x_has(check: Callable[..., tuple[int, Document]]
     root, settings = golden.unpack("5.5.0", "v5"), settings_of("5.5.0", "v5")
     code, document = check(root, "--for-java", "4.9.7", **settings)
     assert code == EXIT_ERROR
-    assert {"long topics", "batch queues", "waiting messages"} == set(found(document, "stop"))
+    assert {"long topics", "batch queues", "waiting messages"} == set(
+        findings_with(document, "stop")
+    )
     code, document = check(root, "--for-java", "5.5.0", **settings)
     assert code == 0
-    assert found(document, "stop") == {}
-    assert "timer" in found(document, "warning")
+    assert findings_with(document, "stop") == {}
+    assert "timer" in findings_with(document, "warning")
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
@@ -585,7 +587,7 @@ def test_a_store_of_a_version_goes_back_to_it(
     root = golden.unpack(version, "clean")
     code, document = check(root, "--for-java", version, **settings_of(version))
     assert code == 0
-    assert found(document, "stop") == found(document, "warning") == {}
+    assert findings_with(document, "stop") == findings_with(document, "warning") == {}
 
 
 def test_settings_that_java_ignores(check: Callable[..., tuple[int, Document]]) -> None:
@@ -593,7 +595,7 @@ def test_settings_that_java_ignores(check: Callable[..., tuple[int, Document]]) 
     settings |= {"reputTopicsMax": "9", "metricsPort": "0", "indexTags": "true"}
     code, document = check(root, "--for-java", "5.5.0", **settings)
     assert code == 0
-    assert found(document, "warning")["settings"] == (
+    assert findings_with(document, "warning")["settings"] == (
         "5.5.0 ignores indexTags, metricsPort, reputTopicsMax"
     )
 
@@ -614,7 +616,7 @@ def test_a_version_without_this_access_control_would_serve_everyone(
 ) -> None:
     root = golden.unpack("5.5.0", "clean")
     _, document = check(root, "--for-java", version, **settings_of("5.5.0"), **settings)
-    assert any(subject.startswith("access control") for subject in found(document, verdict))
+    assert any(subject.startswith("access control") for subject in findings_with(document, verdict))
 
 
 @pytest.mark.parametrize("text", ["", "4", "4.4.0", "5.6.0", "5.x", "5.5.0-SNAPSHOT"])

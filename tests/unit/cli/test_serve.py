@@ -91,7 +91,7 @@ class Server:
         assert match, self.printed
         return match[1]
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def wait(self) -> int:
@@ -106,7 +106,7 @@ class Server:
         return code
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.tell(number)
+        self.send_signal(number)
         return self.wait()
 
 
@@ -198,10 +198,10 @@ def test_up_keeps_what_was_sent(start: Start, tmp_path: Path, number: signal.Sig
 def test_a_second_signal_ends_it_at_once(start: Start, tmp_path: Path) -> None:
     with start("up", *ANY_PORT, "--log-level", "info") as server:
         send(server.address("name server"), b"one")
-        server.tell(signal.SIGSTOP)  # both signals are pending when it continues
-        server.tell(signal.SIGTERM)
-        server.tell(signal.SIGINT)
-        server.tell(signal.SIGCONT)
+        server.send_signal(signal.SIGSTOP)  # both signals are pending when it continues
+        server.send_signal(signal.SIGTERM)
+        server.send_signal(signal.SIGINT)
+        server.send_signal(signal.SIGCONT)
         assert server.wait() in (0, exit_codes.EXIT_INTERRUPTED)
     # The next server starts after any of these ends.
     with start("up", *ANY_PORT) as server:
@@ -215,7 +215,7 @@ def test_a_server_that_ignores_the_end_of_its_terminal_goes_on(
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; a process inherits it
     try:
         with start("namesrv", "--port", "0", environment={"ROCKETMQ_HOME": "."}) as server:
-            server.tell(signal.SIGHUP)
+            server.send_signal(signal.SIGHUP)
             assert server.stop() == 0
             assert "SIGTERM" in server.logs
             assert "SIGHUP" not in server.logs

@@ -322,7 +322,7 @@ def test_a_blocking_producer_is_ready_for_any_topic(rocketmq: LocalBroker) -> No
         assert producer.is_connected
 
 
-async def test_the_reason_for_not_being_ready_is_told(cluster: ScriptedCluster) -> None:
+async def test_the_reason_for_not_being_ready_is_reported(cluster: ScriptedCluster) -> None:
     await cluster.broker.stop()
     async with Producer("P", namesrv=cluster.namesrv) as producer:
         with pytest.raises(NotReady, match=r"producer P is not ready after 200 ms: .*refused"):

@@ -14,7 +14,7 @@ class One:
     size_bytes: int = 100
 
 
-def ones(*offsets: int) -> list[One]:
+def messages(*offsets: int) -> list[One]:
     return [One(offset) for offset in offsets]
 
 
@@ -48,7 +48,7 @@ class ProcessQueueModel(RuleBasedStateMachine):
         first = offsets[0] if offsets else self.next_offset
         before = list(range(self.queue.next_offset - repeated, self.queue.next_offset))
         before = [number for number in before if number < first]
-        count = self.queue.put(ones(*before, *offsets), self.next_offset, self.now_ms)
+        count = self.queue.put(messages(*before, *offsets), self.next_offset, self.now_ms)
         assert count == len(offsets)
         self.unfinished += offsets
         self.waiting += offsets
@@ -143,7 +143,7 @@ TestProcessQueue = ProcessQueueModel.TestCase
 def test_the_span_is_from_the_oldest_unfinished_to_the_newest() -> None:
     queue: ProcessQueue[One] = ProcessQueue(5)
     assert queue.span == 0
-    queue.put(ones(7, 8, 20), 21, 0)
+    queue.put(messages(7, 8, 20), 21, 0)
     assert queue.span == 13
     first = queue.take(1, 0)
     second = queue.take(2, 0)
@@ -166,7 +166,7 @@ def test_a_pull_without_matches_advances_the_offset() -> None:
 
 def test_overdue_returns_a_bounded_number() -> None:
     queue: ProcessQueue[One] = ProcessQueue(0)
-    queue.put(ones(*range(50)), 50, 0)
+    queue.put(messages(*range(50)), 50, 0)
     for _ in range(50):
         queue.take(1, 0)
     assert len(queue.overdue(1)) == 16

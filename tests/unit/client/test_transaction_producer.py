@@ -238,13 +238,13 @@ async def test_concurrent_checks_are_limited(
 ) -> None:
     monkeypatch.setattr(transaction_producer, "CHECKS_WAITING_MAX", 20)
     running_count = most = 0
-    go_on = asyncio.Event()
+    may_continue = asyncio.Event()
 
     async def check(message: ReceivedMessage) -> TransactionState:
         nonlocal running_count, most
         running_count += 1
         most = max(most, running_count)
-        await go_on.wait()
+        await may_continue.wait()
         running_count -= 1
         return COMMIT
 
@@ -252,7 +252,7 @@ async def test_concurrent_checks_are_limited(
         await send_checks(broker, *map(question, range(30)))
         while running_count < transaction_producer.CHECKS_AT_ONCE:
             await asyncio.sleep(0)
-        go_on.set()
+        may_continue.set()
         await until_ended(broker, 20)
     assert len(ends(broker)) == 20
     assert most == transaction_producer.CHECKS_AT_ONCE

@@ -87,7 +87,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             )
             await cluster.collector.round()
             await cluster.collector.refresh()
-            cluster.look_at(["Orders", "Other"], ["billing"])
+            cluster.note_viewed(["Orders", "Other"], ["billing"])
             await cluster.collector.view_step()
             yield Site(Console(parts), parts, admin)
 

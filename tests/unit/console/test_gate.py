@@ -178,7 +178,7 @@ async def test_a_header_that_a_proxy_has_not_replaced_is_refused(
     assert "is there 2 times" in answer.text
 
 
-async def test_cookies_need_tls_behind_a_proxy_with_tls(parts_with_users: ConsoleParts) -> None:
+async def test_cookies_need_tls_with_a_proxy_that_has_tls(parts_with_users: ConsoleParts) -> None:
     parts_with_users.is_https = True
     console = Console(parts_with_users)
     form = {"csrf": token_of(await call(console, "/login")), "name": "ann", "password": PASSWORD}

@@ -35,7 +35,7 @@ class Site:
 
     async def collect(self) -> None:
         await self.cluster.collector.round()
-        self.cluster.look_at([HOSTILE, "T"], ["G"])
+        self.cluster.note_viewed([HOSTILE, "T"], ["G"])
         await self.cluster.collector.view_step()
 
 

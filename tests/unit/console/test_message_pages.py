@@ -211,9 +211,7 @@ async def test_an_empty_search_is_a_form(console: Console) -> None:
         ("topic=Orders&max_seconds=9999", "a number from 1 to 600"),
     ],
 )
-async def test_what_is_wrong_in_a_search_is_told(
-    console: Console, query: str, problem: str
-) -> None:
+async def test_errors_in_a_search_are_named(console: Console, query: str, problem: str) -> None:
     answer = await call(console, f"/messages?{query}")
     assert answer.status == 400
     assert problem in unescape(answer.text)
@@ -343,7 +341,7 @@ async def test_who_has_consumed_a_message(console: Console, broker: LocalBroker)
     assert (states["before"], states["after"]) == ("waits", "consumed")
 
 
-async def test_a_message_that_is_not_there_is_told_with_reasons(console: Console) -> None:
+async def test_a_missing_message_is_reported_with_reasons(console: Console) -> None:
     answer = await call(console, "/messages/7F0000010000000100000000000000FF")
     assert answer.status == 404
     assert "is no broker of this cluster" in answer.text

@@ -46,9 +46,9 @@ def lags(rows: Rows) -> set[object]:
 async def test_steps_give_the_rows_of_one_update() -> None:
     snapshot, rows = filled()
     put_offsets(snapshot, 90, START + 2)
-    assert rows.is_behind
+    assert rows.has_backlog
     await rows.catch_up()
-    assert not rows.is_behind
+    assert not rows.has_backlog
     assert lags(rows) == {10}
     at_once = Rows(snapshot, History())
     assert rows.groups().rows == at_once.groups().rows
@@ -70,7 +70,7 @@ async def test_requests_between_steps_see_old_rows_and_every_new_name() -> None:
     await steps
     assert lags(rows) == {10}
     assert rows.topics().rows["Orders"].lag == 10
-    assert not rows.is_behind
+    assert not rows.has_backlog
 
 
 async def test_groups_that_are_gone_between_steps_have_no_row() -> None:
@@ -87,7 +87,7 @@ async def test_groups_that_are_gone_between_steps_have_no_row() -> None:
 def test_a_few_rows_are_left_to_the_next_request() -> None:
     snapshot, rows = filled()
     snapshot.put_ends(PLACE.address, "Other", Ends(START + 2, ()))
-    assert not rows.is_behind
+    assert not rows.has_backlog
 
 
 def test_a_queue_without_an_offset_lags_from_its_first_message() -> None:

@@ -13,11 +13,11 @@ from reput.console.search import (
     Block,
     Cursor,
     KeyWindows,
-    Looked,
     Merge,
     Missing,
     Question,
     Row,
+    SearchEffort,
     Span,
     Way,
     Window,
@@ -87,7 +87,7 @@ def test_what_cannot_be_searched_is_refused_by_name(question: Question, name: st
     assert refusal.value.name == name
 
 
-def test_a_unique_key_without_a_topic_is_told_as_missing() -> None:
+def test_a_unique_key_without_a_topic_is_reported_as_missing() -> None:
     plan = search.plan(Question(id="7F0000010000ABCD00000000000001C8"))
     assert [str(missing) for missing in plan.not_tried] == [
         "the index: a unique key is looked up in a topic: give one"
@@ -258,7 +258,7 @@ def test_a_failed_queue_stays_in_the_cursor_and_holds_no_other_up() -> None:
     assert merge.remaining() == (Span("broker-b", 0, 0, 4),)
 
 
-def test_the_queue_that_is_behind_is_read_first() -> None:
+def test_the_queue_with_the_oldest_position_is_read_first() -> None:
     merge = Merge([Span("a", 0, 0, 100), Span("b", 0, 0, 100)], part_count=10)
     for _ in range(2):
         part = merge.next_part()
@@ -304,7 +304,7 @@ def test_any_text_is_a_cursor_or_refused(text: str) -> None:
 # --- answers ------------------------------------------------------------------------------------
 
 
-LOOKED = Looked(brokers=("broker-a", "broker-b"), queue_count=16, message_count=1_204_311)
+LOOKED = SearchEffort(brokers=("broker-a", "broker-b"), queue_count=16, message_count=1_204_311)
 
 
 def test_the_sentence_of_a_complete_answer() -> None:

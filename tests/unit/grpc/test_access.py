@@ -21,7 +21,7 @@ from reput.grpc.access import CODES, credentials_of
 from reput.secret import Secret
 from reput.testing import LocalBroker
 
-WRITER, READER, NOBODY = "writer", "reader", "nobody"
+WRITER, READER, STRANGER = "writer", "reader", "nobody"
 UNAUTHORIZED = 40_100
 _SUPER = json.dumps({"username": ROOT, "password": ROOT_PASSWORD})
 _INNER = json.dumps({"accessKey": ROOT, "secretKey": ROOT_PASSWORD})
@@ -47,7 +47,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
         with Admin(client=client_of(running, ROOT, ROOT_PASSWORD)) as admin:
             allow(admin, WRITER, {"Topic:Open": "Pub"})
             allow(admin, READER, {"Topic:Open": "Sub", "Group:readers": "Sub"})
-            admin.create_user(NOBODY, Secret(password(NOBODY)))
+            admin.create_user(STRANGER, Secret(password(STRANGER)))
         yield running
 
 
@@ -135,9 +135,9 @@ def test_a_call_without_a_rule_for_it_is_refused(broker: LocalBroker) -> None:
         status = reader.call("SendMessage", messages=[message("Open")])["status"]
         assert status["code"] == UNAUTHORIZED
         assert reader.consume("others", "Open")["status"]["code"] == UNAUTHORIZED
-    with client(broker, NOBODY) as nobody:
-        status = nobody.call("QueryRoute", topic={"name": "Open"})["status"]
-        text = f"User:{NOBODY} has no permission to access Topic:Open {where}"
+    with client(broker, STRANGER) as stranger:
+        status = stranger.call("QueryRoute", topic={"name": "Open"})["status"]
+        text = f"User:{STRANGER} has no permission to access Topic:Open {where}"
         assert (status["code"], status["message"]) == (UNAUTHORIZED, text)
 
 

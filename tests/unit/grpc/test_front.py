@@ -152,8 +152,8 @@ def test_a_heartbeat_needs_settings(client: GrpcClient) -> None:
 
 
 def test_a_call_needs_a_client_id(broker: LocalBroker) -> None:
-    with GrpcClient(broker.grpc_endpoint, "") as nobody:
-        status = nobody.call("QueryRoute", topic={"name": "Normal"})["status"]
+    with GrpcClient(broker.grpc_endpoint, "") as anonymous:
+        status = anonymous.call("QueryRoute", topic={"name": "Normal"})["status"]
     assert (status["code"], status["message"]) == (40_017, "client id cannot be empty")
 
 

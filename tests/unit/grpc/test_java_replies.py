@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import grpc_requests
-from grpc_requests import Asker
+from grpc_requests import RequestClient
 from proxied_broker import ProxiedBroker
 from reput.testing import LocalBroker
 
@@ -24,11 +24,11 @@ _AFTER = re.compile(r"(?:\. \w+Exception\. [\w.$]+\(.*\)|\n.*)\Z", re.DOTALL)
 
 
 @pytest.fixture(scope="module", params=[LocalBroker, ProxiedBroker], ids=["broker", "proxy"])
-def asker(request: pytest.FixtureRequest) -> Iterator[Asker]:
+def request_client(request: pytest.FixtureRequest) -> Iterator[RequestClient]:
     with request.param(settings={"enableMixedMessageType": "true"}) as broker:
         grpc_requests.prepare(broker.namesrv_addr)
-        with Asker(broker.grpc_endpoint) as asker:
-            yield asker
+        with RequestClient(broker.grpc_endpoint) as request_client:
+            yield request_client
 
 
 def text_of(java: str) -> str:
@@ -37,8 +37,10 @@ def text_of(java: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_a_reply_is_that_of_java_or_a_known_other_one(asker: Asker, case: dict[str, Any]) -> None:
-    ours = asker.ask(case)
+def test_a_reply_is_that_of_java_or_a_known_other_one(
+    request_client: RequestClient, case: dict[str, Any]
+) -> None:
+    ours = request_client.ask(case)
     expected = case.get("ours") or {**case["java"], "message": text_of(case["java"]["message"])}
     assert ours["code"] == expected["code"], ours["message"]
     assert expected["message"] in ours["message"]

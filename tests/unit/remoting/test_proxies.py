@@ -345,9 +345,7 @@ async def test_a_stop_closes_connections_without_a_header() -> None:
 
 
 @both_loops
-async def test_enforcing_counts_behind_a_proxy(
-    pair: Pair, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_enforcing_counts_with_a_proxy(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     tls = TlsSettings(
         tls_server_cert_path=pair.certificate,

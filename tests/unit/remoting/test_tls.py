@@ -146,7 +146,7 @@ def test_bytes_after_the_handshake_may_come_with_it(serving: ssl.SSLContext) -> 
     assert read(taken) == b"early"
 
 
-def test_the_end_is_told(serving: ssl.SSLContext) -> None:
+def test_the_end_is_reported(serving: ssl.SSLContext) -> None:
     asking, taken = established(serving)
     data = asking.encrypt(b"last")
     asking.end()

@@ -290,7 +290,7 @@ class Held(Subject):
         return commands.reply(request)
 
 
-async def send_behind_a_held_request(subject: Held, peer: Peer, frames: bytes) -> int:
+async def send_after_a_held_request(subject: Held, peer: Peer, frames: bytes) -> int:
     """Send frames in the same read as the end of a request that is held; return their size."""
     held = commands.encode(Command(subject_of.LONG, 1, body=bytes(1_000)))
     # It arrives slowly, so that it gets a separate buffer, which has no room for other frames.
@@ -303,19 +303,19 @@ async def send_behind_a_held_request(subject: Held, peer: Peer, frames: bytes) -
 
 
 @both_loops
-async def test_bytes_behind_a_long_request_are_counted_until_they_are_read(pair: Pair) -> None:
+async def test_bytes_after_a_long_request_are_counted_until_they_are_read(pair: Pair) -> None:
     """They were kept in the session: 90 kB a connection, until its end."""
     state = ServerState(tls=given(pair), slice_s=0.0001)
     async with Held(state=state) as subject:
         peer = await Peer.connect(subject)
         (channel,) = subject.opened
-        size = await send_behind_a_held_request(subject, peer, echo(2, bytes(40_000)) + echo(3))
+        size = await send_after_a_held_request(subject, peer, echo(2, bytes(40_000)) + echo(3))
         await until(lambda: state.unfinished.total_bytes >= size - PIECE_BYTES)
         subject.is_released = True
         assert [(await peer.frame()).opaque for _ in range(3)] == [1, 2, 3]
         assert state.unfinished.total_bytes == 0
         subject.is_released = False
-        await send_behind_a_held_request(subject, peer, bytes(40_000))
+        await send_after_a_held_request(subject, peer, bytes(40_000))
         await until(lambda: state.unfinished.total_bytes > 0)
         channel.abort()
         assert state.unfinished.total_bytes == 0
@@ -323,14 +323,14 @@ async def test_bytes_behind_a_long_request_are_counted_until_they_are_read(pair:
 
 
 @both_loops
-async def test_connections_with_bytes_behind_long_requests_are_limited(pair: Pair) -> None:
+async def test_connections_with_bytes_after_long_requests_are_limited(pair: Pair) -> None:
     few = limits.UNFINISHED_BYTES_PER_ADDRESS.at(100_000)
     of_connections = ConnectionLimits(unfinished_bytes_per_address=few)
     state = ServerState(of_connections, tls=given(pair), slice_s=0.0001)
     async with Held(state=state) as subject:
         peers = [await Peer.connect(subject) for _ in range(6)]
         for peer in peers:
-            await send_behind_a_held_request(subject, peer, bytes(50_000))
+            await send_after_a_held_request(subject, peer, bytes(50_000))
         await until(lambda: state.refusals.counts == {few.name: 4})
         await until(lambda: len(subject.server.channels) == 2)
         assert 0 < state.unfinished.total_bytes <= few.maximum
@@ -357,7 +357,7 @@ async def test_requests_before_the_end_are_handled(pair: Pair, count: int) -> No
 
 
 @both_loops
-async def test_the_end_is_told_and_answered(pair: Pair) -> None:
+async def test_the_end_is_reported_and_answered(pair: Pair) -> None:
     async with server(given(pair)) as (subject, _):
         peer = await Peer.connect(subject)
         await peer.send(peer.session.encrypt(echo(1)))

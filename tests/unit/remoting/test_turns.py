@@ -28,7 +28,7 @@ def tasks(*work: Awaitable[object]) -> list["asyncio.Future[object]"]:
 
 
 @both_loops
-async def test_nobody_waits_while_there_is_time() -> None:
+async def test_no_caller_waits_while_there_is_time() -> None:
     turns = Turns(MUCH_TIME)
     done: list[int] = []
 

@@ -139,7 +139,7 @@ def test_a_session_without_a_jvm_has_no_accelerator(store: store_builder.Built) 
     assert accelerator.accelerated(connect, reading.parse(store.root)) is None
 
 
-def test_a_machine_without_a_compiler_is_told_what_to_install(
+def test_the_error_without_a_compiler_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

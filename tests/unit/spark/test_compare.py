@@ -48,8 +48,8 @@ def stored(store: Path, physical_offset: int) -> record.StoredMessage:
 
 def position_of_body(message: record.StoredMessage) -> int:
     topic = message.topic.encode()
-    behind = 1 + len(topic) + 2 + len(message.property_bytes)
-    return message.store_size - behind - len(message.body)
+    tail_bytes = 1 + len(topic) + 2 + len(message.property_bytes)
+    return message.store_size - tail_bytes - len(message.body)
 
 
 @VERSION

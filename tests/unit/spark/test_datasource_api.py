@@ -112,7 +112,7 @@ def test_a_plan_without_partitions_has_one_empty_task(
 
 
 @plain_errors
-class Called:
+class CalledClass:
     def fails(self) -> None:
         raise StoreUnavailable("no store")
 
@@ -126,7 +126,7 @@ class Called:
 
 @pytest.mark.parametrize("is_worker", [True, False])
 def test_tracebacks_are_hidden_in_workers(monkeypatch: pytest.MonkeyPatch, is_worker: bool) -> None:
-    for call in (Called().fails, lambda: [*Called().rows()]):
+    for call in (CalledClass().fails, lambda: [*CalledClass().rows()]):
         monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
         if is_worker:
             monkeypatch.setenv("PYTHON_WORKER_FACTORY_PORT", "1")
@@ -135,7 +135,7 @@ def test_tracebacks_are_hidden_in_workers(monkeypatch: pytest.MonkeyPatch, is_wo
         assert bool(os.environ["SPARK_HIDE_TRACEBACK"]) == is_worker
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     with pytest.raises(AssertionError):
-        Called().bug()
+        CalledClass().bug()
     assert os.environ["SPARK_HIDE_TRACEBACK"] == ""
 
 

@@ -54,13 +54,13 @@ class ModelBroker:
 
     async def first_message(self, queue: MessageQueue, queue_offset: int) -> StoredMessage | None:
         self.pull_count += 1
-        behind = (
+        later = (
             message
             for message in self.log
             if (message.topic, message.queue_id) == (queue.topic, queue.queue_id)
             and message.queue_offset >= queue_offset
         )
-        return next(behind, None)
+        return next(later, None)
 
     def queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic=topic, broker_name="broker-a", queue_id=queue_id)
@@ -73,7 +73,7 @@ class ModelBroker:
             counts[queue] = counts.get(queue, 0) + 1
         return {queue: (0, count) for queue, count in counts.items()}
 
-    def found(self, *keys: str, spans: Any = None, is_unique: bool = False) -> set[int]:
+    def physical_offsets(self, *keys: str, spans: Any = None, is_unique: bool = False) -> set[int]:
         """Return the physical offsets of the messages in the ranges of a lookup."""
         client: Any = self
         ranges = asyncio.run(
@@ -124,7 +124,7 @@ def test_random_logs_are_answered_completely() -> None:
         broker = ModelBroker(log, indexed_to=edge, collisions=randomly.choice([(), ("a", "c")]))
         wanted = randomly.choice([("a",), ("b",), ("c",), ("a", "d"), ("none",)])
         try:
-            places = broker.found(*wanted)
+            places = broker.physical_offsets(*wanted)
         except LookupRefused:
             # Too many within the resolution of the index.
             refused_count += 1
@@ -139,7 +139,7 @@ def test_random_logs_are_answered_completely() -> None:
 
 def test_a_rare_key_costs_a_few_requests() -> None:
     broker = ModelBroker(log_of(["a"] * 500 + ["b"] + ["a"] * 500))
-    assert broker.found("b") == broker.with_key("b")
+    assert broker.physical_offsets("b") == broker.with_key("b")
     # A query for the key and one for the first message; the ends of two queues.
     assert (broker.query_count, broker.pull_count) == (2, 4)
 
@@ -147,39 +147,39 @@ def test_a_rare_key_costs_a_few_requests() -> None:
 def test_ranges_stay_within_the_selected_parts() -> None:
     broker = ModelBroker(log_of(["a"] * 40))
     spans = {broker.queue("Topic0", 1): (3, 9)}
-    assert broker.found("a", spans=spans) == places_of(
+    assert broker.physical_offsets("a", spans=spans) == places_of(
         message for message in broker.log if message.queue_id == 1 and 3 <= message.queue_offset < 9
     )
 
 
 def test_unique_keys() -> None:
     broker = ModelBroker(log_of(["a"] * 40))
-    assert broker.found("U7", "U9", is_unique=True) == broker.with_key("U7", "U9")
+    assert broker.physical_offsets("U7", "U9", is_unique=True) == broker.with_key("U7", "U9")
 
 
 def test_an_empty_index_is_replaced_by_pulls() -> None:
     broker = ModelBroker(log_of(["a"] * 40), indexed_to=0)
-    assert broker.found("a") == places_of(broker.log)
+    assert broker.physical_offsets("a") == places_of(broker.log)
 
 
 @pytest.mark.parametrize("count", [PAGE, PAGE + 1, 3 * PAGE])
 def test_more_messages_than_a_reply_are_found_by_time(count: int) -> None:
     broker = ModelBroker(log_of(["a"] * count, step_ms=100))
-    assert broker.found("a") == places_of(broker.log)
+    assert broker.physical_offsets("a") == places_of(broker.log)
 
 
 def test_too_many_messages_at_once_are_refused() -> None:
     broker = ModelBroker(log_of(["a"] * (PAGE + 1), step_ms=1))
     text = "key 'a' has more messages stored at .* ms in topic 'Topic0' of broker broker-a than it"
     with pytest.raises(LookupRefused, match=text):
-        broker.found("a")
+        broker.physical_offsets("a")
 
 
 def test_too_many_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "MESSAGES_MAX", 200)
     broker = ModelBroker(log_of(["a"] * 300))
     with pytest.raises(LookupRefused, match=r"more than 200 messages in topic.*scan=consume"):
-        broker.found("a")
+        broker.physical_offsets("a")
 
 
 def test_an_index_that_began_late_is_refused() -> None:
@@ -187,17 +187,17 @@ def test_an_index_that_began_late_is_refused() -> None:
     broker = ModelBroker(log, indexed_from=log[50].physical_offset)
     text = "lacks the message at queue offset 0 of queue Topic0/0 of broker broker-a: it began"
     with pytest.raises(LookupRefused, match=text):
-        broker.found("a")
+        broker.physical_offsets("a")
     # The other half of the queues can be answered.
     spans = {broker.queue("Topic0", i): (25, 50) for i in range(2)}
-    assert broker.found("a", spans=spans) == places_of(log[50:])
+    assert broker.physical_offsets("a", spans=spans) == places_of(log[50:])
 
 
 def test_too_many_lookups_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "LOOKUPS_MAX", 5)
     broker = ModelBroker(log_of(["a"] * 20, topics=3))
     with pytest.raises(LookupRefused, match="2 keys in 3 topics of brokers are 6 lookups, at most"):
-        broker.found("a", "b")
+        broker.physical_offsets("a", "b")
 
 
 def test_a_running_broker_is_asked_for_its_index() -> None:

@@ -29,7 +29,7 @@ SELECTIONS: tuple[dict[str, Any], ...] = (
 
 
 @dataclass(frozen=True)
-class Seen:
+class LiveFacts:
     """What a running broker answered, and its folder."""
 
     folder: Path
@@ -54,7 +54,7 @@ def read(**given: Any) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> LiveFacts:
     folder = tmp_path_factory.mktemp("store")
     topics = {"Orders": 3, "Bills": 1, "Empty": 2, f"{TENANT}%Orders": 2}
     with LocalBroker(topics=topics, folder=folder) as mq:
@@ -87,7 +87,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         with pytest.raises(InvalidOption, match="names of brokers: broker-a"):
             read(nameServer=address, view="topics", broker="broker-b")
         live_calls.disconnect()
-    return Seen(folder, address, broker_address, rows, of_namespace)
+    return LiveFacts(folder, address, broker_address, rows, of_namespace)
 
 
 def plain(rows: list[Row]) -> list[Row]:
@@ -98,7 +98,7 @@ def plain(rows: list[Row]) -> list[Row]:
 
 @pytest.mark.parametrize("number", range(len(SELECTIONS)))
 @pytest.mark.parametrize("view", VIEWS)
-def test_rows_equal_those_of_the_store(seen: Seen, view: str, number: int) -> None:
+def test_rows_equal_those_of_the_store(seen: LiveFacts, view: str, number: int) -> None:
     live = seen.rows[view, number]
     assert live
     assert {row["store"] for row in live} == {seen.broker_address}
@@ -106,7 +106,7 @@ def test_rows_equal_those_of_the_store(seen: Seen, view: str, number: int) -> No
     assert plain(live) == plain(of_store)
 
 
-def test_lag_is_that_of_the_model(seen: Seen) -> None:
+def test_lag_is_that_of_the_model(seen: LiveFacts) -> None:
     rows = [row for row in seen.rows["offsets", 0] if row["consumer_group"] == "audit"]
     assert [(row["queue_id"], row["min_offset"], row["lag"]) for row in rows] == [
         (0, 0, 0),
@@ -114,7 +114,7 @@ def test_lag_is_that_of_the_model(seen: Seen) -> None:
     ]
 
 
-def test_a_namespace_shortens_names_and_hides_other_topics(seen: Seen) -> None:
+def test_a_namespace_shortens_names_and_hides_other_topics(seen: LiveFacts) -> None:
     (topic,) = seen.of_namespace["topics"]
     assert (topic["topic"], topic["message_count"]) == ("Orders", 1)
     (offset,) = seen.of_namespace["offsets"]

@@ -251,10 +251,10 @@ def test_queues_of_an_unreachable_broker_keep_their_position(
     start = earliest(mq).initial_offset()
     end = earliest(mq).latest_offset(start, None)
 
-    async def nobody(client: RetryingClient) -> dict[str, str]:
+    async def no_brokers(client: RetryingClient) -> dict[str, str]:
         return {}
 
-    monkeypatch.setattr(RetryingClient, "brokers", nobody)
+    monkeypatch.setattr(RetryingClient, "brokers", no_brokers)
     text = "the broker of queue Orders/0 of broker-a is not registered with name server"
     impatient = {"retryTimeout": "0s"}
     with pytest.raises(DataLoss, match=text):
@@ -283,10 +283,10 @@ def test_expired_and_truncated_queues_are_errors_or_tolerated(
     lenient = earliest(mq, failOnDataLoss=False)
     read_rows = batch_of(lenient, start, lenient.latest_offset(start, None))
     assert places(read_rows) == [place for place in ALL if place[1] >= 10]
-    behind = {"Orders": {BROKER: {"0": 31}}}
+    past_the_end = {"Orders": {BROKER: {"0": 31}}}
     with pytest.raises(DataLoss, match="it was truncated, or recreated"):
-        earliest(mq).latest_offset(behind, None)
-    assert lenient.latest_offset(behind, None)["Orders"][BROKER]["0"] == 30
+        earliest(mq).latest_offset(past_the_end, None)
+    assert lenient.latest_offset(past_the_end, None)["Orders"][BROKER]["0"] == 30
 
 
 # --- restarts ---------------------------------------------------------------

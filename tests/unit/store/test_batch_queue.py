@@ -100,7 +100,7 @@ def test_ends_and_times(store: MessageStore) -> None:
 
 def test_a_filter_sees_a_batch_as_one_message(store: MessageStore) -> None:
     class Nothing:
-        looks_at_tags = False
+        uses_tags = False
 
         def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
             return False

@@ -182,8 +182,8 @@ def test_the_new_messages_are_announced_from_the_start(stores: Stores) -> None:
     master, slave = pair(stores)
     put(master, "T", "abc")
     copy_log(master, slave)
-    heard: list[tuple[str, int, int, int]] = []
-    slave.add_listener(lambda *news: heard.append(news))
+    received: list[tuple[str, int, int, int]] = []
+    slave.add_listener(lambda *news: received.append(news))
     begun: list[tuple[str, int]] = []
     slave.dispatcher.on_begun_again = lambda topic, queue_ids: begun.extend(
         (topic, queue_id) for queue_id in queue_ids
@@ -191,5 +191,5 @@ def test_the_new_messages_are_announced_from_the_start(stores: Stores) -> None:
     master.delete_topic("T")
     put(master, "T", "x")
     copy_log(master, slave)
-    assert heard == [("T", 0, 0, 1)]
+    assert received == [("T", 0, 0, 1)]
     assert begun == [("T", 0)]

@@ -48,8 +48,8 @@ def units(queue: ConsumeQueue) -> list[Unit | None]:
     return [queue.unit(number) for number in range(queue.min_offset, queue.max_offset)]
 
 
-def expected(first: int, behind: int) -> list[Unit]:
-    return [Unit(100 * number, 100, number) for number in range(first, behind)]
+def expected(first: int, stop: int) -> list[Unit]:
+    return [Unit(100 * number, 100, number) for number in range(first, stop)]
 
 
 def files(root: Path) -> dict[int, list[Unit]]:

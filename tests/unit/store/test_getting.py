@@ -11,8 +11,8 @@ from store_subject import Subject, decoded
 class ByBody:
     """A filter that takes some messages, and counts its calls."""
 
-    def __init__(self, *, looks_at_tags: bool) -> None:
-        self.looks_at_tags = looks_at_tags
+    def __init__(self, *, uses_tags: bool) -> None:
+        self.uses_tags = uses_tags
         self.count = 0
 
     def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
@@ -25,7 +25,7 @@ class ByBody:
 
 @pytest.fixture(params=[False, True], ids=["by record", "by unit"])
 def asked(request: pytest.FixtureRequest) -> ByBody:
-    return ByBody(looks_at_tags=request.param)
+    return ByBody(uses_tags=request.param)
 
 
 def filled(stores: Stores) -> Subject:

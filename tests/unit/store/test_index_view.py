@@ -476,8 +476,8 @@ def test_a_truncated_file_is_an_error() -> None:
     data = filled(8, 40, PUTS).pack()
     for length in range(1, len(data)):
         hits = lookups(data[:length])
-        behind = 40 + 4 * 8 + 20 * (len(PUTS) + 1)
-        whole_entries = (len(data) - length) % 20 == 0 and length >= behind
+        entries_end = 40 + 4 * 8 + 20 * (len(PUTS) + 1)
+        whole_entries = (len(data) - length) % 20 == 0 and length >= entries_end
         for key, offsets in hits.items():
             assert offsets == (expected_hits(key) if whole_entries else None), length
 

@@ -732,12 +732,12 @@ class FileModel(RuleBasedStateMachine):
         assert 0 <= file.flushed <= file.committed <= file.written <= file.reserved <= SIZE
 
     @invariant()
-    def the_file_holds_what_is_committed_and_then_zeros(self) -> None:
+    def the_file_holds_committed_bytes_and_then_zeros(self) -> None:
         committed = self.expected[: self.file.committed]
         assert Path(self.path).read_bytes() == committed.ljust(SIZE, b"\0")
 
     @invariant()
-    def what_is_flushed_survives(self) -> None:
+    def flushed_bytes_survive(self) -> None:
         assert self.disk.durable[self.path][: self.flushed] == self.expected[: self.flushed]
 
 

@@ -407,8 +407,10 @@ def test_queues_of_damaged_stores(version: str, name: str) -> None:
             # After Java's cut the old units are unchanged.
             before = clean[where]
             assert queue.max_offset == before["maxOffset"]
-            _, behind = queue.units(java["maxOffset"], queue.max_offset)
-            assert [list(unit) for unit in behind.tolist()] == before["units"][java["maxOffset"] :]
+            _, appended = queue.units(java["maxOffset"], queue.max_offset)
+            assert [list(unit) for unit in appended.tolist()] == before["units"][
+                java["maxOffset"] :
+            ]
 
 
 def damaged_queues(entry: dict[str, Any]) -> set[tuple[str, int]]:
@@ -1234,8 +1236,10 @@ def test_a_reader_beside_a_writer_sees_whole_records_only(order: str, with_queue
         start = written.physical_offset - written.physical_offset % 2048
         before = sent[i - 1] if i else None
         if before is not None and before.physical_offset < start:
-            behind = before.physical_offset + before.store_size - (start - 2048)
-            files[start - 2048][behind : behind + 8] = whole[start - 2048][behind : behind + 8]
+            appended = before.physical_offset + before.store_size - (start - 2048)
+            files[start - 2048][appended : appended + 8] = whole[start - 2048][
+                appended : appended + 8
+            ]
         data = record.encode(written)
         position = written.physical_offset - start
         steps = [(low, min(low + 8, len(data))) for low in range(0, len(data), 8)]

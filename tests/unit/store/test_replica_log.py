@@ -89,17 +89,17 @@ _folders: Iterator[int] = itertools.count()
 def test_a_record_waits_until_it_is_whole(stores: Stores) -> None:
     master, slave = pair(stores)
     ends = [master.put(message(body=b"x" * 500)).end_offset for _ in range(2)]
-    heard: list[tuple[str, int, int, int]] = []
-    slave.add_listener(lambda *news: heard.append(news))
+    received: list[tuple[str, int, int, int]] = []
+    slave.add_listener(lambda *news: received.append(news))
     copy_log(master, slave, stop=ends[0] - 1)
     assert slave.max_offset("TopicA", 0) == 0
     assert slave.replica_log.end == ends[0] - 1
     assert not slave.has_more_to_do
     assert not slave.step_memory()
     copy_log(master, slave, stop=ends[0] + 1)
-    assert heard == [("TopicA", 0, 0, 1)]
+    assert received == [("TopicA", 0, 0, 1)]
     copy_log(master, slave)
-    assert heard == [("TopicA", 0, 0, 1), ("TopicA", 0, 1, 2)]
+    assert received == [("TopicA", 0, 0, 1), ("TopicA", 0, 1, 2)]
     assert slave.last_record() == master.last_record()
     assert not slave.replica_log.problem
 

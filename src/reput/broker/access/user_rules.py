@@ -26,7 +26,7 @@ from reput.secret import Secret
 from reput.store import paths
 from reput.store.disk import Disk
 
-NOBODY = Account("", is_super=False)
+UNSIGNED = Account("", is_super=False)
 """Sender of a request that needs no signature, and has no valid one."""
 _NO_RULES = Acl()
 _BYTES_SHOWN = 200
@@ -76,7 +76,7 @@ class UserRules:
         try:
             return self._verified(request)
         except AccessRefused:
-            return NOBODY
+            return UNSIGNED
 
     def _verified(self, request: Command) -> Account:
         fields = request.ext_fields or {}
@@ -125,7 +125,7 @@ class UserRules:
         if request.code in self._unruled_codes:
             return
         name = account.name
-        user = self._usable(name, is_nobody=account is NOBODY)
+        user = self._usable(name, is_unsigned=account is UNSIGNED)
         if user.is_super:
             return
         acl = self.acls.get(subject_of(name)) or _NO_RULES
@@ -137,17 +137,17 @@ class UserRules:
 
     def _authorize_without_rules(self, account: Account, request: Command, address: str) -> None:
         """Check a request without authorization: changes of users are for super users alone."""
-        if account is NOBODY:
+        if account is UNSIGNED:
             return
-        user = self._usable(account.name, is_nobody=False)
+        user = self._usable(account.name, is_unsigned=False)
         if not user.is_super and request.code in NEVER_WHITELISTED:
             raise self._refused(account.name, SUPER_NEED, address, "it is for super users")
 
-    def _usable(self, name: str, *, is_nobody: bool) -> User:
+    def _usable(self, name: str, *, is_unsigned: bool) -> User:
         """Return a user as it is now. Raises ``AccessRefused``."""
         user = self.users.get(name)
         if user is None:
-            shown = "username cannot be null." if is_nobody else f"User:{name} not found."
+            shown = "username cannot be null." if is_unsigned else f"User:{name} not found."
             raise AccessRefused(ResponseCode.NO_PERMISSION, shown)
         if not user.is_enabled:
             raise AccessRefused(ResponseCode.NO_PERMISSION, f"User:{name} is disabled.")

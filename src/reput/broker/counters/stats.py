@@ -72,7 +72,7 @@ PutNews = tuple[str, int, int]
 """A topic, with the messages and record bytes that were put since the previous call."""
 
 
-class Sums(NamedTuple):
+class WindowTotal(NamedTuple):
     """Total of a counter in a window."""
 
     sum: int = 0
@@ -140,15 +140,15 @@ class Series:
         if samples[0].value != self.value or len(samples) < _WINDOWS[window][1]:
             samples.append(_Sample(self.value, self.times))
 
-    def sums(self, window: int, times: deque[int]) -> Sums:
+    def total(self, window: int, times: deque[int]) -> WindowTotal:
         """Return the difference between the first and the last sample."""
         samples = self._samples[window]
         first, last = samples[0], samples[-1]
         if len(samples) < 2:
-            return Sums()
+            return WindowTotal()
         total, events = last.value - first.value, last.times - first.times
         duration_ms = times[-1] - times[-len(samples)]
-        return Sums(
+        return WindowTotal(
             total,
             total * 1000 / duration_ms if duration_ms > 0 else 0.0,
             total / events if events > 0 else 0.0,
@@ -445,16 +445,16 @@ class Stats:
 
     # Queries ----------------------------------------------------------------------------------
 
-    def find(self, name: str, key: str) -> tuple[Sums, Sums, Sums] | None:
+    def find(self, name: str, key: str) -> tuple[WindowTotal, WindowTotal, WindowTotal] | None:
         """Return a counter's totals of the last minute, hour and day; None without a counter."""
         series = self._series.get(name, {}).get(key)
         if series is None:
             return None
         minute, hour, day = self._windows
         return (
-            series.sums(MINUTE, minute.times),
-            series.sums(HOUR, hour.times),
-            series.sums(DAY, day.times),
+            series.total(MINUTE, minute.times),
+            series.total(HOUR, hour.times),
+            series.total(DAY, day.times),
         )
 
     def values(self, name: str) -> dict[str, int]:

@@ -7,7 +7,7 @@ they depend on.
 
 from reput.broker.fastpath.json_request import find_request
 from reput.broker.parts import Parts
-from reput.broker.pop.pops import Wanted
+from reput.broker.pop.pops import PopParameters
 from reput.broker.processors import pop
 from reput.errors import ReputError
 from reput.format.codes import RequestCode
@@ -32,7 +32,7 @@ class FastPops:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._known: dict[bytes, tuple[Wanted, int]] = {}
+        self._known: dict[bytes, tuple[PopParameters, int]] = {}
         """Key of a header, without time and signature -> the request, and how long it waits, ms."""
 
     def forget(self) -> None:
@@ -75,7 +75,7 @@ class FastPops:
             channel.answer(command, reply)
         return request.end
 
-    def _learn(self, channel: Channel, request: Command, key: bytes) -> tuple[Wanted, int]:
+    def _learn(self, channel: Channel, request: Command, key: bytes) -> tuple[PopParameters, int]:
         """Return the request in a header, and cache it. Raises ``ReputError``."""
         wanted, _, poll_ms = pop.wanted(self._parts, request, channel.address)
         known = wanted, poll_ms

@@ -128,7 +128,7 @@ class _ByExpression:
     """Selects messages whose properties match; an error is no match."""
 
     expression: "sql92.Filter"
-    looks_at_tags: ClassVar[bool] = False
+    uses_tags: ClassVar[bool] = False
 
     def takes_unit(self, tags_code: int, bit_map: bytes, store_timestamp: int) -> bool:
         return True

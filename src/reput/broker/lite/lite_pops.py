@@ -19,7 +19,7 @@ from reput.broker.held_requests import HeldRequests, WaitPlace
 from reput.broker.lite.subscriptions import LiteClient, LiteGroup, LiteSubscriptions, Place
 from reput.broker.pop.offsets import PopOffsets
 from reput.broker.pop.orders import MemoryBlocks, PopOrders
-from reput.broker.pop.pops import Pops, Wanted
+from reput.broker.pop.pops import PopParameters, Pops
 from reput.format import names
 from reput.format.command import Command
 from reput.remoting.channel import Channel
@@ -149,7 +149,7 @@ class LitePops:
             self._free_at(queue, group, free_ms)
             return
         result = self._pops.pop(
-            Wanted(
+            PopParameters(
                 queue,
                 group,
                 QUEUE_ID,

@@ -196,14 +196,14 @@ class RocketmqMeter:
     async def _timer(self, turns: Turns) -> AsyncIterator[Family]:
         parts, timers = self._parts, self._parts.timers
         now_ms = parts.clock.now_ms()
-        behind_ms = max(0, now_ms - timers.check(now_ms).read_time_ms)
+        lag_ms = max(0, now_ms - timers.check(now_ms).read_time_ms)
         taken_up = sum(parts.deliveries.stats.values(stats.TIMER_DEQUEUE_NUMS).values())
         put = parts.deliveries.stats.values(stats.TOPIC_PUT_NUMS).get(names.TIMER_TOPIC, 0)
         for name, text, value in (
             ("enqueue_lag", "Messages to take up.", timers.pending_count),
             ("enqueue_latency_milliseconds", "Delay of taking up.", self._enqueue_ms(now_ms)),
             ("dequeue_lag", "Messages that wait for their time.", len(timers)),
-            ("dequeue_latency_milliseconds", "Delay of delivering.", behind_ms),
+            ("dequeue_latency_milliseconds", "Delay of delivering.", lag_ms),
         ):
             yield self._made(f"rocketmq_timer_{name}", text, _OF_STORE, [(_ON_DISK, value)])
         other = (*_ON_DISK, OTHER)

@@ -43,7 +43,7 @@ RETRIED_MAX = 100_000
 """Retry topics whose popping group is remembered; the oldest is evicted first."""
 
 
-class Wanted(NamedTuple):
+class PopParameters(NamedTuple):
     """The parameters of a pop."""
 
     topic: str
@@ -91,7 +91,7 @@ class HeldPop:
     channel: Channel
     request: Command
     """The request, from which the reply is made."""
-    wanted: Wanted
+    wanted: PopParameters
     deadline_ms: int
     """Monotonic time in ms."""
     is_question: bool = False
@@ -173,7 +173,7 @@ class Pops:
 
     # Popping ----------------------------------------------------------------------------------
 
-    def pop(self, wanted: Wanted, now_ms: int) -> Popped:
+    def pop(self, wanted: PopParameters, now_ms: int) -> Popped:
         """Pop messages; they are invisible to the rest of the group from now on.
 
         Raises:
@@ -209,7 +209,7 @@ class Pops:
         self._frees.pop((topic, group, queue_id), None)
         self.arrived(topic, queue_id)
 
-    def _remember(self, retries: str, wanted: Wanted) -> None:
+    def _remember(self, retries: str, wanted: PopParameters) -> None:
         """Record the group of a retry topic, so that its messages wake the group's held pops."""
         if retries in self._retried:
             return
@@ -218,7 +218,7 @@ class Pops:
             # It is recorded again when its group pops again: a pop is held for some seconds.
             self._retried.popitem(last=False)
 
-    def _pop_retries(self, popped: Popped, wanted: Wanted, draw: int) -> None:
+    def _pop_retries(self, popped: Popped, wanted: PopParameters, draw: int) -> None:
         for topic in self._retries.sources(wanted.topic, wanted.group):
             self._remember(topic, wanted)
             if self._topics.get(topic) is not None:
@@ -226,7 +226,7 @@ class Pops:
                 self._pop_all(popped, wanted, topic, EVERYTHING, draw)
 
     def _pop_all(
-        self, popped: Popped, wanted: Wanted, topic: str, selection: Selection, draw: int
+        self, popped: Popped, wanted: PopParameters, topic: str, selection: Selection, draw: int
     ) -> None:
         count = self._topics.readable(topic).read_queue_count
         for number in range(count):
@@ -234,7 +234,7 @@ class Pops:
             self._pop_queue(popped, wanted, topic, (draw + turn) % count, selection)
 
     def _pop_queue(
-        self, popped: Popped, wanted: Wanted, topic: str, queue_id: int, selection: Selection
+        self, popped: Popped, wanted: PopParameters, topic: str, queue_id: int, selection: Selection
     ) -> None:
         group, now_ms = wanted.group, popped.pop_ms
         if wanted.is_ordered and self._is_blocked(wanted, queue_id, now_ms):
@@ -291,7 +291,7 @@ class Pops:
             message_filter=selection.message_filter,
         )
 
-    def _position(self, wanted: Wanted, topic: str, queue_id: int) -> PopPosition:
+    def _position(self, wanted: PopParameters, topic: str, queue_id: int) -> PopPosition:
         """Return the group's position in a queue; set and publish it if there is none."""
         position = self.offsets.position(topic, wanted.group, queue_id)
         if position is not None:
@@ -303,7 +303,7 @@ class Pops:
             begin = max(0, self._store.max_offset(topic, queue_id) - 1)
         return self.offsets.set(topic, wanted.group, queue_id, begin)
 
-    def _is_blocked(self, wanted: Wanted, queue_id: int, now_ms: int) -> bool:
+    def _is_blocked(self, wanted: PopParameters, queue_id: int, now_ms: int) -> bool:
         until_ms = self.orders.blocked_until(
             wanted.topic, wanted.group, queue_id, wanted.attempt_id, now_ms
         )
@@ -311,14 +311,14 @@ class Pops:
             self._frees[wanted.topic, wanted.group, queue_id] = until_ms
         return until_ms is not None
 
-    def _advance(self, wanted: Wanted, position: PopPosition, queue_offset: int) -> None:
+    def _advance(self, wanted: PopParameters, position: PopPosition, queue_offset: int) -> None:
         if wanted.is_ordered:
             self.offsets.set(position.topic, position.group, position.queue_id, queue_offset)
         else:
             self.offsets.advance(position, queue_offset, self.revive.checkpoints_end)
 
     def _take(
-        self, popped: Popped, wanted: Wanted, position: PopPosition, result: GetResult
+        self, popped: Popped, wanted: PopParameters, position: PopPosition, result: GetResult
     ) -> bool:
         """Let the group hold messages; return whether it does."""
         topic, group, queue_id, begin = (
@@ -397,7 +397,9 @@ class Pops:
             position += max(len(units), 1)
         return queue_offsets
 
-    def _as_requested(self, data: memoryview, popped: Popped, wanted: Wanted, begin: int) -> bytes:
+    def _as_requested(
+        self, data: memoryview, popped: Popped, wanted: PopParameters, begin: int
+    ) -> bytes:
         """Return a record of a retry topic as a record of the topic that was requested."""
         try:
             stored = record.decode(bytes(data), check_crc=False)
@@ -427,7 +429,7 @@ class Pops:
 
     # Peeking ----------------------------------------------------------------------------------
 
-    def peek(self, wanted: Wanted) -> Popped:
+    def peek(self, wanted: PopParameters) -> Popped:
         """Return messages that a pop may find, without popping them. Raises ``RequestRefused``."""
         popped = Popped(0, 0)
         for topic, queue_id in self._queues(wanted):
@@ -444,7 +446,7 @@ class Pops:
                     popped.results.append((topic, queue_id, result))
         return popped
 
-    def has_messages(self, wanted: Wanted, now_ms: int) -> bool:
+    def has_messages(self, wanted: PopParameters, now_ms: int) -> bool:
         """Return whether a pop may find messages, by offsets only. Raises ``RequestRefused``."""
         return any(
             self._store.max_offset(topic, queue_id) > self._next(wanted, topic, queue_id)
@@ -452,7 +454,7 @@ class Pops:
             if not (wanted.is_ordered and self._is_blocked(wanted, queue_id, now_ms))
         )
 
-    def _queues(self, wanted: Wanted) -> list[tuple[str, int]]:
+    def _queues(self, wanted: PopParameters) -> list[tuple[str, int]]:
         queues = []
         if not wanted.is_ordered:
             for retries in self._retries.sources(wanted.topic, wanted.group):
@@ -466,7 +468,7 @@ class Pops:
         count = self._topics.readable(wanted.topic).read_queue_count
         return [*queues, *((wanted.topic, queue) for queue in range(count))]
 
-    def _next(self, wanted: Wanted, topic: str, queue_id: int) -> int:
+    def _next(self, wanted: PopParameters, topic: str, queue_id: int) -> int:
         begin = self.offsets.find(topic, wanted.group, queue_id)
         return self._store.min_offset(topic, queue_id) if begin is None else begin
 

@@ -12,7 +12,7 @@ from reput.broker.access.access import Grant
 from reput.broker.filter import selection
 from reput.broker.filter.selection import Selection
 from reput.broker.parts import Parts
-from reput.broker.pop.pops import ANY_QUEUE, HeldPop, Popped, Wanted
+from reput.broker.pop.pops import ANY_QUEUE, HeldPop, PopParameters, Popped
 from reput.broker.topic import priority
 from reput.errors import RequestRefused
 from reput.format import command as commands, headers, names, pop_reply
@@ -75,7 +75,9 @@ def _on_way_ms(parts: Parts, born_ms: int) -> int:
     return max(parts.clock.client_ms() - born_ms, 0) if born_ms else 0
 
 
-def wanted(parts: Parts, request: Command, address: str = quotas.OWN) -> tuple[Wanted, int, int]:
+def wanted(
+    parts: Parts, request: Command, address: str = quotas.OWN
+) -> tuple[PopParameters, int, int]:
     """Decode and check a pop; return its parameters, its born time and its total time in ms.
 
     Args:
@@ -113,7 +115,7 @@ def wanted(parts: Parts, request: Command, address: str = quotas.OWN) -> tuple[W
         parts.pops.orders.check_room(
             header.topic, header.consumer_group, 1 if header.queue_id >= 0 else queue_count
         )
-    parameters = Wanted(
+    parameters = PopParameters(
         header.topic,
         header.consumer_group,
         max(header.queue_id, ANY_QUEUE),
@@ -132,7 +134,7 @@ def wanted(parts: Parts, request: Command, address: str = quotas.OWN) -> tuple[W
 
 
 def answer(
-    parts: Parts, channel: Channel, request: Command, wanted: Wanted, poll_ms: int
+    parts: Parts, channel: Channel, request: Command, wanted: PopParameters, poll_ms: int
 ) -> Command | None:
     """Return the reply to a pop; None if it is sent directly, or the pop is held.
 
@@ -147,7 +149,7 @@ def answer(
     return answer_popped(parts, channel, request, wanted, poll_ms, popped)
 
 
-def is_plain(wanted: Wanted, popped: Popped) -> bool:
+def is_plain(wanted: PopParameters, popped: Popped) -> bool:
     """Return True if ``send_plain`` can send the reply."""
     return popped.count > 0 and not wanted.is_ordered
 
@@ -156,7 +158,7 @@ def answer_popped(
     parts: Parts,
     channel: Channel,
     request: Command,
-    wanted: Wanted,
+    wanted: PopParameters,
     poll_ms: int,
     popped: Popped,
 ) -> Command | None:
@@ -177,7 +179,7 @@ def notification(parts: Parts, channel: Channel, request: Command) -> Command | 
     check_broker(parts, "peeking message is")
     limits.POP_ATTEMPT_LETTERS.check(len(header.attempt_id or ""))
     _check_queue(parts, header, channel.address)
-    wanted = Wanted(
+    wanted = PopParameters(
         header.topic,
         header.consumer_group,
         max(header.queue_id, ANY_QUEUE),
@@ -206,7 +208,7 @@ def peek_message(parts: Parts, channel: Channel, request: Command) -> Command:
     check_broker(parts, "peeking message is")
     _check_queue(parts, header, channel.address)
     queue_id = max(header.queue_id, ANY_QUEUE)
-    wanted = Wanted(header.topic, header.consumer_group, queue_id, header.max_msg_nums, 0)
+    wanted = PopParameters(header.topic, header.consumer_group, queue_id, header.max_msg_nums, 0)
     popped = parts.pops.peek(wanted)
     reply = PopMessageReplyHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=popped.rest)
     code = ResponseCode.SUCCESS if popped.count else ResponseCode.PULL_NOT_FOUND
@@ -261,7 +263,7 @@ def _retry(parts: Parts, held: HeldPop, *, is_last: bool) -> Command | None:
     return _reply(parts, held.request, wanted, popped)
 
 
-def pop(parts: Parts, wanted: Wanted) -> Popped:
+def pop(parts: Parts, wanted: PopParameters) -> Popped:
     """Pop messages; the caller must send the result.
 
     Raises:
@@ -328,7 +330,9 @@ def _selection(parts: Parts, expression_type: str | None, expression: str | None
     return parts.filters.of_expression(expression_type, expression)
 
 
-def send_plain(parts: Parts, channel: Channel, opaque: int, wanted: Wanted, popped: Popped) -> None:
+def send_plain(
+    parts: Parts, channel: Channel, opaque: int, wanted: PopParameters, popped: Popped
+) -> None:
     """Send what ``_reply`` returns, for a plain request with messages."""
     _count(parts, wanted, popped, has_taken=True)
     body = b"".join(popped.data)
@@ -349,7 +353,7 @@ def send_plain(parts: Parts, channel: Channel, opaque: int, wanted: Wanted, popp
 def _reply(
     parts: Parts,
     request: Command,
-    wanted: Wanted,
+    wanted: PopParameters,
     popped: Popped,
     empty: ResponseCode = ResponseCode.POLLING_TIMEOUT,
 ) -> Command:
@@ -372,7 +376,7 @@ def _reply(
     )
 
 
-def _count(parts: Parts, wanted: Wanted, popped: Popped, *, has_taken: bool) -> None:
+def _count(parts: Parts, wanted: PopParameters, popped: Popped, *, has_taken: bool) -> None:
     stats, group = parts.deliveries.stats, wanted.group
     for topic, queue_id, result in popped.results:
         if isinstance(result, PopBatch) or (has_taken and not wanted.is_ordered):

@@ -8,7 +8,7 @@ the value that is true here.
 import shutil
 
 from reput import __version__
-from reput.broker.counters.stats import TIMER_DEQUEUE_NUMS, TOPIC_PUT_NUMS, Sums
+from reput.broker.counters.stats import TIMER_DEQUEUE_NUMS, TOPIC_PUT_NUMS, WindowTotal
 from reput.broker.parts import Parts
 from reput.broker.processors.connections import topics_of_group
 from reput.errors import RequestRefused
@@ -237,8 +237,8 @@ def broker_stats(parts: Parts, channel: Channel, request: Command) -> LongReply:
     return commands.reply(request, body=bodies.encode(stats))
 
 
-def _item(sums: Sums) -> StatsItem:
-    return StatsItem(avgpt=sums.avgpt, sum=sums.sum, tps=sums.tps)
+def _item(total: WindowTotal) -> StatsItem:
+    return StatsItem(avgpt=total.avgpt, sum=total.sum, tps=total.tps)
 
 
 # --- groups ---------------------------------------------------------------------------

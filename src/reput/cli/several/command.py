@@ -107,7 +107,7 @@ def run_count(
                 return
             names = loaded.broker.namesrv_addr
             addresses = _addresses(brokers, loaded, names)
-            with _told(supervision, addresses, _lines(brokers, names)):
+            with _announced(supervision, addresses, _lines(brokers, names)):
                 async with systemd.running(_status(brokers)):
                     await stop.wait()
 
@@ -186,7 +186,7 @@ def run_up(
                 names = join_address(address, name_server.port)
                 addresses = _addresses(brokers, loaded, names)
                 text = "" if command else _banner(brokers, names)
-                with _told(supervision, addresses, text):
+                with _announced(supervision, addresses, text):
                     async with systemd.running(_status(brokers)):
                         if command:
                             code = await up_for_tests.run_command(command, addresses, stop.wait)
@@ -350,7 +350,7 @@ def _monitors(loaded: "BrokerSettings", brokers: Sequence[Supervised]) -> Iterat
 
 
 @contextlib.contextmanager
-def _told(supervision: Supervision, addresses: Mapping[str, Any], text: str) -> Iterator[None]:
+def _announced(supervision: Supervision, addresses: Mapping[str, Any], text: str) -> Iterator[None]:
     """Print that all brokers serve, and keep the file of their addresses meanwhile."""
     delete: Callable[[], None] | None = None
     if supervision.ready_file is not None:

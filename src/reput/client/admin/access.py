@@ -93,7 +93,7 @@ async def _put_user(
     broker: str | None,
 ) -> list[str]:
     header = headers.UserHeader(username=info.username)
-    return await _tell(admin, code, header, cluster, broker, bodies.encode(info))
+    return await _change_masters(admin, code, header, cluster, broker, bodies.encode(info))
 
 
 async def delete_user(
@@ -111,7 +111,7 @@ async def delete_user(
         PartlyDone: Some brokers failed.
     """
     header = headers.UserHeader(username=user)
-    await _tell(admin, RequestCode.AUTH_DELETE_USER, header, cluster, broker)
+    await _change_masters(admin, RequestCode.AUTH_DELETE_USER, header, cluster, broker)
 
 
 async def user(
@@ -217,7 +217,7 @@ async def _put_acl(
     broker: str | None,
 ) -> list[str]:
     header = headers.SubjectHeader(subject=acl.subject)
-    return await _tell(admin, code, header, cluster, broker, bodies.encode(acl))
+    return await _change_masters(admin, code, header, cluster, broker, bodies.encode(acl))
 
 
 async def delete_acl(
@@ -243,7 +243,7 @@ async def delete_acl(
         PartlyDone: Some brokers failed.
     """
     header = headers.DeleteAclHeader(subject=subject, policy_type=policy.text, resource=resource)
-    await _tell(admin, RequestCode.AUTH_DELETE_ACL, header, cluster, broker)
+    await _change_masters(admin, RequestCode.AUTH_DELETE_ACL, header, cluster, broker)
 
 
 async def acl(
@@ -290,7 +290,7 @@ async def acls(
 # --- brokers ----------------------------------------------------------------------------
 
 
-async def _tell(
+async def _change_masters(
     admin: AdminConnection,
     code: RequestCode,
     header: headers.Header,
@@ -299,7 +299,7 @@ async def _tell(
     body: bytes = b"",
 ) -> list[str]:
     """Send a change to the masters of a cluster, or to one broker; return their addresses."""
-    return await admin.calls.tell_brokers(
+    return await admin.calls.change_brokers(
         await admin.calls.masters(cluster, broker), lambda: requests.make(code, header, body)
     )
 

@@ -81,7 +81,7 @@ async def wipe_write_perm(admin: AdminConnection, broker_name: str) -> int:
     Raises:
         PartlyDone: Some name servers failed.
     """
-    replies = await admin.calls.tell_name_servers(
+    replies = await admin.calls.change_name_servers(
         lambda: requests.make(
             RequestCode.WIPE_WRITE_PERM_OF_BROKER,
             headers.BrokerNameHeader(broker_name=broker_name),
@@ -93,7 +93,7 @@ async def wipe_write_perm(admin: AdminConnection, broker_name: str) -> int:
 
 async def add_write_perm(admin: AdminConnection, broker_name: str) -> int:
     """Undo ``wipe_write_perm``; return the number of its topics. Raises the same."""
-    replies = await admin.calls.tell_name_servers(
+    replies = await admin.calls.change_name_servers(
         lambda: requests.make(
             RequestCode.ADD_WRITE_PERM_OF_BROKER,
             headers.BrokerNameHeader(broker_name=broker_name),
@@ -112,25 +112,25 @@ async def clean_expired_queues(
         InvalidOption: The target is ambiguous.
         PartlyDone: Some brokers failed.
     """
-    return await _tell(admin, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, cluster, broker)
+    return await _change_masters(admin, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, cluster, broker)
 
 
 async def clean_unused_topics(
     admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
     """Delete queues of deleted topics. Returns and raises as ``clean_expired_queues``."""
-    return await _tell(admin, RequestCode.CLEAN_UNUSED_TOPIC, cluster, broker)
+    return await _change_masters(admin, RequestCode.CLEAN_UNUSED_TOPIC, cluster, broker)
 
 
 async def delete_expired_log(
     admin: AdminConnection, *, cluster: str | None = None, broker: str | None = None
 ) -> list[str]:
     """Delete expired log files now. Returns and raises as ``clean_expired_queues``."""
-    return await _tell(admin, RequestCode.DELETE_EXPIRED_COMMITLOG, cluster, broker)
+    return await _change_masters(admin, RequestCode.DELETE_EXPIRED_COMMITLOG, cluster, broker)
 
 
-async def _tell(
+async def _change_masters(
     admin: AdminConnection, code: RequestCode, cluster: str | None, broker: str | None
 ) -> list[str]:
     addresses = await admin.calls.masters(cluster, broker)
-    return await admin.calls.tell_brokers(addresses, lambda: requests.make(code))
+    return await admin.calls.change_brokers(addresses, lambda: requests.make(code))

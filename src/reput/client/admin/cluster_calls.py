@@ -138,7 +138,7 @@ class ClusterCalls:
             raise InvalidOption("group", None, "one with a broker: none is registered")
         raise refusal
 
-    async def tell_brokers(
+    async def change_brokers(
         self, addresses: Iterable[str], request: Callable[[], Command]
     ) -> list[str]:
         """Send a change to each broker, even if some fail; return their addresses."""
@@ -155,7 +155,7 @@ class ClusterCalls:
             raise PartlyDone(done, failed)
         return done
 
-    async def tell_name_servers(self, request: Callable[[], Command]) -> list[Command]:
+    async def change_name_servers(self, request: Callable[[], Command]) -> list[Command]:
         """Send a change to each name server, as they do not replicate; return the replies."""
         replies: dict[str, Command] = {}
         failed: dict[str, RemotingError] = {}

@@ -52,7 +52,7 @@ async def create_group(
         group = SubscriptionGroupConfig(group_name=group)
     check_group("group", group.group_name)
     body = bodies.encode(group)
-    return await admin.calls.tell_brokers(
+    return await admin.calls.change_brokers(
         await admin.calls.masters(cluster, broker),
         lambda: requests.make(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body),
     )
@@ -81,7 +81,7 @@ async def delete_group(
     header = headers.GroupNameHeader(
         group_name=group, remove_offset=has_offsets_removed, clean_offset=has_offsets_removed
     )
-    await admin.calls.tell_brokers(
+    await admin.calls.change_brokers(
         await admin.calls.masters(cluster, broker),
         lambda: requests.make(RequestCode.DELETE_SUBSCRIPTIONGROUP, header),
     )
@@ -140,7 +140,7 @@ async def set_request_mode(
             consumer_group=group, mode=mode, pop_share_queue_num=share_count, topic=topic
         )
     )
-    return await admin.calls.tell_brokers(
+    return await admin.calls.change_brokers(
         await admin.calls.masters(cluster, broker),
         lambda: requests.make(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body),
     )

@@ -19,7 +19,7 @@ async def name_server_config(admin: AdminConnection) -> dict[str, str]:
 async def update_name_server_config(admin: AdminConnection, settings: Mapping[str, str]) -> None:
     """Change settings of all name servers. Raises ``PartlyDone``."""
     body = requests.property_lines(settings)
-    await admin.calls.tell_name_servers(
+    await admin.calls.change_name_servers(
         lambda: requests.make(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
     )
 
@@ -53,10 +53,12 @@ async def kv_of_namespace(admin: AdminConnection, namespace: str) -> dict[str, s
 async def put_kv(admin: AdminConnection, namespace: str, key: str, value: str) -> None:
     """Set a value at all name servers. Raises ``PartlyDone``."""
     header = headers.KvHeader(namespace=namespace, key=key, value=value)
-    await admin.calls.tell_name_servers(lambda: requests.make(RequestCode.PUT_KV_CONFIG, header))
+    await admin.calls.change_name_servers(lambda: requests.make(RequestCode.PUT_KV_CONFIG, header))
 
 
 async def delete_kv(admin: AdminConnection, namespace: str, key: str) -> None:
     """Delete a value at all name servers. Raises ``PartlyDone``."""
     header = headers.KvHeader(namespace=namespace, key=key)
-    await admin.calls.tell_name_servers(lambda: requests.make(RequestCode.DELETE_KV_CONFIG, header))
+    await admin.calls.change_name_servers(
+        lambda: requests.make(RequestCode.DELETE_KV_CONFIG, header)
+    )

@@ -111,7 +111,7 @@ async def clone_offsets(admin: AdminConnection, from_group: str, to_group: str, 
     header = headers.CloneGroupOffsetHeader(
         src_group=from_group, dest_group=to_group, topic=topic, offline=False
     )
-    await admin.calls.tell_brokers(
+    await admin.calls.change_brokers(
         await admin.calls.masters_of_group(from_group),
         lambda: requests.make(RequestCode.CLONE_GROUP_OFFSET, header),
     )

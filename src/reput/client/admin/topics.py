@@ -85,7 +85,7 @@ async def create_topic(
         order=is_ordered,
         attributes=",".join(f"+{key}={value}" for key, value in (attributes or {}).items()) or None,
     )
-    return await admin.calls.tell_brokers(
+    return await admin.calls.change_brokers(
         await admin.calls.masters(cluster, broker),
         lambda: requests.make(RequestCode.UPDATE_AND_CREATE_TOPIC, header),
     )
@@ -100,11 +100,11 @@ async def delete_topic(admin: AdminConnection, topic: str, *, cluster: str | Non
     """
     check_topic(topic)
     header = headers.TopicHeader(topic=topic)
-    await admin.calls.tell_brokers(
+    await admin.calls.change_brokers(
         await admin.calls.masters(cluster, None),
         lambda: requests.make(RequestCode.DELETE_TOPIC_IN_BROKER, header),
     )
-    await admin.calls.tell_name_servers(
+    await admin.calls.change_name_servers(
         lambda: requests.make(
             RequestCode.DELETE_TOPIC_IN_NAMESRV,
             headers.DeleteTopicInNameServerHeader(topic=topic, cluster_name=cluster),

@@ -10,7 +10,7 @@ HOUR_MS = 3_600_000
 
 
 @dataclass(slots=True)
-class _Sums:
+class _Totals:
     begin_ms: int
     pull_count: int = 0
     pull_ms: int = 0
@@ -46,34 +46,34 @@ class ConsumeRates:
         """Number of messages since the start that went to the dead letters."""
         self.listener_durations = Durations()
         """Durations of the listener's calls since the start."""
-        self._old = _Sums(now_ms)
-        self._new = _Sums(now_ms)
+        self._old = _Totals(now_ms)
+        self._new = _Totals(now_ms)
         self._failed_in_hour = 0
         self._hour_begin_ms = now_ms
 
     def add_pull(self, now_ms: int, duration_ms: int, message_count: int) -> None:
         """Count a pull that returned messages."""
-        sums = self._at(now_ms)
-        sums.pull_count += 1
-        sums.pull_ms += duration_ms
-        sums.pulled_count += message_count
+        totals = self._at(now_ms)
+        totals.pull_count += 1
+        totals.pull_ms += duration_ms
+        totals.pulled_count += message_count
         self.received_count += message_count
 
     def add_call(
         self, now_ms: int, duration_ms: int, consumed_count: int, failed_count: int
     ) -> None:
         """Count a call of the listener."""
-        sums = self._at(now_ms)
-        sums.call_count += 1
-        sums.call_ms += duration_ms
+        totals = self._at(now_ms)
+        totals.call_count += 1
+        totals.call_ms += duration_ms
         self.listener_durations.add(duration_ms)
         self.add_consumed(now_ms, consumed_count, failed_count)
 
     def add_consumed(self, now_ms: int, consumed_count: int, failed_count: int = 0) -> None:
         """Count messages that the program has consumed, or not."""
-        sums = self._at(now_ms)
-        sums.consumed_count += consumed_count
-        sums.failed_count += failed_count
+        totals = self._at(now_ms)
+        totals.consumed_count += consumed_count
+        totals.failed_count += failed_count
         self._failed_in_hour += failed_count
         self.consumed_count += consumed_count
         self.failed_count += failed_count
@@ -92,12 +92,12 @@ class ConsumeRates:
             pull_tps=(old.pulled_count + new.pulled_count) / seconds,
         )
 
-    def _at(self, now_ms: int) -> _Sums:
+    def _at(self, now_ms: int) -> _Totals:
         if now_ms - self._new.begin_ms >= WINDOW_MS:
             # After a longer pause, older counts are meaningless.
             is_recent = now_ms - self._new.begin_ms < 2 * WINDOW_MS
-            self._old = self._new if is_recent else _Sums(now_ms - WINDOW_MS)
-            self._new = _Sums(now_ms)
+            self._old = self._new if is_recent else _Totals(now_ms - WINDOW_MS)
+            self._new = _Totals(now_ms)
         if now_ms - self._hour_begin_ms >= HOUR_MS:
             self._failed_in_hour = 0
             self._hour_begin_ms = now_ms

@@ -69,7 +69,7 @@ async def page(view: View) -> Page:
     row = cluster.rows.groups().rows.get(group)
     if row is None:
         raise RequestFailed(404, f"no broker knows group {group[:80]!r}")
-    cluster.look_at(row.topics, [group])
+    cluster.note_viewed(row.topics, [group])
     stats = {facts.place.name: answers[f"stats {facts.place.name}"] for facts in asked}
     connections = {facts.place.name: answers[f"members {facts.place.name}"] for facts in asked}
     members, problems = _members(connections)

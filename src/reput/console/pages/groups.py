@@ -13,7 +13,7 @@ async def page(view: View) -> Page:
     names, paging = cut(choice.names, query)
     shown = listing.of(names)
     topics = {topic for row in shown for topic in row.topics}
-    cluster.look_at(topics, names)
+    cluster.note_viewed(topics, names)
     data = {
         "filter": {"kind": choice.kind, "q": choice.text, "sort": choice.order.parameter},
         "counts": choice.counts,

@@ -35,7 +35,7 @@ async def page(view: View) -> Page:
     user_groups = groups.of(choice.names)
     lagging = _largest(groups, "lag", view.user)
     dead = _largest(groups, "dead_letters", view.user)
-    cluster.look_at(groups=[row.name for row in (*lagging, *dead)])
+    cluster.note_viewed(groups=[row.name for row in (*lagging, *dead)])
     brokers = rows_of(cluster, view.now_ms)
     data = {
         "namesrv": view.parts.namesrv,
@@ -116,8 +116,8 @@ def _sum_of(cluster: WatchedCluster, series: str, now_ms: int) -> list[float | N
         cluster.history.hour((series, facts.place.name), now_ms)
         for facts in cluster.snapshot.masters()
     ]
-    sums: list[float | None] = []
+    totals: list[float | None] = []
     for values in zip(*hours, strict=True):
         known = [value for value in values if value is not None]
-        sums.append(sum(known) if len(known) == len(values) else None)
-    return sums
+        totals.append(sum(known) if len(known) == len(values) else None)
+    return totals

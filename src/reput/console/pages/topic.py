@@ -57,7 +57,7 @@ async def page(view: View) -> Page:
         answer = ends.get(facts.place.name)
         if isinstance(answer, Ends):
             cluster.snapshot.put_ends(facts.place.address, topic, answer)
-    cluster.look_at(topics=[topic])
+    cluster.note_viewed(topics=[topic])
     configs = {facts.place.name: facts.topics[topic] for facts in holders}
     groups = [group for group in cluster.rows.readers(topic) if view.user.sees_group(group)]
     row = cluster.rows.topics().rows[topic]

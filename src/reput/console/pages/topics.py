@@ -12,7 +12,7 @@ async def page(view: View) -> Page:
     choice = listing.choose(query, user.topics, user.sees_topic)
     names, paging = cut(choice.names, query)
     shown = listing.of(names)
-    cluster.look_at(topics=names)
+    cluster.note_viewed(topics=names)
     data = {
         "filter": {"kind": choice.kind, "q": choice.text, "sort": choice.order.parameter},
         "counts": choice.counts,

@@ -94,7 +94,7 @@ class _LocalArchive:
         draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         self._disk.make_folder(str(target.parent))
         try:
-            with _told(target):
+            with _write_errors(target):
                 yield draft
             descriptor = self._disk.open(str(draft))
             try:
@@ -136,14 +136,14 @@ class _RemoteArchive:
         self._fs, self._root = _reach(location)
 
     def make(self) -> None:
-        with _told(self.location):
+        with _write_errors(self.location):
             self._fs.create_dir(self._root, recursive=True)
 
     @contextlib.contextmanager
     def draft(self, path: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="reput-archive-") as folder:
             draft = Path(folder, path.rpartition("/")[2])
-            with _told(f"{self.location}/{path}"):
+            with _write_errors(f"{self.location}/{path}"):
                 yield draft
                 self._upload(draft, f"{self._root}/{paths.below(path)}")
 
@@ -170,7 +170,7 @@ class _RemoteArchive:
             draft.write_bytes(data)
 
     def delete(self, path: str) -> None:
-        with _told(f"{self.location}/{path}"), contextlib.suppress(FileNotFoundError):
+        with _write_errors(f"{self.location}/{path}"), contextlib.suppress(FileNotFoundError):
             self._fs.delete_file(f"{self._root}/{paths.below(path)}")
 
     def files(self, path: str = "") -> list[str]:
@@ -213,7 +213,7 @@ def _is_draft(path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _told(target: Path | str) -> Iterator[None]:
+def _write_errors(target: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

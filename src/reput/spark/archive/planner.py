@@ -67,7 +67,7 @@ class ArchivePlanner(StorePlanner):
             parts.append(plan.ArchiveDamage(self._number, run.physical_offset))
         return parts
 
-    def _behind_the_end(self) -> list[plan.Partition]:
+    def _after_the_end(self) -> list[plan.Partition]:
         return []
 
     def _times_ms(self) -> tuple[int, int]:

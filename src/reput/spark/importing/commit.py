@@ -340,10 +340,10 @@ class Commit:
         if len(parts) - 1 > _NEW_FILES_MAX:
             self._put_beside(parts)
         else:
-            self._put_behind(parts)
+            self._put_after_end(parts)
         return begun
 
-    def _put_behind(self, parts: Sequence[LogPart]) -> None:
+    def _put_after_end(self, parts: Sequence[LogPart]) -> None:
         """Write everything after the end of the log, and last the bytes at its end."""
         first, *others = parts
         in_place, drafts = self._log_path(first), drafts_folder(self._root, self.job)

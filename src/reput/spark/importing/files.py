@@ -189,9 +189,9 @@ def _chunks(piece: Piece, sizes: npt.NDArray[np.int32]) -> Iterator[tuple[int, i
     first = before = 0
     while first < len(ends):
         stop = max(int(np.searchsorted(ends, before + _CHUNK_BYTES, "right")), first + 1)
-        behind = int(ends[stop - 1])
-        yield piece.first + first, piece.first + stop, piece.position + before, behind - before
-        first, before = stop, behind
+        piece_end = int(ends[stop - 1])
+        yield piece.first + first, piece.first + stop, piece.position + before, piece_end - before
+        first, before = stop, piece_end
 
 
 class _Placing:

@@ -132,12 +132,12 @@ class Planner:
             left = before + room - self._position
             stop = int(np.searchsorted(ends, left, "right"))
             if stop > first:
-                behind = int(ends[stop - 1])
-                size = behind - before
+                piece_end = int(ends[stop - 1])
+                size = piece_end - before
                 self._pieces.append(Piece(self._fragment_count, first, stop, before, size))
                 self._count(fragment, table, first, stop)
                 self._position += size
-                before = behind
+                before = piece_end
             if stop < len(ends):
                 self._end(is_ended=True)
                 self._begin(self._file_start + self.file_bytes)

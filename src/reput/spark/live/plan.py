@@ -376,21 +376,21 @@ class Planner:
         """
         if low >= high or time_ms <= 0:
             return low
-        first, behind = low, high  # it is one of these, or between them
+        first, stop = low, high  # it is one of these, or between them
 
-        async def look_at(place: int) -> None:
-            nonlocal first, behind
+        async def check(place: int) -> None:
+            nonlocal first, stop
             if await self._store_time(queue, place) >= time_ms:
-                behind = place
+                stop = place
             else:
                 first = place + 1
 
         guess = await self._client.search(queue, time_ms)
         for place in (guess, guess - 1, guess + 1, high - 1):
-            if first <= place < behind:
-                await look_at(place)
-        while first < behind:
-            await look_at((first + behind) // 2)
+            if first <= place < stop:
+                await check(place)
+        while first < stop:
+            await check((first + stop) // 2)
         return first
 
     async def _store_time(self, queue: MessageQueue, queue_offset: int) -> int:

@@ -171,9 +171,9 @@ class PullPipeline:
             queue_offset = start
             while queue_offset < stop:
                 count = max(min(count_max, int(_CHUNK_BYTES / self._mean_bytes)), 1)
-                behind = min(queue_offset + count, stop)
-                yield Chunk(source, queue_offset, behind, queue_offset)
-                queue_offset = behind
+                chunk_stop = min(queue_offset + count, stop)
+                yield Chunk(source, queue_offset, chunk_stop, queue_offset)
+                queue_offset = chunk_stop
 
     def _fill(self) -> None:
         """Send pulls for the next chunks, as many as may be in flight."""

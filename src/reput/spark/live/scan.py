@@ -331,14 +331,14 @@ def _places(
         size = sizes[positions]
         starts.append(positions)
         following = positions + size
-        goes_on = (following <= last) & (size >= record.FIXED_BYTES_V1)
-        if np.count_nonzero(goes_on) < len(positions):
-            ended = ~goes_on
+        continues = (following <= last) & (size >= record.FIXED_BYTES_V1)
+        if np.count_nonzero(continues) < len(positions):
+            ended = ~continues
             is_right = np.array_equal(following[ended], end[ended])
             if not is_right:
                 break
-            following, end = following[goes_on], end[goes_on]
-            last, number = last[goes_on], number[goes_on]
+            following, end = following[continues], end[continues]
+            last, number = last[continues], number[continues]
         positions = following
     # The rest: a few, or an invalid one, which is located again to name its queue.
     view = memoryview(buffer)

@@ -133,7 +133,7 @@ class BrokerQueues:
 
         return self._run(ask)
 
-    def those(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
+    def queues_of(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
         """Request the ends of existing queues among some."""
         keys = list(positions)
 
@@ -179,7 +179,7 @@ class BrokerQueues:
         if names:
             self._run(wait)
 
-    def look_at(self, parts: Iterable[Part]) -> None:
+    def prefetch(self, parts: Iterable[Part]) -> None:
         """Take a sample at the start of each part."""
         places = [(part.key, part.start) for part in parts if not self._has(part.key, part.start)]
         if places:
@@ -206,7 +206,7 @@ class BrokerQueues:
 
     def tasks(self, parts: Sequence[Part]) -> list[LiveTask]:
         """Split a micro-batch into tasks."""
-        self.look_at(parts)
+        self.prefetch(parts)
         batch_topics = {}
         if self._options.tags is not None:
             queues = [_message_queue(part.key) for part in parts]
@@ -247,7 +247,7 @@ class BrokerQueues:
         if not news:
             return
 
-        async def tell(client: RetryingClient) -> None:
+        async def send(client: RetryingClient) -> None:
             for broker in sorted({key.broker for key in news} - self._has_group):
                 await client.make_group(group, broker)
                 self._has_group.add(broker)
@@ -258,7 +258,7 @@ class BrokerQueues:
             self._committed |= news
 
         try:
-            self._run(tell)
+            self._run(send)
         except (RemotingError, ReadFailed) as error:
             log.warning("group %s: offsets are not committed: %s", group, error)
 

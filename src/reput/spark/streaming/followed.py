@@ -99,7 +99,7 @@ class Followed(Protocol):
     def wanted(self, positions: Iterable[QueueKey]) -> Mapping[QueueKey, FollowedQueue]:
         """Refresh, and return the selected queues; ``positions`` are the known ones."""
 
-    def those(self, positions: Iterable[QueueKey]) -> Mapping[QueueKey, FollowedQueue]:
+    def queues_of(self, positions: Iterable[QueueKey]) -> Mapping[QueueKey, FollowedQueue]:
         """Refresh, and return the existing queues among these, selected or not."""
 
     def whereabouts(self, key: QueueKey) -> Whereabouts:
@@ -108,7 +108,7 @@ class Followed(Protocol):
     def wait_for(self, keys: Iterable[QueueKey]) -> None:
         """Wait until the brokers of queues are registered, for ``retryTimeout`` at most."""
 
-    def look_at(self, parts: Iterable[Part]) -> None:
+    def prefetch(self, parts: Iterable[Part]) -> None:
         """Fetch the data from which sizes and times at the starts of parts are estimated."""
 
     def oldest(self, parts: Sequence[Part]) -> int | None:

@@ -160,14 +160,14 @@ class _Queue:
     def place_of(self, physical_offset: int, start: int, stop: int) -> int:
         """Return the first of ``[start, stop)`` at or after a physical offset."""
 
-        def stands_behind(queue_offset: int) -> bool:
+        def is_after(queue_offset: int) -> bool:
             try:
                 return self._plain.unit(queue_offset).physical_offset >= physical_offset
             except (NotInStore, CorruptRecord):
                 return False
 
         span = range(start, stop)
-        return start + bisect.bisect_left(span, True, key=stands_behind)
+        return start + bisect.bisect_left(span, True, key=is_after)
 
     def physical_offset(self, queue_offset: int) -> int:
         """Return the physical offset of a message; the log's first offset if unknown."""
@@ -257,7 +257,7 @@ class StoreQueues:
             for topic, queue_id in store.wanted
         }
 
-    def those(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
+    def queues_of(self, positions: Iterable[QueueKey]) -> dict[QueueKey, _Queue]:
         """Reopen the stores, and return the existing queues among these."""
         keys = list(positions)
         self._stores(keys)
@@ -276,7 +276,7 @@ class StoreQueues:
     def wait_for(self, keys: Iterable[QueueKey]) -> None:
         """Return at once: a queue of a folder is there, or deleted."""
 
-    def look_at(self, parts: Iterable[Part]) -> None:
+    def prefetch(self, parts: Iterable[Part]) -> None:
         """Do nothing: files need no prefetch."""
 
     def oldest(self, parts: Sequence[Part]) -> int | None:
@@ -402,15 +402,15 @@ def _cut_at(
     physical_offset: int, queues: Sequence[_Queue], extents: Sequence[plan.Extent]
 ) -> tuple[list[plan.Extent], list[plan.Extent]]:
     """Return the parts of some extents before and after a physical offset."""
-    before, behind = [], []
+    before, after = [], []
     for queue, extent in zip(queues, extents, strict=True):
         queue_slice = extent.slice
         place = queue.place_of(physical_offset, queue_slice.start, queue_slice.stop)
         low = plan.QueueSlice(queue_slice.topic, queue_slice.queue_id, queue_slice.start, place)
         high = plan.QueueSlice(queue_slice.topic, queue_slice.queue_id, place, queue_slice.stop)
         before.append(plan.Extent(low, extent.record_bytes))
-        behind.append(plan.Extent(high, extent.record_bytes))
-    return before, behind
+        after.append(plan.Extent(high, extent.record_bytes))
+    return before, after
 
 
 def _ranges(extents: Sequence[plan.Extent], options: ReadOptions) -> list[plan.QueueRange]:

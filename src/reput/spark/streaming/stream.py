@@ -174,12 +174,10 @@ class QueueStream:
                 first = queue.first
                 yield _Pending(key, queue, first, max(first, stop), is_new=True)
                 continue
-            left = self._what_is_left(key, queue, start, None)
+            left = self._first_left(key, queue, start, None)
             yield _Pending(key, queue, left, max(left, stop), is_new=False)
 
-    def _what_is_left(
-        self, key: QueueKey, queue: FollowedQueue, start: int, stop: int | None
-    ) -> int:
+    def _first_left(self, key: QueueKey, queue: FollowedQueue, start: int, stop: int | None) -> int:
         """Return the first readable queue offset of ``[start, stop)``."""
         wanted = f"{start} on" if stop is None else f"{start} to {stop}"
         reach = queue.reach
@@ -281,14 +279,14 @@ class QueueStream:
         stops: Mapping[QueueKey, int],
     ) -> Offset:
         parts = [Part(part.key, part.queue, stops[part.key], part.queue.end) for part in pending]
-        behind = [part for part in parts if part.start < part.stop]
-        self._followed.look_at(behind)
+        lagging = [part for part in parts if part.start < part.stop]
+        self._followed.prefetch(lagging)
         lag: dict[str, int] = {
-            "messages": sum(part.stop - part.start for part in behind),
-            "bytes": sum(part.queue.byte_count(part.start, part.stop) for part in behind),
+            "messages": sum(part.stop - part.start for part in lagging),
+            "bytes": sum(part.queue.byte_count(part.start, part.stop) for part in lagging),
             "dataLosses": len(self._losses),
         }
-        oldest = self._followed.oldest(behind)
+        oldest = self._followed.oldest(lagging)
         if oldest is not None:
             lag["oldestStoreTimestamp"] = oldest
         # The ends of queues without a position yet are of use only with their starts.
@@ -324,18 +322,18 @@ class QueueStream:
         after, starts = decode(end)
         spans = {key: (before.get(key, starts.get(key, 0)), stop) for key, stop in after.items()}
         spans = {key: (first, stop) for key, (first, stop) in spans.items() if first < stop}
-        queues = self._followed.those(spans)
+        queues = self._followed.queues_of(spans)
         missing = spans.keys() - queues.keys()
         if missing:
             self._followed.wait_for(missing)
-            queues = self._followed.those(spans)
+            queues = self._followed.queues_of(spans)
         parts: list[Part] = []
         for key, (first, stop) in spans.items():
             queue = queues.get(key)
             if queue is None:
                 self._check_whereabouts(key, first)
                 continue
-            left = self._what_is_left(key, queue, first, stop)
+            left = self._first_left(key, queue, first, stop)
             part = Part(key, queue, left, min(stop, queue.reach))
             if part.start < part.stop:
                 parts.append(part)
@@ -360,7 +358,7 @@ def _limited(
     """Return the end in each queue."""
 
     def oldest_first() -> list[int]:
-        followed.look_at(part.part for part in pending if part.count)
+        followed.prefetch(part.part for part in pending if part.count)
         times = [part.queue.store_timestamp(part.start) if part.count else 0 for part in pending]
         return sorted(range(len(pending)), key=lambda i: (times[i], i))
 
@@ -374,7 +372,7 @@ def _limited(
             for part, share in zip(pending, shares, strict=True)
         ]
     if limits.max_bytes is not None:
-        followed.look_at(part.part for part in pending if part.count)
+        followed.prefetch(part.part for part in pending if part.count)
         stops = _within_bytes(pending, stops, limits.max_bytes, oldest_first)
     return {part.key: stop for part, stop in zip(pending, stops, strict=True)}
 

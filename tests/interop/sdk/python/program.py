@@ -30,13 +30,13 @@ from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 _lock = threading.Lock()
 
 
-def tell(**line: Any) -> None:
+def report(**line: Any) -> None:
     with _lock:
         print(json.dumps(line), flush=True)
 
 
-def tell_error(error: BaseException) -> None:
-    tell(error=type(error).__name__, code=getattr(error, "code", None), text=str(error))
+def report_error(error: BaseException) -> None:
+    report(error=type(error).__name__, code=getattr(error, "code", None), text=str(error))
 
 
 def configuration(request: dict[str, Any]) -> ClientConfiguration:
@@ -92,7 +92,7 @@ class Checker(TransactionChecker):
     def check(self, message: Message) -> TransactionResolution:
         left = self._left.setdefault(message.message_id, list(self._first))
         answer = left.pop(0) if left else "commit"
-        tell(checked=answer, **received(message))
+        report(checked=answer, **received(message))
         return {
             "commit": TransactionResolution.COMMIT,
             "rollback": TransactionResolution.ROLLBACK,
@@ -113,7 +113,7 @@ def send(request: dict[str, Any], commands: Iterator[str]) -> None:
                 continue
             if request["how"] == "transaction":
                 transaction = producer.begin_transaction()
-                tell_sent(producer.send(message, transaction))
+                report_sent(producer.send(message, transaction))
                 time.sleep(request["hold_ms"] / 1000)
                 if wanted["resolution"] == "commit":
                     transaction.commit()
@@ -121,17 +121,17 @@ def send(request: dict[str, Any], commands: Iterator[str]) -> None:
                     transaction.rollback()
                 continue
             receipt = send_it(producer, message, request["until_sent"])
-            tell_sent(receipt)
+            report_sent(receipt)
             if request["recall"]:
-                tell(recalled=producer.recall_message(topic, receipt.recall_handle))
+                report(recalled=producer.recall_message(topic, receipt.recall_handle))
         except Exception as error:
-            tell_error(error)
+            report_error(error)
         time.sleep(request["pause_ms"] / 1000)
     for future in waiting:
         try:
-            tell_sent(future.result())
+            report_sent(future.result())
         except Exception as error:
-            tell_error(error)
+            report_error(error)
     if request["checks"]:
         for _ in commands:
             pass
@@ -149,8 +149,8 @@ def send_it(producer: Producer, message: Message, until_sent: bool) -> Any:
             time.sleep(0.1)
 
 
-def tell_sent(receipt: Any) -> None:
-    tell(
+def report_sent(receipt: Any) -> None:
+    report(
         message_id=receipt.message_id,
         queue_offset=receipt.offset,
         recall_handle=receipt.recall_handle or "",
@@ -183,7 +183,7 @@ def simple(request: dict[str, Any], commands: Iterator[str]) -> None:
     consumer.startup()
     for name in request.get("lite_topics", ()):
         subscribe(consumer, name)
-    tell(started=True)
+    report(started=True)
     messages: list[Message] = []
     for line in commands:
         step, *arguments = json.loads(line)
@@ -192,16 +192,16 @@ def simple(request: dict[str, Any], commands: Iterator[str]) -> None:
                 count, invisible_ms = arguments
                 for message in consumer.receive(count, invisible_ms // 1000):
                     messages.append(message)
-                    tell(**received(message))
+                    report(**received(message))
             elif step == "ack":
                 consumer.ack(messages[arguments[0]])
             elif step == "change":
                 consumer.change_invisible_duration(messages[arguments[0]], arguments[1] // 1000)
             elif step == "copy":
                 messages.append(copy.copy(messages[arguments[0]]))
-            tell(done=step)
+            report(done=step)
         except Exception as error:
-            tell_error(error)
+            report_error(error)
     consumer.shutdown()
 
 
@@ -210,7 +210,7 @@ class Listener(MessageListener):
         self._request = request
 
     def consume(self, message: Message) -> ConsumeResult:
-        tell(**received(message))
+        report(**received(message))
         time.sleep(self._request["work_ms"] / 1000)
         fails = message.delivery_attempt <= self._request["fail"]
         return ConsumeResult.FAILURE if fails else ConsumeResult.SUCCESS
@@ -221,7 +221,7 @@ def push(request: dict[str, Any], commands: Iterator[str]) -> None:
         configuration(request), request["group"], Listener(request), subscription(request)
     )
     consumer.startup()
-    tell(started=True)
+    report(started=True)
     for _ in commands:
         pass
     consumer.shutdown()
@@ -234,7 +234,7 @@ def lite(request: dict[str, Any], commands: Iterator[str]) -> None:
     consumer.startup()
     for name in request["lite_topics"]:
         consumer.subscribe_lite(name)
-    tell(started=True)
+    report(started=True)
     for _ in commands:
         pass
     consumer.shutdown()
@@ -247,8 +247,8 @@ def main() -> None:
         todo = {"send": send, "simple": simple, "push": push, "lite": lite}
         todo[request["do"]](request, commands)
     except Exception as error:
-        tell_error(error)
-    tell(end=True)
+        report_error(error)
+    report(end=True)
 
 
 main()

@@ -13,7 +13,7 @@ from memory_store import MemoryStore
 from reput.store.kernels import hot, reference
 from scripts.store.commands import Commands as StoreCommands
 
-_TWINS = ("append", "pull", "dispatch")
+_IMPLEMENTATIONS = ("append", "pull", "dispatch")
 _SETTINGS: dict[str, dict[str, Any]] = {
     "sync": {"flush_disk_type": "SYNC_FLUSH"},
     "pool": {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
@@ -29,9 +29,9 @@ class Commands(StoreCommands):
 
     def __init__(self, folder: Path, subject: str) -> None:
         super().__init__(folder, subject)
-        self._kernels = {name: getattr(hot, name) for name in _TWINS}
+        self._kernels = {name: getattr(hot, name) for name in _IMPLEMENTATIONS}
         if subject == "twin":
-            for name in _TWINS:
+            for name in _IMPLEMENTATIONS:
                 setattr(hot, name, getattr(reference, name))
 
     def close(self) -> None:

@@ -428,8 +428,8 @@ async def test_two_connections_of_one_slave_count_once(start: Start) -> None:
     new.report(1_100)
     await master.until(lambda: acks.confirmed(1) == 1_100)
     assert acks.confirmed(2) is None
-    heard_since_ms = master.clock.monotonic_ms() - 1_000
-    assert acks.available(1_100, 500, heard_since_ms) == 1
+    reported_since_ms = master.clock.monotonic_ms() - 1_000
+    assert acks.available(1_100, 500, reported_since_ms) == 1
 
 
 async def test_a_probe_without_a_report_leaves_the_slave_of_its_host_alone(start: Start) -> None:
@@ -582,7 +582,7 @@ async def test_random_bytes_acknowledge_nothing(start: Start) -> None:
     assert all(acks == [] for acks in master.log.settled)
 
 
-async def test_a_slave_that_floods_reports_stalls_nobody(start: Start) -> None:
+async def test_a_slave_that_floods_reports_stalls_no_client(start: Start) -> None:
     master: Master = await start()
     master.put(1_000)
     flooding, slave = await master.slave(1_000), await master.slave(1_000, host="127.0.0.2")

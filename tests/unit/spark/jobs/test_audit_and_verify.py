@@ -72,7 +72,7 @@ def pairs(store: Path, table: Path) -> Iterator[tuple[str, object, object]]:
     yield "wrong size", of(FindingKind.UNIT_WRONG_SIZE), wrong_sizes
     wrong_tags = reasons[Reason.WRONG_TAGS] + light["another tags code"]
     yield "wrong tags", of(FindingKind.UNIT_WRONG_TAGS), wrong_tags
-    yield "after the log", of(FindingKind.UNIT_STALE), reasons[Reason.BEHIND_END]
+    yield "after the log", of(FindingKind.UNIT_STALE), reasons[Reason.AFTER_END]
     yield "in a hole", of(FindingKind.UNIT_IN_HOLE), reasons[Reason.IN_HOLE]
     yield "filler", of(FindingKind.UNIT_BLANK), faults[Fault.UNIT_BLANK]
     yield "invalid", of(FindingKind.UNIT_INVALID), faults[Fault.UNIT_INVALID]

@@ -155,7 +155,7 @@ def _judge(
     stale = np.flatnonzero(judged.is_stale)
     if inputs.is_live:
         stale = stale[:0]  # the broker has appended since
-    for reason, rows in ((Reason.IN_HOLE, inside), (Reason.BEHIND_END, stale)):
+    for reason, rows in ((Reason.IN_HOLE, inside), (Reason.AFTER_END, stale)):
         if len(rows):
             result.add_damaged(inputs, key, reason, numbers[rows], units[rows])
             yield key, reason, numbers[rows], units[rows]

@@ -41,7 +41,7 @@ class Reason(enum.StrEnum):
     """The unit points at it with another tags code: consumers that filter by tag miss it."""
     IN_HOLE = "in_hole"
     """Its unit points into a hole of the log."""
-    BEHIND_END = "behind_end"
+    AFTER_END = "behind_end"
     """Its unit points after the end of the log, which a crash or a cut has moved."""
 
 
@@ -396,7 +396,7 @@ class AuditResult:
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return the totals of counts by name; zeros are left out."""
-    sums: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for count in counts:
-        sums.update(count)
-    return {name: count for name, count in sorted(sums.items()) if count}
+        totals.update(count)
+    return {name: count for name, count in sorted(totals.items()) if count}

@@ -141,10 +141,10 @@ class Salvaged:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain lists and dictionaries."""
-        sums = {
+        totals = {
             name: getattr(self, name) for name in ("hole_bytes", "lost_count", "duplicate_count")
         }
-        return {**dataclasses.asdict(self), **sums}
+        return {**dataclasses.asdict(self), **totals}
 
 
 def salvage(
