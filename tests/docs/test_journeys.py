@@ -154,6 +154,65 @@ def test_the_names_of_steps() -> None:
     assert all("kernels" not in path for path, _ in names)
 
 
+# --- sends and pulls ------------------------------------------------------------
+
+
+@needs_kernels
+async def test_send(tmp_path: Path) -> None:
+    calls = Calls()
+    sync = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
+    async with journeys._broker(tmp_path, **sync) as broker, open_to(broker) as client:
+        with calls.recorded():
+            await client.ask(journeys.send_request())  # makes the topic
+            await client.ask(journeys.send_request())
+        calls.check("send", "The fallback")
+        calls.check("send", "The reply")
+        with calls.recorded():
+            await client.ask(journeys.send_request())
+            # a new queue, which the kernel stops for
+            other = journeys.send_request()
+            other.ext_fields = {**(other.ext_fields or {}), "e": "1"}
+            await client.ask(other)
+        calls.check("send", "Into the broker", "The fast path")
+
+
+@needs_kernels
+async def test_pull(tmp_path: Path) -> None:
+    calls = Calls()
+    async with journeys._broker(tmp_path) as broker, open_to(broker) as client:
+        await client.ask(journeys.send_request())  # makes the topic
+        pull = journeys.pull_request()
+        with calls.recorded():
+            await client.ask(pull)
+        # of SQL92; a class whose methods are not needed for all tags
+        calls.check("pull", "The first pull of a group", other=["Filters", "Selection"])
+        with calls.recorded():
+            await client.ask(pull)
+            broker.parts.deliveries.consumer_offsets.all()
+            broker.parts.topics.notify(journeys.TOPIC)
+        calls.check("pull", "The next pulls: the fast path")
+        with calls.recorded():
+            async with open_to(broker) as producer:
+                client.writer.write(journeys.commands.encode(held_pull(1, 20_000)))
+                await until(lambda: len(broker.parts.held_pulls) > 0)
+                await producer.ask(journeys.send_request())
+            await client.reply()
+            await client.ask(held_pull(2, 1))
+        calls.check("pull", "No messages: long polling", other=["HeldPull"])  # has no methods
+
+
+def held_pull(queue_offset: int, hold_ms: int) -> Command:
+    """Return a pull that may be held."""
+    request = journeys.pull_request()
+    request.ext_fields = {
+        **(request.ext_fields or {}),
+        "queueOffset": str(queue_offset),
+        "suspendTimeoutMillis": str(hold_ms),
+        "sysFlag": "6",
+    }
+    return request
+
+
 # --- a broker and 5.x clients ---------------------------------------------------
 
 
@@ -267,14 +326,7 @@ async def test_access(tmp_path: Path) -> None:
             reply = await client.ask(Signer(ALICE).sign(settings_request()))
         assert "no permission" in (reply.remark or "")
         calls.check("access", "A request without a grant")
-        held = journeys.pull_request()
-        end = broker.store.max_offset(journeys.TOPIC, 0)
-        held.ext_fields = {
-            **(held.ext_fields or {}),
-            "queueOffset": str(end),
-            "suspendTimeoutMillis": "20000",
-            "sysFlag": "6",
-        }
+        held = held_pull(broker.store.max_offset(journeys.TOPIC, 0), 20_000)
         client.writer.write(journeys.commands.encode(Signer(ALICE).sign(held)))
         await until(lambda: len(broker.parts.held_pulls) > 0)
         with calls.recorded():
@@ -442,6 +494,16 @@ def test_dispatch_in_the_same_pass(stores: Stores) -> None:
     other = ["Dispatcher.deferring_failures"]
     calls.check("broker-dispatch", "In the same pass as the put", other=other)
     assert store.max_offset("Orders", 0) == 1
+
+
+def test_recovery(stores: Stores) -> None:
+    calls = Calls()
+    store = stores.open()
+    store.put(message())
+    with calls.recorded():
+        store.close()
+        stores.open()
+    calls.check("recovery", "Read the folder")
 
 
 # --- threads --------------------------------------------------------------------
