@@ -8,6 +8,7 @@ steps in ``other``, which need another configuration than the scenario.
 
 import ast
 import asyncio
+import dataclasses
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 
 from asgi import call
 from console_forms import confirmation, hidden_fields
+from ports import free_port_of_broker
 from reput.broker.access.acls import subject_of
 from reput.broker.access.policy import Acl, Rule
 from reput.broker.access.user_rules import UserRules
@@ -277,9 +279,12 @@ async def test_replication(tmp_path: Path) -> None:
 async def pair(root: Path) -> AsyncIterator[tuple[Broker, Broker]]:
     """Run a SYNC_MASTER, whose sends wait for its slave, and the slave."""
     sync_master = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2}
-    async with journeys._broker(root / "master", **sync_master) as master:
-        port = master.identity.ha_address.rpartition(":")[2]
-        address = f"127.0.0.1:{port}"
+    plain = journeys._broker(root / "master", **sync_master).settings
+    # From the address of the port for slaves follows that of the port before, for requests.
+    port = free_port_of_broker()
+    config = dataclasses.replace(plain.broker, listen_port=port)
+    async with Broker(config, plain.store) as master:
+        address = f"127.0.0.1:{port + 1}"
         following = {"broker_role": BrokerRole.SLAVE, "ha_master_address": address}
         async with journeys._broker(root / "slave", broker_id=1, **following) as slave:
             yield master, slave
