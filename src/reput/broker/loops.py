@@ -14,7 +14,7 @@ from reput.broker import lite_expiry
 from reput.broker.access.plain_control import PlainControl
 from reput.broker.parts import Parts
 from reput.broker.registration import PERIOD_MS_MAX, PERIOD_MS_MIN
-from reput.broker.sync_thread import SyncThread
+from reput.broker.threads import SyncThread
 from reput.errors import WriteFailed
 from reput.remoting.time_slices import Steps, run_in_slices
 

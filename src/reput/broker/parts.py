@@ -38,10 +38,10 @@ from reput.broker.tables.saved_tables import SavedTables
 from reput.broker.tables.topic_writes import TopicWrites
 from reput.broker.tables.writes import TableWrites
 from reput.broker.tasks import Tasks
+from reput.broker.threads import WorkerThread
 from reput.broker.timer.timers import Timers
 from reput.broker.topic.topics import Topics
 from reput.broker.transaction.transactions import Transactions
-from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import SharedReplies

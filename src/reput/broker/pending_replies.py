@@ -15,7 +15,7 @@ from reput import limits
 from reput.broker.counters.put_times import PutTimes
 from reput.broker.deliveries import Deliveries
 from reput.broker.put_stalls import PutStalls
-from reput.broker.sync_thread import SyncThread
+from reput.broker.threads import SyncThread
 from reput.broker.topic.topics import Topics
 from reput.clock import Clock
 from reput.format import command as commands

@@ -71,17 +71,16 @@ from reput.broker.retries import Retries
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
 from reput.broker.settings.live import Change, CheckedChange, LiveConfig
-from reput.broker.sync_thread import SyncThread
 from reput.broker.tables import lost as lost_tables
 from reput.broker.tables.failures import WriteFailures
 from reput.broker.tables.saved_tables import SavedTables
 from reput.broker.tables.topic_writes import TopicWrites
 from reput.broker.tables.writes import TableWrites
 from reput.broker.tasks import Tasks
+from reput.broker.threads import SyncThread, WorkerThread
 from reput.broker.timer.timers import Timers
 from reput.broker.topic.topics import Topics
 from reput.broker.transaction.transactions import Transactions
-from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption, RequestRefused, WriteFailed
 from reput.format import command as commands, names

@@ -12,7 +12,7 @@ import broker_subject
 from broker_subject import Subject
 from reput.broker.tables.failures import WriteFailures
 from reput.broker.tables.writes import TableWrites, write_table
-from reput.broker.worker_thread import WorkerThread
+from reput.broker.threads import WorkerThread
 from reput.clock import ManualClock
 from reput.errors import WriteFailed
 from reput.format import bodies

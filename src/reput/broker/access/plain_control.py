@@ -6,7 +6,7 @@ from typing import TypeVar
 from reput.broker.access.plain_accounts import PlainAccounts
 from reput.broker.access.plain_file import PlainFiles
 from reput.broker.access.plain_rules import PlainRules
-from reput.broker.worker_thread import WorkerThread
+from reput.broker.threads import WorkerThread
 
 _T = TypeVar("_T")
 

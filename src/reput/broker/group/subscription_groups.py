@@ -7,7 +7,6 @@ from reput import limits
 from reput.broker import quotas
 from reput.broker.quotas import OWN, AddressQuota, Reservation, Reservations
 from reput.broker.settings.config import BrokerConfig
-from reput.broker.topic import light_queues
 from reput.errors import LimitExceeded, RequestRefused
 from reput.format import names
 from reput.format.codes import PERM_READ, ResponseCode
@@ -155,7 +154,9 @@ class SubscriptionGroups:
     def get(self, name: str) -> SubscriptionGroup | None:
         """Return a group, or None."""
         group = self.table.get(name)
-        return light_queues.group_of(name) if group is None and self._has_light else group
+        if group is None and self._has_light and names.is_light(name):
+            return SubscriptionGroup(name=name)  # of a light queue: see ``Topics``
+        return group
 
     def is_forbidden(self, name: str, topic: str) -> bool:
         """Return True if a group is forbidden to read a topic."""

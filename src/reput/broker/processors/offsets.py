@@ -1,13 +1,17 @@
-"""Codes 14, 15, 29 to 32, 308: consumer offsets, and the bounds of queues."""
+"""Codes 14, 15, 29 to 32, 43, 45, 308, 314: consumer offsets, positions, and bounds of queues."""
+
+import logging
 
 from reput.broker.parts import Parts
+from reput.broker.topic.topics import data_version
 from reput.config import JAVA_LONG_MAX
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers
-from reput.format.bodies import CorrectionOffsets
+from reput.format.bodies import ConsumerOffsetTable, CorrectionOffsets, OffsetTable
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.headers import (
+    CloneGroupOffsetHeader,
     OffsetReplyHeader,
     QueryConsumerOffsetHeader,
     QueryCorrectionOffsetHeader,
@@ -17,9 +21,15 @@ from reput.format.headers import (
     UpdateConsumerOffsetHeader,
 )
 from reput.remoting.channel import Channel
-from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
+from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks, sort
 from reput.remoting.server import LongReply
+from reput.remoting.time_slices import Steps
 from reput.store.reader import Boundary
+
+_COPIED_AT_ONCE = 250
+"""Offsets that a clone copies between two yields."""
+
+_log = logging.getLogger(__name__)
 
 
 def query_consumer_offset(parts: Parts, channel: Channel, request: Command) -> Command:
@@ -125,6 +135,79 @@ def earliest_store_time(parts: Parts, channel: Channel, request: Command) -> Com
     stored_ms = parts.store.earliest_message_time(header.topic, header.queue_id)
     fields = TimestampReplyHeader(timestamp=-1 if stored_ms is None else stored_ms)
     return commands.reply(request, ext_fields=headers.encode(fields))
+
+
+def clone_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
+    """Copy the consumer offsets of a group to another group."""
+    header = headers.decode(CloneGroupOffsetHeader, request.ext_fields)
+    group, other = header.src_group, header.dest_group
+    parts.commits.check_group(other)
+    topics = [header.topic] if header.topic else (yield from topics_of_group(parts, group))
+    source = parts.groups.consumer(group)
+    work = 0
+    for topic in topics:
+        work += 1
+        if header.offline or source is None or topic in source.subscriptions:
+            for chunk in chunks(
+                parts.deliveries.consumer_offsets.of(topic, group).items(), _COPIED_AT_ONCE
+            ):
+                if parts.topics.get(topic) is None:
+                    break
+                offsets = parts.deliveries.consumer_offsets
+                new = (offsets.get(topic, other, queue_id) is None for queue_id, _ in chunk)
+                parts.commits.check_room(sum(new))
+                for queue_id, consumer_offset in chunk:
+                    parts.deliveries.consumer_offsets.put(topic, other, queue_id, consumer_offset)
+                work += len(chunk)
+                if work >= _COPIED_AT_ONCE:
+                    work = 0
+                    yield
+        elif work >= _COPIED_AT_ONCE:
+            work = 0
+            yield
+    _log.info("offsets of group %r set to those of %r by %s: %d topics", other, group, channel.peer,
+              len(topics))  # fmt: skip
+    return commands.reply(request)
+
+
+def topics_of_group(parts: Parts, group: str) -> Steps[list[str]]:
+    """Return the topics in which a group has offsets."""
+    topics: set[str] = set()
+    for chunk in chunks(parts.deliveries.consumer_offsets.readers(), LIGHT_CHUNK):
+        topics.update(topic for topic, reader in chunk if reader == group)
+        yield
+    return (yield from sort(topics))
+
+
+def all_consumer_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
+    """Return the consumer offsets of all groups in all queues."""
+    body = yield from parts.listings.ask("consumer offsets", lambda: _all_offsets(parts))
+    return commands.reply(request, body=body)
+
+
+def _all_offsets(parts: Parts) -> Steps[bytes]:
+    # Before the offsets: a later change raises it again, so a slave that has it lacks nothing.
+    version = parts.deliveries.consumer_offsets.current_version(parts.clock.now_ms())
+    table = LongBody("offsets of all groups; ask for single groups with request 208")
+    queue_count = 0
+    for topic, group in list(parts.deliveries.consumer_offsets.readers()):
+        queues = parts.deliveries.consumer_offsets.of(topic, group)
+        if not queues:
+            continue  # deleted in between
+        table.add_pair(f"{topic}@{group}", queues)
+        queue_count += 10 + len(queues)  # a group costs as much as some of its queues
+        if queue_count >= LIGHT_CHUNK:
+            queue_count = 0
+            yield
+    template = ConsumerOffsetTable(data_version=data_version(version), offset_table={})
+    return table.encode_in(template, "offset_table")
+
+
+def all_delay_offsets(parts: Parts, channel: Channel, request: Command) -> Command:
+    """Return the position of each delay level."""
+    version = parts.delayed.table.current_version(parts.clock.now_ms())
+    table = OffsetTable(data_version=data_version(version), offset_table=parts.delayed.table.all())
+    return commands.reply(request, body=bodies.encode(table))
 
 
 def _offset(request: Command, value: int) -> Command:

@@ -1,4 +1,4 @@
-"""12, 33, 43, 45, 303, 321: messages by key and physical offset; current queues and offsets.
+"""Codes 12, 33, 303, 321: messages by key and physical offset; current queues.
 
 A query without a result is an error, never an empty result (known-bugs.md#errors-as-empty-results),
 and a query creates nothing.
@@ -15,7 +15,6 @@ from reput import limits
 from reput.broker.filter import selection
 from reput.broker.parts import Parts
 from reput.broker.processors.topics import existing
-from reput.broker.topic.topics import data_version
 from reput.errors import CorruptRecord, RequestRefused
 from reput.format import (
     bodies,
@@ -28,9 +27,7 @@ from reput.format import (
 from reput.format.bodies import (
     ConsumeQueueUnit,
     ConsumeQueueUnits,
-    ConsumerOffsetTable,
     MessageQueue,
-    OffsetTable,
     QueueTimeSpan,
     SubscriptionData,
     TimeSpans,
@@ -46,9 +43,8 @@ from reput.format.headers import (
     ViewMessageHeader,
 )
 from reput.remoting.channel import Channel
-from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks
+from reput.remoting.long_replies import CHUNK, LongBody, chunks
 from reput.remoting.server import LongReply
-from reput.remoting.time_slices import Steps
 from reput.store.consume_queue import ConsumeQueue
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
@@ -267,34 +263,3 @@ def _date_text(time_ms: int) -> str:
     seconds, milliseconds = divmod(time_ms, 1000)
     local = datetime.datetime.fromtimestamp(seconds, datetime.UTC).astimezone()
     return f"{local:%Y-%m-%d#%H:%M:%S}:{milliseconds:03}"
-
-
-def all_consumer_offsets(parts: Parts, channel: Channel, request: Command) -> LongReply:
-    """Return the consumer offsets of all groups in all queues."""
-    body = yield from parts.listings.ask("consumer offsets", lambda: _all_offsets(parts))
-    return commands.reply(request, body=body)
-
-
-def _all_offsets(parts: Parts) -> Steps[bytes]:
-    # Before the offsets: a later change raises it again, so a slave that has it lacks nothing.
-    version = parts.deliveries.consumer_offsets.current_version(parts.clock.now_ms())
-    table = LongBody("offsets of all groups; ask for single groups with request 208")
-    queue_count = 0
-    for topic, group in list(parts.deliveries.consumer_offsets.readers()):
-        queues = parts.deliveries.consumer_offsets.of(topic, group)
-        if not queues:
-            continue  # deleted in between
-        table.add_pair(f"{topic}@{group}", queues)
-        queue_count += 10 + len(queues)  # a group costs as much as some of its queues
-        if queue_count >= LIGHT_CHUNK:
-            queue_count = 0
-            yield
-    template = ConsumerOffsetTable(data_version=data_version(version), offset_table={})
-    return table.encode_in(template, "offset_table")
-
-
-def all_delay_offsets(parts: Parts, channel: Channel, request: Command) -> Command:
-    """Return the position of each delay level."""
-    version = parts.delayed.table.current_version(parts.clock.now_ms())
-    table = OffsetTable(data_version=data_version(version), offset_table=parts.delayed.table.all())
-    return commands.reply(request, body=bodies.encode(table))

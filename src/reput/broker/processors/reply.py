@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from reput.broker.group.groups import Member
 from reput.broker.parts import Parts
-from reput.broker.processors import connections, send
+from reput.broker.processors import clients, send
 from reput.errors import LimitExceeded
 from reput.format import command as commands, headers, java, properties as props, send_reply
 from reput.format.codes import RequestCode, ResponseCode
@@ -120,9 +120,9 @@ def _push(
         )
         on_pushed(f"push reply message to {requester.client_id}fail.")  # sic
 
-    connections.send_request(
-        requester, push_request, connections.CLIENT_TIMEOUT_MS
-    ).add_done_callback(answered)
+    clients.send_request(requester, push_request, clients.CLIENT_TIMEOUT_MS).add_done_callback(
+        answered
+    )
 
 
 def _with_position(parts: Parts, response: Command, queue_id: int, result: PutResult) -> Command:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from reput.broker.parts import Parts
 from reput.broker.processors import lite, timer
 from reput.broker.timer.timers import TIMES
-from reput.broker.topic import closed as closed_topics, priority
-from reput.broker.topic.topics import READ_WRITE
+from reput.broker.topic import priority
+from reput.broker.topic.topics import READ_WRITE, refuse_closed
 from reput.broker.transaction import transactions
 from reput.errors import RequestRefused
 from reput.format import (
@@ -197,7 +197,7 @@ def destination(
         status = PutStatus.SERVICE_NOT_AVAILABLE
         raise RequestRefused(CODES[status], f"{_TEXTS[status]}: {parts.store.refusal}")
     parts.put_stalls.refuse()
-    closed_topics.refuse(header.topic)
+    refuse_closed(header.topic)
     topic = parts.topics.for_sending(
         header.topic,
         header.default_topic,

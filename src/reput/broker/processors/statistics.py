@@ -10,7 +10,7 @@ import shutil
 from reput import __version__
 from reput.broker.counters.stats import TIMER_DEQUEUE_NUMS, TOPIC_PUT_NUMS, WindowTotal
 from reput.broker.parts import Parts
-from reput.broker.processors.connections import topics_of_group
+from reput.broker.processors.offsets import topics_of_group
 from reput.errors import RequestRefused
 from reput.format import bodies, codes, command as commands, headers, names
 from reput.format.bodies import (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from reput.broker.parts import Parts
-from reput.broker.topic import closed as closed_topics
+from reput.broker.topic.topics import refuse_closed
 from reput.errors import InvalidHeader, RequestRefused
 from reput.format import (
     bodies,
@@ -47,7 +47,7 @@ def recall_handle(parts: Parts, properties: Mapping[str, str]) -> str:
 def recall_message(parts: Parts, channel: Channel, request: Command) -> Command | None:
     """Park a message that cancels another one when both are due."""
     header = headers.decode(RecallMessageHeader, request.ext_fields)
-    closed_topics.refuse(header.topic)
+    refuse_closed(header.topic)
     now_ms = parts.clock.now_ms()
     handle = _checked(parts, header, now_ms)
     properties = {

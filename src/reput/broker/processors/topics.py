@@ -10,7 +10,7 @@ import logging
 from reput import limits
 from reput.broker import deletions
 from reput.broker.parts import Parts
-from reput.broker.processors import connections, table_lists
+from reput.broker.processors import offsets, table_lists
 from reput.broker.topic import attributes, topic_list
 from reput.broker.topic.topics import invalid_topic, topic_data
 from reput.config import JAVA_INT_MAX
@@ -245,7 +245,7 @@ def topics_of_group(parts: Parts, channel: Channel, request: Command) -> LongRep
     """Return the topics in which a group has offsets."""
     name = headers.decode(GroupHeader, request.ext_fields).group
     topics = LongBody(f"topics of group {name}")
-    for chunk in chunks((yield from connections.topics_of_group(parts, name)), LIGHT_CHUNK):
+    for chunk in chunks((yield from offsets.topics_of_group(parts, name)), LIGHT_CHUNK):
         topics.add(*chunk)
         yield
     template = TopicList(broker_addr=parts.identity.address, topic_list=[])

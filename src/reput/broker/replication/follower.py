@@ -29,7 +29,7 @@ from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.broker.replication.topic_check import TopicCheck
 from reput.broker.settings.config import HA_PORT_DISTANCE
 from reput.broker.settings.live import LiveConfig
-from reput.broker.sync_thread import SyncThread
+from reput.broker.threads import SyncThread
 from reput.broker.topic.topics import Topics
 from reput.clock import Clock
 from reput.errors import InvalidOption, ReputError, WriteFailed

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from reput.broker.tables.failures import WriteFailures
 from reput.broker.tables.writes import place_of, write_table
-from reput.broker.worker_thread import WorkerThread
+from reput.broker.threads import WorkerThread
 from reput.clock import Clock
 from reput.errors import WriteFailed
 from reput.store.table_files import SavedTable

@@ -6,8 +6,8 @@ import contextlib
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.tables.failures import WriteFailures
 from reput.broker.tables.writes import write_table
+from reput.broker.threads import WorkerThread
 from reput.broker.topic.topics import Topics
-from reput.broker.worker_thread import WorkerThread
 from reput.clock import Clock
 from reput.store.interface import BrokerStore
 

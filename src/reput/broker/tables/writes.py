@@ -10,7 +10,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from reput.broker.tables.failures import WriteFailures
-from reput.broker.worker_thread import WorkerThread
+from reput.broker.threads import WorkerThread
 from reput.errors import ReputError
 from reput.format import command as commands
 from reput.format.command import Command

@@ -8,7 +8,6 @@ from reput import limits
 from reput.broker import quotas
 from reput.broker.quotas import OWN, AddressQuota, Reservation, Reservations
 from reput.broker.settings.config import BrokerConfig
-from reput.broker.topic import light_queues
 from reput.errors import LimitExceeded, RequestRefused, WriteFailed
 from reput.format import names
 from reput.format.bodies import DataVersion, TopicConfigData, TopicConfigTable
@@ -88,7 +87,7 @@ class Topics:
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic, or None."""
         topic = self.table.get(name)
-        return light_queues.topic_of(name) if topic is None and self._has_light else topic
+        return _light_topic(name) if topic is None and self._has_light else topic
 
     def all(self) -> dict[str, TopicConfig]:
         """Return all topics by name."""
@@ -467,3 +466,28 @@ def topic_data(topic: TopicConfig) -> TopicConfigData:
         topic_sys_flag=topic.sys_flag,
         write_queue_nums=topic.write_queue_count,
     )
+
+
+def _light_topic(name: str) -> TopicConfig | None:
+    """Return the topic of a light queue; None if the name is not one of a light queue.
+
+    A message lists its light queues (LMQ) in INNER_MULTI_DISPATCH; the store adds a unit to each.
+    With ``enableLmq`` each has a topic ``%LMQ%name`` with one queue, and each ``%LMQ%name`` is a
+    group: both exist implicitly, and are neither saved nor registered with name servers. Source:
+    ``LmqTopicConfigManager``, ``LmqSubscriptionGroupManager``.
+    """
+    if not names.is_light(name):
+        return None
+    return TopicConfig(name=name, read_queue_count=1, write_queue_count=1, perm=READ_WRITE)
+
+
+def refuse_closed(topic: str) -> None:
+    """Refuse a topic to which only brokers send: their loops trust the messages in it.
+
+    Raises:
+        RequestRefused: NO_PERMISSION, as in Java.
+    """
+    if names.is_written_by_brokers(topic):
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+        )

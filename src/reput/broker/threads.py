@@ -1,17 +1,39 @@
-"""Makes the log durable in a separate thread, for replies that wait for it.
-
-A request and its completion are one thread switch each: for a single send under SYNC_FLUSH the
-switches between threads cost more than the disk.
-"""
+"""The threads beside the event loop: for work that waits for the disk."""
 
 import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+class WorkerThread:
+    """A thread that runs one action at a time.
+
+    Args:
+        name: The name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def run(self, action: Callable[[], _T]) -> _T:
+        """Run an action in the thread; return its result, or raise its error."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, action)
+
+    def stop(self) -> None:
+        """Finish the actions that were started, and end the thread."""
+        self._executor.shutdown(wait=True)
 
 
 class SyncThread:
-    """Runs one sync at a time; requests that arrive meanwhile share the next one.
+    """Makes the log durable, one sync at a time; requests that arrive meanwhile share the next.
+
+    A request and its completion are one thread switch each: for a single send under SYNC_FLUSH the
+    switches between threads cost more than the disk.
 
     Args:
         sync: Makes the log durable; called in the thread.

@@ -1,4 +1,4 @@
-"""203, 204, 328; 222, 223, 307, 309; 314 at a broker, and its requests to clients."""
+"""203, 204, 328; 223, 307, 309 at a broker, and its requests to clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker_subject import NAME, Subject
-from reput.broker.processors import connections
+from reput.broker.processors import clients
 from reput.format import bodies, command as commands
 from reput.format.bodies import (
     ConsumerData,
@@ -83,7 +83,7 @@ async def running_info(subject: Subject, client_id: str) -> Command:
 async def test_a_client_without_a_reply_is_reported(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reput.broker.processors.connections.CLIENT_TIMEOUT_MS", 1)
+    monkeypatch.setattr("reput.broker.processors.clients.CLIENT_TIMEOUT_MS", 1)
     async with Consumer(subject, "one") as consumer:
         await consumer.join()
         reply = await running_info(subject, "one")
@@ -103,14 +103,14 @@ async def test_a_failure_ends_the_request_without_waiting_for_other_members(
         raise ArithmeticError("a bug")
 
     requests: list[asyncio.Future[Command]] = []
-    send_request = connections.send_request
+    send_request = clients.send_request
 
     def noted(*args: Any) -> "asyncio.Future[Command]":
         requests.append(send_request(*args))
         return requests[-1]
 
-    monkeypatch.setattr(connections, "_status_of", fail)
-    monkeypatch.setattr(connections, "send_request", noted)
+    monkeypatch.setattr(clients, "_status_of", fail)
+    monkeypatch.setattr(clients, "send_request", noted)
     async with (
         Consumer(subject, "one", replying(body=status_of(5))) as first,
         Consumer(subject, "two") as second,
