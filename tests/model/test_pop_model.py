@@ -107,7 +107,7 @@ class PopMachine(RuleBasedStateMachine):
             SubscriptionGroupTable.load(self.root, self.disk), broker_config
         )
         self.offsets = ConsumerOffsetTable.load(self.root, self.disk)
-        held: HeldRequests[HeldPop] = HeldRequests(0, lambda held, is_last: False)
+        held: HeldRequests[HeldPop] = HeldRequests(0)
         self.pops = Pops(
             self.store,
             self.topics,

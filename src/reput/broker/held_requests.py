@@ -43,10 +43,16 @@ class HeldPull:
     queue_offset: int
     """The first queue offset that was not looked at yet."""
     deadline_ms: int
+    find_reply: Callable[["HeldPull", bool], Command | None]
+    """Returns the reply to this pull if there is one; in any case if the argument is True."""
     grant: Grant | None = None
     """What allowed the request; None without access control."""
     is_over: bool = False
     """True once it was answered, or its connection is gone."""
+
+    def retry(self, *, is_last: bool) -> Command | None:
+        """Return the reply; None if there is none yet."""
+        return self.find_reply(self, is_last)
 
     @property
     def bytes_about(self) -> int:
@@ -68,6 +74,13 @@ class Held(Protocol):
     """A request that is held."""
 
     is_over: bool
+
+    def retry(self, *, is_last: bool) -> Command | None:
+        """Return the reply if there is one: in any case if ``is_last``.
+
+        Raises:
+            ReputError: The request is refused, which is a reply, too.
+        """
 
     @property
     def channel(self) -> Channel:
@@ -101,14 +114,10 @@ _Held = TypeVar("_Held", bound=Held)
 _log = logging.getLogger(__name__)
 
 
-def answer(held: Held, process: Callable[[], Command | None]) -> bool:
-    """Send the reply of a held request if ``process`` returns or raises one.
-
-    Returns:
-        True if a reply was sent.
-    """
+def _answer(held: Held, *, is_last: bool) -> bool:
+    """Send the reply of a held request, or its error; return False if there is none yet."""
     try:
-        reply = process()
+        reply = held.retry(is_last=is_last)
     except ReputError as error:
         code, fields = error.code_for(held.request.version), error.reply_fields
         reply = commands.reply(held.request, code, str(error), fields)
@@ -130,8 +139,6 @@ class HeldRequests(Generic[_Held]):
 
     Args:
         count_max: The largest number of requests.
-        serve: Tries to answer a request; the second argument is True at its deadline, when it is
-          answered in any case. Returns whether it was answered.
         run: Runs work that may take long in time slices.
         per_connection_max: The largest number of requests of one connection.
         per_address_max: The largest number of requests of the connections from one address.
@@ -141,7 +148,6 @@ class HeldRequests(Generic[_Held]):
     def __init__(
         self,
         count_max: int,
-        serve: Callable[[_Held, bool], bool],
         run: Callable[[Steps[None]], None] = run_whole,
         *,
         per_connection_max: int = limits.HELD_PER_CONNECTION.maximum,
@@ -149,7 +155,6 @@ class HeldRequests(Generic[_Held]):
         bytes_max: int = limits.HELD_BYTES.maximum,
     ) -> None:
         self._count_max = count_max
-        self._serve = serve
         self._run = run
         self._per_connection_max = per_connection_max
         self._per_address_max = per_address_max
@@ -231,7 +236,7 @@ class HeldRequests(Generic[_Held]):
             yield
 
     def _try(self, held: _Held) -> bool:
-        is_answered = self._serve(held, False)
+        is_answered = _answer(held, is_last=False)
         if is_answered and not held.is_over:
             self._end(held)
         return is_answered
@@ -269,7 +274,7 @@ class HeldRequests(Generic[_Held]):
             self._end(held)
             # A client that does not read its replies gets none: it sends the request again.
             if not is_unread or held.channel.takes_notices:
-                self._serve(held, True)
+                _answer(held, is_last=True)
                 yield
 
     def left_ms(self, now_ms: int, most_ms: int) -> int:
@@ -287,7 +292,7 @@ class HeldRequests(Generic[_Held]):
         """Answer all requests as at their deadlines, at shutdown."""
         for held in [held for of_channel in self._by_channel.values() for held in of_channel]:
             self._end(held)
-            self._serve(held, True)
+            _answer(held, is_last=True)
 
     def _end(self, held: _Held) -> None:
         held.is_over = True

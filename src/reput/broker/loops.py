@@ -10,11 +10,10 @@ import functools
 import logging
 from collections.abc import Callable
 
-from reput.broker import lite_expiry
 from reput.broker.access.plain_control import PlainControl
+from reput.broker.lite import expiry
 from reput.broker.parts import Parts
 from reput.broker.registration import PERIOD_MS_MAX, PERIOD_MS_MIN
-from reput.broker.threads import SyncThread
 from reput.errors import WriteFailed
 from reput.remoting.time_slices import Steps, run_in_slices
 
@@ -41,14 +40,11 @@ class Loops:
     """The loops of a broker.
 
     Args:
-        parts: The parts of the broker.
-        sync_thread: The thread that makes the log durable; it is started and stopped with the
-            loops.
+        parts: The parts of the broker; the threads are started and stopped with the loops.
     """
 
-    def __init__(self, parts: Parts, sync_thread: SyncThread) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._sync_thread = sync_thread
         self._tasks: list[asyncio.Task[None]] = []
         self._has_readable = asyncio.Event()
         self.failures: dict[str, str] = {}
@@ -72,7 +68,7 @@ class Loops:
         }
         if self._parts.plain_control is not None:
             bodies["access"] = functools.partial(self._run_access, self._parts.plain_control)
-        self._sync_thread.start()
+        self._parts.sync_thread.start(self.synced)
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._supervise(name, body), name=name)
@@ -81,7 +77,7 @@ class Loops:
 
     async def stop(self) -> None:
         """Stop all loops, the tasks of requests, and the threads, which finish their work first."""
-        self._sync_thread.stop()
+        self._parts.sync_thread.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -353,9 +349,21 @@ class Loops:
         parts = self._parts
         await self._idle_on_slave("lite", IDLE_MS)
         while True:
-            await lite_expiry.expire(parts)
+            await self.expire_lite_topics()
             self._turn("lite")
             await self._wait(parts.settings.broker.lite_ttl_check_interval)
+
+    async def expire_lite_topics(self) -> int:
+        """Delete the lite topics that have expired; return their number. Raises ``WriteFailed``."""
+        parts = self._parts
+        return await expiry.expire(
+            parts.lite,
+            parts.deletions,
+            parts.topics,
+            parts.subscription_groups,
+            parts.store,
+            parts.clock.now_ms(),
+        )
 
     async def _run_access(self, control: PlainControl) -> None:
         while True:

@@ -6,13 +6,14 @@ The server creates them. A function that needs a few parts takes those; one that
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reput.broker.access.access import Access
 from reput.broker.access.plain_control import PlainControl
 from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.delay import DelaySchedule
+from reput.broker.deletions import Deletions
 from reput.broker.deliveries import Deliveries
 from reput.broker.filter.consumer_filters import ConsumerFilters
 from reput.broker.filter.filters import Filters
@@ -38,7 +39,7 @@ from reput.broker.tables.saved_tables import SavedTables
 from reput.broker.tables.topic_writes import TopicWrites
 from reput.broker.tables.writes import TableWrites
 from reput.broker.tasks import Tasks
-from reput.broker.threads import WorkerThread
+from reput.broker.threads import SyncThread, WorkerThread
 from reput.broker.timer.timers import Timers
 from reput.broker.topic.topics import Topics
 from reput.broker.transaction.transactions import Transactions
@@ -50,7 +51,7 @@ from reput.remoting.server_state import ServerState
 from reput.store.interface import BrokerStore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """Parts of a running broker."""
 
@@ -70,7 +71,7 @@ class Parts:
     """The files of access control 1.0; None if it is off."""
 
     topics: Topics
-    listings: SharedReplies
+    listings: SharedReplies = field(default_factory=SharedReplies)
     """Replies that are the same for all clients."""
     subscription_groups: SubscriptionGroups
     """The settings of consumer groups."""
@@ -89,15 +90,19 @@ class Parts:
 
     deliveries: Deliveries
     """Statistics and consumer offsets."""
+    deletions: Deletions
+    """Deletion of topics, groups and queues."""
     commits: OffsetCommits
     """Rules for consumer offsets that clients commit."""
     resets: ResetOffsets
     """Consumer offsets that operators have set."""
-    fast_counts: FastCounts
+    fast_counts: FastCounts = field(default_factory=FastCounts)
     """Requests that the fast path has handled."""
 
     put_stalls: PutStalls
     """Puts that stalled, and the sends that waited for them."""
+    sync_thread: SyncThread
+    """The thread that makes the log durable."""
     pending_replies: PendingReplies
     """Replies to sends that wait for durability."""
     held_pulls: HeldRequests[HeldPull]
@@ -130,7 +135,7 @@ class Parts:
     """Requests that change settings, served one at a time."""
     deletion_requests: RequestQueue
     """Requests that delete topics, groups or queues, served one at a time."""
-    assignment_tasks: set[asyncio.Task[None]]
+    assignment_tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Requests for the queues of members that wait for a name server."""
     start_warnings: tuple[str, ...]
     """Losses and recoveries that were found at the start."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Self
 
 from reput import descriptors, kernel_choice, limits
-from reput.broker import deletions, master_guard
+from reput.broker import master_guard
 from reput.broker.access import plain_control, plain_migration, user_rules
 from reput.broker.access.access import Access
 from reput.broker.access.needs import Facts
@@ -29,6 +29,7 @@ from reput.broker.assignments import RequestModes
 from reput.broker.counters.fast_counts import FastCounts
 from reput.broker.counters.stats import Stats
 from reput.broker.delay import DelaySchedule
+from reput.broker.deletions import Deletions
 from reput.broker.deliveries import Deliveries
 from reput.broker.fastpath.frontend import Frontend
 from reput.broker.filter import consumer_filters
@@ -54,18 +55,20 @@ from reput.broker.pop.orders import Blocks, MemoryBlocks, PopOrders
 from reput.broker.pop.pops import HeldPop, Pops
 from reput.broker.pop.retry_topics import PopRetries
 from reput.broker.pop.revive import Revive
-from reput.broker.processors import lite, pop, pull, transactions as transaction_ends
+from reput.broker.processors.lite import notify_evicted
 from reput.broker.processors.table import PROCESSORS
+from reput.broker.processors.transactions import ask_producer
 from reput.broker.put_stalls import PutStalls
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
 from reput.broker.replication.follower import Follower
 from reput.broker.replication.metadata import MetadataSync
-from reput.broker.replication.named_tables import Deletions, NamedTables
+from reput.broker.replication.named_tables import NamedTables
 from reput.broker.replication.replication import Replication
 from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_mark import SlaveMark
 from reput.broker.replication.slave_port import SlavePort, open_port
+from reput.broker.replication.state import SlaveStatus
 from reput.broker.replication.users_copy import UsersCopy
 from reput.broker.retries import Retries
 from reput.broker.settings.access import AccessSettings
@@ -632,10 +635,10 @@ class Broker:
         store.retention.consumer_offsets = lambda: deliveries.consumer_offsets.all()
         groups: Groups[Channel] = Groups(store.pull_subscriptions.clear, Maxima.of(config))
         locks = QueueLocks(config.rebalance_lock_max_live_time, config.reput_locks_max)
-        self.sync_thread = SyncThread(store.sync, lambda problem: self.loops.synced(problem))
+        sync_thread = SyncThread(store.sync)
         put_stalls = PutStalls(self.settings, clock)
         pending_replies = PendingReplies(
-            store, topics, deliveries, clock, slices, self.sync_thread, put_stalls
+            store, topics, deliveries, clock, slices, sync_thread, put_stalls
         )
         topic_writes = TopicWrites(topics, store, pending_replies, clock, failures)
         transactions = Transactions(
@@ -643,7 +646,7 @@ class Broker:
             topics,
             offset_table,
             config,
-            lambda half: transaction_ends.ask_producer(self.parts, half),
+            functools.partial(ask_producer, groups),
             quarantine,
         )
         transactions.load(now_ms)
@@ -658,37 +661,75 @@ class Broker:
         request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
         topics.on_make = topic_writes.write_soon
         registration = Registration(self.settings, self.identity, topics, clock)
-        follower = Follower(self.settings, self.identity, store, topics, registration, clock)
-        follower.on_cut = self._begin_reopening
-        named_tables = NamedTables(
+        saved_tables = SavedTables(
+            (
+                topic_table,
+                group_table,
+                offset_table,
+                by_group.table,
+                delay_table,
+                timers.table,
+                orders,
+                request_modes.table,
+                *([] if access is None else access.tables),
+            ),
+            clock,
+            failures,
+            disk_thread,
+        )
+        resets = ResetOffsets()
+        deletions = Deletions(
             store,
             topics,
             subscription_groups,
-            Deletions(
-                topics=lambda ends: deletions.delete_copied_topics(self.parts, ends),
-                groups=lambda gone: deletions.delete_copied_groups(self.parts, gone),
-            ),
+            deliveries,
+            resets,
+            orders,
+            request_modes.table,
+            saved_tables,
+            disk_thread,
             clock,
+        )
+
+        async def keep_topics(log_end: int) -> None:
+            """Make the copied topics durable; then record up to where the slave has all."""
+            if not await saved_tables.save(topic_table):
+                text = "cannot be saved now; the topics are copied again soon"
+                raise WriteFailed(topic_table.path, text)
+            await disk_thread.run(lambda: mark.record_topics(log_end))
+
+        status = SlaveStatus()
+        metadata = MetadataSync(
+            status,
+            store,
+            NamedTables(store, topics, subscription_groups, deletions, clock),
+            deliveries,
+            delayed,
+            timers,
+            request_modes.table,
+            clock,
+            keep_topics,
+            self.settings.request_tls,
+            self.settings.request_signer,
+            self._make_users_copy(access),
         )
         replication = Replication(
             self.identity,
             SlavePort(
                 self.settings, self.identity, store, pending_replies, clock, self._certificates
             ),
-            follower,
-            MetadataSync(
-                follower.status,
+            Follower(
+                self.settings,
+                self.identity,
                 store,
-                named_tables,
-                deliveries,
-                delayed,
-                timers,
-                request_modes.table,
+                topics,
+                registration,
                 clock,
-                self.settings.request_tls,
-                self.settings.request_signer,
-                self._make_users_copy(access),
+                status,
+                metadata.copy_topics,
+                self._begin_reopening,
             ),
+            metadata,
         )
         self.parts = Parts(
             settings=self.settings,
@@ -722,9 +763,11 @@ class Broker:
             commits=OffsetCommits(
                 lambda: deliveries.consumer_offsets, subscription_groups, config, refusals
             ),
-            resets=ResetOffsets(),
+            deletions=deletions,
+            resets=resets,
             fast_counts=FastCounts(),
             put_stalls=put_stalls,
+            sync_thread=sync_thread,
             pending_replies=pending_replies,
             held_pulls=self._make_held_pulls(),
             pops=pops,
@@ -735,22 +778,7 @@ class Broker:
             transactions=transactions,
             registration=registration,
             replication=replication,
-            saved_tables=SavedTables(
-                (
-                    topic_table,
-                    group_table,
-                    offset_table,
-                    by_group.table,
-                    delay_table,
-                    timers.table,
-                    orders,
-                    request_modes.table,
-                    *([] if access is None else access.tables),
-                ),
-                clock,
-                failures,
-                disk_thread,
-            ),
+            saved_tables=saved_tables,
             table_writes=TableWrites(clock, failures),
             topic_writes=topic_writes,
             quarantine=quarantine,
@@ -762,9 +790,6 @@ class Broker:
             assignment_tasks=set(),
             start_warnings=tuple(warnings),
         )
-        metadata = replication.metadata
-        metadata.on_topics = lambda end: self._keep_copied_topics(mark, end)
-        follower.copy_topics = metadata.copy_topics
         if is_promoted:
             lower_offsets(offset_table, store, now_ms)
             mark.delete()
@@ -776,21 +801,8 @@ class Broker:
         if not self.identity.is_master:  # the versions are those of the master
             topics.table.adopt_version(versions[0])
             subscription_groups.table.adopt_version(versions[1])
-        store.dispatcher.on_begun_again = lambda topic, queue_ids: deletions.forget_queues(
-            self.parts, topic, queue_ids
-        )
+        store.dispatcher.on_begun_again = deletions.forget_queues
         self._subscribe()
-
-    async def _keep_copied_topics(self, mark: SlaveMark, log_end: int) -> None:
-        """Make the topics durable that a slave has copied; then record up to where it has all.
-
-        Raises:
-            WriteFailed: The disk failed.
-        """
-        table, parts = self.parts.topics.table, self.parts
-        if not await parts.saved_tables.save(table):
-            raise WriteFailed(table.path, "cannot be saved now; the topics are copied again soon")
-        await parts.disk_thread.run(lambda: mark.record_topics(log_end))
 
     def _make_access(self, disk: Disk, transactions: Transactions) -> Access | None:
         settings = self.settings.access
@@ -828,7 +840,6 @@ class Broker:
         config = self.settings.broker
         return HeldRequests(
             config.pull_hold_max,
-            lambda held, is_last: pull.retry_held(self.parts, held, is_last=is_last),
             self.serving.slices.run,
             per_connection_max=config.reput_held_per_connection_max,
             per_address_max=config.reput_held_per_address_max,
@@ -862,7 +873,6 @@ class Broker:
         )
         held: HeldRequests[HeldPop] = HeldRequests(
             config.max_pop_polling_size,
-            lambda held, is_last: pop.retry_held(self.parts, held, is_last=is_last),
             self.serving.slices.run,
             per_connection_max=config.reput_held_per_connection_max,
             per_address_max=config.reput_held_per_address_max,
@@ -887,7 +897,6 @@ class Broker:
 
         held_lite: HeldRequests[HeldLitePop] = HeldRequests(
             config.max_pop_polling_size,
-            lambda held, is_last: lite.retry_held(self.parts, held, is_last=is_last),
             self.serving.slices.run,
             per_connection_max=config.reput_held_per_connection_max,
             per_address_max=config.reput_held_per_address_max,
@@ -898,7 +907,7 @@ class Broker:
             make(blocks),
             blocks,
             offsets,
-            LiteSubscriptions(lite.notify_evicted),
+            LiteSubscriptions(notify_evicted),
             held_lite,
             lambda: self.settings.broker.max_lite_subscription_count,
         )
@@ -907,7 +916,7 @@ class Broker:
     def _subscribe(self) -> None:
         """Connect parts to changes of topics, settings and messages."""
         parts = self.parts
-        self.loops = Loops(parts, self.sync_thread)
+        self.loops = Loops(parts)
         # Must run before the frontend's callback, which reads the new values.
         self.settings.on_change = [self._settings_changed]
         parts.topics.on_change.append(self._topic_changed)

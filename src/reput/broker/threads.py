@@ -37,21 +37,22 @@ class SyncThread:
 
     Args:
         sync: Makes the log durable; called in the thread.
-        on_synced: Called on the event loop after each sync, with its exception or None.
     """
 
-    def __init__(
-        self, sync: Callable[[], None], on_synced: Callable[[Exception | None], None]
-    ) -> None:
+    def __init__(self, sync: Callable[[], None]) -> None:
         self._sync = sync
-        self._on_synced = on_synced
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._is_busy = False
         self._is_requested = False
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Start the thread; to be called on the event loop."""
+    def start(self, on_synced: Callable[[Exception | None], None]) -> None:
+        """Start the thread; to be called on the event loop.
+
+        Args:
+            on_synced: Called on the event loop after each sync, with its exception or None.
+        """
+        self._on_synced = on_synced
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="reput-sync", daemon=True)
         self._thread.start()

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from reput.broker.held_requests import HeldRequests
+from reput.format.command import Command
 from reput.remoting.time_slices import Steps, TimeSlices, run_whole
 
 
@@ -13,6 +14,9 @@ class Connection:
     def __init__(self, address: str = "192.0.2.1") -> None:
         self.address = address
         self.takes_notices = True
+
+    def answer(self, request: Command, reply: Command) -> None:
+        """Take a reply."""
 
 
 class Held:
@@ -28,7 +32,13 @@ class Held:
         self.bytes_about = 10
         self.deadline_ms = deadline_ms
         self.is_over = False
-        self.request = None
+        self.request = Command(0)
+        self.server: Server | None = None
+
+    def retry(self, *, is_last: bool) -> Command | None:
+        """Let the server return a reply, or none."""
+        assert self.server is not None
+        return self.server.serve(self, is_last=is_last)
 
 
 class Server:
@@ -40,10 +50,11 @@ class Server:
         self.expired: list[Held] = []
         self.has_served = asyncio.Event()
 
-    def __call__(self, held: Held, is_last: bool) -> bool:
+    def serve(self, held: Held, *, is_last: bool) -> Command | None:
+        """Record a request; return a reply if it gets one."""
         (self.expired if is_last else self.served).append(held)
         self.has_served.set()
-        return self.answers or is_last
+        return Command(0) if self.answers or is_last else None
 
     @property
     def channels(self) -> list[Connection]:
@@ -56,8 +67,21 @@ class Server:
         return [held.places[0][1] for held in self.served]
 
 
-def requests(serve: Server | None = None, **more: Any) -> HeldRequests[Any]:
-    return HeldRequests(100, serve or Server(), **more)
+class ServedRequests(HeldRequests[Any]):
+    """Held requests that a server of the test answers."""
+
+    def __init__(self, server: Server, **more: Any) -> None:
+        super().__init__(100, **more)
+        self._server = server
+
+    def hold(self, held: Held) -> bool:
+        """Hold a request for the server."""
+        held.server = self._server
+        return super().hold(held)
+
+
+def requests(server: Server | None = None, **more: Any) -> HeldRequests[Any]:
+    return ServedRequests(server or Server(), **more)
 
 
 def test_a_connection_and_an_address_have_limits() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from broker_subject import Subject, messages_in, running
-from reput.broker import lite_expiry
 from reput.clock import ManualClock
 from reput.format import headers, names, properties as props
 from reput.format.bodies import (
@@ -180,9 +179,9 @@ async def test_lite_topics_expire_after_their_last_message(
     await send(subject, "a", b"a1")
     clock.advance(19 * MINUTE_MS)
     await send(subject, "b", b"b1")
-    assert await lite_expiry.expire(subject.parts) == 0
+    assert await subject.broker.loops.expire_lite_topics() == 0
     clock.advance(MINUTE_MS + 1)
-    assert await lite_expiry.expire(subject.parts) == 1
+    assert await subject.broker.loops.expire_lite_topics() == 1
     light = [name for name in subject.broker.store.queues.topics() if names.is_light(name)]
     assert light == ["%LMQ%$P$b"]
     await change(subject, "PARTIAL_ADD", "a", offset_option=first)

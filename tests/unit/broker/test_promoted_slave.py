@@ -17,6 +17,7 @@ from broker_subject import Subject, messages_in
 from pop_client import INVISIBLE_MS, ack, pop
 from reput.broker.pop.revive import LATE_MS
 from reput.broker.replication.master_requests import MasterRequests
+from reput.broker.replication.named_tables import NamedTables
 from reput.broker.replication.state import SlaveState
 from reput.clock import ManualClock
 from reput.format import headers, message as record
@@ -462,15 +463,19 @@ async def sent_to(subject: Subject, topic: str, queue_id: int, body: bytes) -> N
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_topics_that_were_not_copied_are_made_from_the_log(
-    pair: Pair, is_restarted: bool
+    pair: Pair, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the master is one of RocketMQ that dies before the next copy, or answers nothing."""
+
+    async def copy_nothing(tables: NamedTables, master: MasterRequests) -> bool:
+        return False
+
     await until_following(pair)
     await sent(pair.master, "Narrow", b"first")
     await sent(pair.master, "Deleted", b"first")
     await pair.copy()
     pair.slave.parts.topics.delete("Deleted", pair.clock.now_ms())  # as its master did
-    pair.slave.parts.replication.follower.copy_topics = None
+    monkeypatch.setattr(NamedTables, "copy_topics", copy_nothing)
     topics, now_ms = pair.master.parts.topics, pair.clock.now_ms()
     for name in ("Narrow", "New"):
         topics.put(TopicConfig(name, 8, 8, 6), now_ms)

@@ -68,8 +68,14 @@ class HeldLitePop:
     place: Place
     deadline_ms: int
     """Monotonic time in ms."""
+    find_reply: Callable[["HeldLitePop", bool], Command | None]
+    """Returns the reply to this pop if there is one; in any case if the argument is True."""
     grant: Grant | None = None
     is_over: bool = False
+
+    def retry(self, *, is_last: bool) -> Command | None:
+        """Return the reply; None if there is none yet."""
+        return self.find_reply(self, is_last)
 
     @property
     def bytes_about(self) -> int:

@@ -94,10 +94,16 @@ class HeldPop:
     wanted: PopParameters
     deadline_ms: int
     """Monotonic time in ms."""
+    find_reply: Callable[["HeldPop", bool], Command | None]
+    """Returns the reply to this pop if there is one; in any case if the argument is True."""
     is_question: bool = False
     grant: Grant | None = None
     """What allowed the request; None without access control."""
     is_over: bool = False
+
+    def retry(self, *, is_last: bool) -> Command | None:
+        """Return the reply; None if there is none yet."""
+        return self.find_reply(self, is_last)
 
     @property
     def bytes_about(self) -> int:

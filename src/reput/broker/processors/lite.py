@@ -4,12 +4,12 @@ The order of the checks and the codes are those of Java's ``PopLiteMessageProces
 ``LiteSubscriptionCtlProcessor`` and ``LiteManagerProcessor`` of 5.5.0.
 """
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from reput import limits
-from reput.broker import held_requests
 from reput.broker.lite import subscriptions
 from reput.broker.lite.lite_pops import QUEUE_ID, HeldLitePop, PoppedLite, WantedLite
 from reput.broker.lite.subscriptions import LiteClient, LiteGroup
@@ -93,25 +93,23 @@ def pop_lite(parts: Parts, channel: Channel, request: Command) -> Command | None
     deadline_ms = parts.clock.monotonic_ms() + left_ms
     envelope = commands.envelope(request)
     grant = None if parts.access is None else parts.access.grant(envelope)
-    if parts.lite.held.hold(HeldLitePop(channel, envelope, wanted, place, deadline_ms, grant)):
+    find_reply = functools.partial(retry_held, parts)
+    held = HeldLitePop(channel, envelope, wanted, place, deadline_ms, find_reply, grant)
+    if parts.lite.held.hold(held):
         return None
     return _reply(parts, request, wanted, popped, ResponseCode.POLLING_FULL)
 
 
-def retry_held(parts: Parts, held: HeldLitePop, *, is_last: bool = False) -> bool:
-    """Retry a held pop, and send its reply if there is one; return whether it was answered."""
-
-    def process() -> Command | None:
-        if parts.access is not None:
-            parts.access.recheck(held.grant)
-        pop.check_broker(parts, "pop message is")
-        _check_reading(parts, held.wanted, held.channel.address)
-        popped = parts.lite.pop(held.wanted, parts.clock.now_ms())
-        if not (popped.counts or popped.has_more or is_last):
-            return None
-        return _reply(parts, held.request, held.wanted, popped)
-
-    return held_requests.answer(held, process)
+def retry_held(parts: Parts, held: HeldLitePop, is_last: bool) -> Command | None:
+    """Return the reply to a held pop; None if there is none yet. Raises ``RequestRefused``."""
+    if parts.access is not None:
+        parts.access.recheck(held.grant)
+    pop.check_broker(parts, "pop message is")
+    _check_reading(parts, held.wanted, held.channel.address)
+    popped = parts.lite.pop(held.wanted, parts.clock.now_ms())
+    if not (popped.counts or popped.has_more or is_last):
+        return None
+    return _reply(parts, held.request, held.wanted, popped)
 
 
 def _check_reading(parts: Parts, wanted: WantedLite, address: str) -> None:

@@ -4,10 +4,11 @@ The order of the checks and the codes are those of Java's ``PopMessageProcessor`
 ``PeekMessageProcessor``, ``NotificationProcessor`` and ``PollingInfoProcessor`` of 5.5.0.
 """
 
+import functools
 from typing import Protocol
 
 from reput import limits
-from reput.broker import held_requests, quotas
+from reput.broker import quotas
 from reput.broker.access.access import Grant
 from reput.broker.filter import selection
 from reput.broker.filter.selection import Selection
@@ -167,7 +168,8 @@ def answer_popped(
         return _reply(parts, request, wanted, popped)
     deadline_ms = parts.clock.monotonic_ms() + poll_ms
     envelope = commands.envelope(request)
-    held = HeldPop(channel, envelope, wanted, deadline_ms, grant=_grant(parts, envelope))
+    find_reply, grant = functools.partial(retry_held, parts), _grant(parts, envelope)
+    held = HeldPop(channel, envelope, wanted, deadline_ms, find_reply, grant=grant)
     if parts.pops.held.hold(held):
         return None
     return _reply(parts, request, wanted, popped, ResponseCode.POLLING_FULL)
@@ -193,8 +195,9 @@ def notification(parts: Parts, channel: Channel, request: Command) -> Command | 
     if not has_messages and left_ms >= HELD_MS_MIN:
         deadline_ms = parts.clock.monotonic_ms() + left_ms
         envelope = commands.envelope(request)
+        find_reply, grant = functools.partial(retry_held, parts), _grant(parts, envelope)
         held = HeldPop(
-            channel, envelope, wanted, deadline_ms, is_question=True, grant=_grant(parts, envelope)
+            channel, envelope, wanted, deadline_ms, find_reply, is_question=True, grant=grant
         )
         if parts.pops.held.hold(held):
             return None
@@ -230,22 +233,8 @@ def polling_info(parts: Parts, channel: Channel, request: Command) -> Command:
     return _answer(request, PollingInfoReplyHeader(polling_num=count))
 
 
-def retry_held(parts: Parts, held: HeldPop, *, is_last: bool = False) -> bool:
-    """Retry a held pop, and send its reply if there is one.
-
-    Args:
-        parts: The parts of the broker.
-        held: The pop.
-        is_last: True at its deadline: a reply is sent in any case.
-
-    Returns:
-        True if it was answered.
-    """
-    return held_requests.answer(held, lambda: _retry(parts, held, is_last=is_last))
-
-
-def _retry(parts: Parts, held: HeldPop, *, is_last: bool) -> Command | None:
-    """Return the reply; None if there is none yet. Raises ``RequestRefused``."""
+def retry_held(parts: Parts, held: HeldPop, is_last: bool) -> Command | None:
+    """Return the reply to a held pop; None if there is none yet. Raises ``RequestRefused``."""
     wanted = held.wanted
     if parts.access is not None:
         parts.access.recheck(held.grant)

@@ -4,9 +4,10 @@ The order of the checks and the codes are those of Java's ``PullMessageProcessor
 serves pulls (known-bugs.md#unreadable-slave), and replies name the broker to read from.
 """
 
+import functools
+
 from msgspec import structs
 
-from reput.broker import held_requests
 from reput.broker.filter import selection
 from reput.broker.filter.selection import Selection
 from reput.broker.held_requests import HeldPull
@@ -72,7 +73,7 @@ def pull_message(parts: Parts, channel: Channel, request: Command) -> Command | 
         envelope = commands.envelope(request)
         held = HeldPull(
             channel, envelope, held_header, wanted, header.queue_offset,
-            parts.clock.monotonic_ms() + wait_ms,
+            parts.clock.monotonic_ms() + wait_ms, functools.partial(retry_held, parts),
             None if parts.access is None else parts.access.grant(envelope),
         )  # fmt: skip
         if parts.held_pulls.hold(held):
@@ -80,22 +81,8 @@ def pull_message(parts: Parts, channel: Channel, request: Command) -> Command | 
     return _reply(parts, request, header, result, code, begun_ms)
 
 
-def retry_held(parts: Parts, held: HeldPull, *, is_last: bool = False) -> bool:
-    """Try to answer a held pull.
-
-    Args:
-        parts: The parts of the broker.
-        held: The pull.
-        is_last: True at its deadline: a reply is sent in any case.
-
-    Returns:
-        True if it was answered.
-    """
-    return held_requests.answer(held, lambda: _retry(parts, held, is_last=is_last))
-
-
-def _retry(parts: Parts, held: HeldPull, *, is_last: bool) -> Command | None:
-    """Return the reply; None if there is none yet. Raises ``RequestRefused``."""
+def retry_held(parts: Parts, held: HeldPull, is_last: bool) -> Command | None:
+    """Return the reply to a held pull; None if there is none yet. Raises ``RequestRefused``."""
     # Permissions may have changed.
     if parts.access is not None:
         parts.access.recheck(held.grant)

@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 from reput import limits
-from reput.broker import deletions
 from reput.broker.parts import Parts
 from reput.broker.processors import table_lists
 from reput.broker.processors.topics import refuse_on_slave
@@ -134,7 +133,7 @@ def delete_group(parts: Parts, channel: Channel, request: Command) -> None:
     parts.deletion_requests.answer(
         channel,
         request,
-        lambda: deletions.delete_group(parts, group, keeps_offsets=keeps_offsets),
+        lambda: parts.deletions.delete_group(group, keeps_offsets=keeps_offsets),
     )
 
 

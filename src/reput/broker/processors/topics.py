@@ -8,7 +8,6 @@ deleted topics do not come back (known-bugs.md#deleted-topics).
 import logging
 
 from reput import limits
-from reput.broker import deletions
 from reput.broker.parts import Parts
 from reput.broker.processors import offsets, table_lists
 from reput.broker.topic import attributes, topic_list
@@ -168,7 +167,7 @@ def delete_topic(parts: Parts, channel: Channel, request: Command) -> LongReply:
     for topic in doomed:
         parts.topics.delete(topic, parts.clock.now_ms())
         _log.info("topic %s deleted by %s", topic, channel.peer)
-    parts.deletion_requests.answer(channel, request, lambda: deletions.delete_topics(parts, doomed))
+    parts.deletion_requests.answer(channel, request, lambda: parts.deletions.delete_topics(doomed))
     return None
 
 
@@ -269,9 +268,9 @@ def system_topics(parts: Parts, channel: Channel, request: Command) -> Command:
 
 def clean_unused_topics(parts: Parts, channel: Channel, request: Command) -> None:
     """Delete the queues of topics that are in no table."""
-    parts.deletion_requests.answer(channel, request, lambda: deletions.clean_unknown_topics(parts))
+    parts.deletion_requests.answer(channel, request, parts.deletions.clean_unknown_topics)
 
 
 def clean_expired_queues(parts: Parts, channel: Channel, request: Command) -> None:
     """Delete queues whose messages have all expired."""
-    parts.deletion_requests.answer(channel, request, lambda: deletions.clean_unused_queues(parts))
+    parts.deletion_requests.answer(channel, request, parts.deletions.clean_unused_queues)

@@ -7,6 +7,7 @@ of the checks and the texts are those of Java's ``EndTransactionProcessor``.
 import dataclasses
 import logging
 
+from reput.broker.group.groups import Groups
 from reput.broker.parts import Parts
 from reput.broker.processors.send import CODES
 from reput.broker.transaction.transactions import real_place
@@ -122,14 +123,18 @@ def _wrong(text: str) -> RequestRefused:
     return RequestRefused(ResponseCode.SYSTEM_ERROR, text)
 
 
-def ask_producer(parts: Parts, half: StoredMessage) -> bool:
+def ask_producer(groups: Groups[Channel], half: StoredMessage) -> bool:
     """Ask one of the producers of a half message's group, in turn, for its decision.
+
+    Args:
+        groups: The groups with their producers.
+        half: The half message.
 
     Returns:
         True if one is connected.
     """
     group = half.properties.get(props.PRODUCER_GROUP, "")
-    channel = parts.groups.next_producer(
+    channel = groups.next_producer(
         group, lambda candidate: not candidate.is_closed and candidate.is_writable
     )
     if channel is None:

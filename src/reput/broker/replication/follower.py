@@ -125,6 +125,10 @@ class Follower:
         topics: The topics of this broker.
         registration: Source of the master's addresses.
         clock: The clock.
+        status: Takes the current state.
+        copy_topics: Copies the topics of the master; raises ``ReputError``.
+        on_cut: Called with the physical offset at which the log must be cut before the slave can
+            follow; the follower has ended then.
     """
 
     def __init__(
@@ -135,6 +139,9 @@ class Follower:
         topics: Topics,
         registration: Registration,
         clock: Clock,
+        status: SlaveStatus,
+        copy_topics: Callable[[MasterRequests], Awaitable[None]],
+        on_cut: Callable[[int], object],
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -142,20 +149,16 @@ class Follower:
         self._topics = topics
         self._registration = registration
         self._clock = clock
-        self.status = SlaveStatus()
-        """Current state."""
-        self.on_cut: Callable[[int], object] | None = None
-        """Called with the physical offset at which the log must be cut before the slave can
-        follow; the follower has ended then. None if the log cannot be cut."""
-        self.copy_topics: Callable[[MasterRequests], Awaitable[None]] | None = None
-        """Copies the topics of the master; raises ``ReputError``."""
+        self.status = status
+        self._copy_all_topics = copy_topics
+        self._on_cut = on_cut
         self._client: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._range_task: asyncio.Task[None] | None = None
         self._topics_task: asyncio.Task[None] | None = None
         self._receiver: LogReceiver | None = None
         self._dispatching: asyncio.TimerHandle | None = None
-        self._sync_thread = SyncThread(store.sync, self._synced)
+        self._sync_thread = SyncThread(store.sync)
         self._has_new_master = asyncio.Event()
         self._followed = MasterAddresses()  # of the current attempt
         self._topics_problem = ""  # why the last copy of the topics failed
@@ -169,7 +172,7 @@ class Follower:
         self._client = RemotingClient(
             tls=self._settings.request_tls, signer=self._settings.request_signer
         )
-        self._sync_thread.start()
+        self._sync_thread.start(self._synced)
         self._registration.on_master = self._master_changed
         self._task = asyncio.create_task(self._run())
 
@@ -276,14 +279,14 @@ class Follower:
     def _has_cut(self, refused: MayNotFollow) -> bool:
         """Request a cut of the log where it diverges, if the policy allows it."""
         policy, physical_offset = self._settings.store.ha_diverged_policy, refused.diverged_offset
-        if policy is not DivergedPolicy.TRUNCATE or physical_offset is None or self.on_cut is None:
+        if policy is not DivergedPolicy.TRUNCATE or physical_offset is None:
             return False
         _log.warning(
             "haDivergedPolicy is truncate: this log is cut at physical offset %d, its end is %d",
             physical_offset,
             self._store.replica_log.end,
         )
-        self.on_cut(physical_offset)
+        self._on_cut(physical_offset)
         return True
 
     def _set_state(
@@ -450,10 +453,8 @@ class Follower:
 
     async def _copy_topics(self, master: MasterRequests) -> None:
         """Copy the topics; if that fails, report it: the log must not wait for it forever."""
-        if self.copy_topics is None:
-            return
         try:
-            await self.copy_topics(master)
+            await self._copy_all_topics(master)
         except ReputError as error:
             if str(error) != self._topics_problem:
                 _log.warning(

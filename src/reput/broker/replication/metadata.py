@@ -69,6 +69,8 @@ class MetadataSync:
         timers: The progress of the timer.
         request_modes: The request modes of groups.
         clock: The clock.
+        on_topics: Called after each copy of all topics with the end of the log before it: makes
+            them durable. Raises ``WriteFailed``.
         tls: Certificates of the requests; None without TLS.
         signer: Signs the requests; None: they are not signed.
         users_copy: Copies users and rules; None without access control 2.0.
@@ -84,6 +86,7 @@ class MetadataSync:
         timers: Timers,
         request_modes: RequestModeTable,
         clock: Clock,
+        on_topics: Callable[[int], Awaitable[None]],
         tls: ssl.SSLContext | None = None,
         signer: Signer | None = None,
         users_copy: UsersCopy | None = None,
@@ -99,9 +102,7 @@ class MetadataSync:
         self._timers = timers
         self._request_modes = request_modes
         self._clock = clock
-        self.on_topics: Callable[[int], Awaitable[None]] | None = None
-        """Called after each copy of all topics with the end of the log before it: makes them
-        durable. Raises ``WriteFailed``."""
+        self._on_topics = on_topics
         self._copying_topics = asyncio.Lock()
         self._client: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
@@ -206,8 +207,8 @@ class MetadataSync:
         async with self._copying_topics:  # an answer that is under way may lack the newest
             log_end = self._store.replica_log.end
             has_all = await self._named_tables.copy_topics(master)
-            if has_all and self.on_topics is not None:
-                await self.on_topics(log_end)
+            if has_all:
+                await self._on_topics(log_end)
 
     async def _take_positions(self) -> None:
         """Take the positions that wait, if the log is here and on the disk.

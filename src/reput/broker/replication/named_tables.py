@@ -23,10 +23,10 @@ the master's log: the topic may exist again, and queues that began again are not
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from reput.broker.deletions import Deletions
 from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.replication.master_requests import MasterRequests, Unanswered
 from reput.broker.replication.master_tables import MasterTables, NamedEntries
@@ -43,15 +43,6 @@ from reput.store.table_files import DataVersion
 _NAMES_LOGGED = 10
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Deletions:
-    """The functions that delete what the master has deleted; they raise ``WriteFailed``."""
-
-    topics: Callable[[Mapping[str, int]], Awaitable[None]]
-    """Deletes topics: name -> physical offset before which the master has deleted it."""
-    groups: Callable[[Collection[str]], Awaitable[None]]
 
 
 def deletes(new: DataVersion, old: DataVersion, count: int) -> bool:
@@ -156,7 +147,7 @@ class NamedTables:
         store: The store.
         topics: The topics.
         subscription_groups: The groups' settings.
-        deletions: Delete what the master has deleted.
+        deletions: Deletes what the master has deleted.
         clock: The clock.
     """
 
@@ -202,7 +193,7 @@ class NamedTables:
         ready = {name: end for name, end in self._doomed.items() if end <= dispatched_offset}
         if ready:
             _log.info("the master has deleted topics: %s", _listed(ready))
-            await self._deletions.topics(ready)
+            await self._deletions.delete_copied_topics(ready)
             copy.missing -= ready.keys()
             self.deleted_topics |= ready.keys()
             self._doomed = {name: end for name, end in self._doomed.items() if name not in ready}
@@ -226,7 +217,7 @@ class NamedTables:
         deleted = copy.missing
         if deleted:
             _log.info("the master has deleted groups: %s", _listed(deleted))
-            await self._deletions.groups(deleted)
+            await self._deletions.delete_copied_groups(deleted)
             copy.missing = set()
         self.deleted_groups = (self.deleted_groups | deleted) - reply.entries.keys()
         copy.finish(reply)

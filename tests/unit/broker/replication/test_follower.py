@@ -14,6 +14,7 @@ import broker_subject
 from broker_subject import NAME, Subject
 from reput.broker.replication import follower, metadata
 from reput.broker.replication.state import SlaveState, SlaveStatus
+from reput.broker.server import Broker
 from reput.errors import DiskFull
 from reput.format import command, headers
 from reput.format.codes import RequestCode, ResponseCode
@@ -510,7 +511,15 @@ async def test_a_slave_with_other_records_is_refused_at_the_first_of_them(
             assert pair.log_end == logs.first.end
 
 
-async def test_with_the_policy_truncate_the_log_is_cut_where_it_differs(tmp_path: Path) -> None:
+async def test_with_the_policy_truncate_the_log_is_cut_where_it_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts: list[int | None] = []
+
+    async def reopen(broker: Broker, cut_at: int | None = None) -> None:
+        cuts.append(cut_at)
+
+    monkeypatch.setattr(Broker, "reopen", reopen)
     async with diverged(tmp_path) as logs:
         await logs.first.put(3, topic="Other")
         await logs.second.put(30)
@@ -518,8 +527,6 @@ async def test_with_the_policy_truncate_the_log_is_cut_where_it_differs(tmp_path
             await assert_equal(logs.first, pair)
         policy = DivergedPolicy.TRUNCATE
         async with running(tmp_path / "slave", logs.second, ha_diverged_policy=policy) as pair:
-            cuts: list[int] = []
-            pair.slave.parts.replication.follower.on_cut = cuts.append
             await pair.until(lambda: cuts)
             assert cuts == [logs.common]
             assert not logs.second.reports

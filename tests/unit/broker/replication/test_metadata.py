@@ -9,7 +9,6 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
-from reput.broker import deletions
 from reput.broker.replication import master_tables, metadata
 from reput.broker.replication.master_requests import MasterRequests, Unanswered
 from reput.broker.replication.state import SlaveState
@@ -153,10 +152,10 @@ async def test_positions_that_waited_do_not_bring_a_deleted_group_or_topic_back(
     await pair.copy()
     if is_topic:
         theirs.topics.delete("gone", NOW_MS)
-        await deletions.delete_topics(theirs, ["gone"])
+        await theirs.deletions.delete_topics(["gone"])
     else:
         theirs.subscription_groups.delete("left", NOW_MS)
-        await deletions.delete_group(theirs, "left", keeps_offsets=False)
+        await theirs.deletions.delete_group("left", keeps_offsets=False)
     await pair.copy()
     await receive_log(pair)
     await pair.copy()

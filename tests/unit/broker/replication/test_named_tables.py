@@ -13,7 +13,6 @@ import pytest
 import broker_subject
 from broker_subject import Subject
 from log_copy import assert_same, copy_log
-from reput.broker import deletions
 from reput.broker.replication import metadata, named_tables
 from reput.broker.replication.master_requests import MasterRequests
 from reput.broker.server import Broker
@@ -631,7 +630,7 @@ async def test_a_slave_that_follows_and_becomes_master(
                 await until(lambda: slave.parts.topics.get(TOPIC))
                 await until(partial(has_messages, slave, len(new)))
                 topics.delete(TOPIC, master.clock.now_ms())
-                await deletions.delete_topics(master.parts, [TOPIC])
+                await master.parts.deletions.delete_topics([TOPIC])
                 await until(lambda: slave.parts.topics.get(TOPIC) is None)
                 await until(lambda: slave.store.max_offset(TOPIC, 0) == 0)
             await until(lambda: slave.parts.topics.table.version == topics.table.version)
