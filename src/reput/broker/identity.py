@@ -1,6 +1,9 @@
 """Identity of a running broker: its addresses, its role, and whether it stops."""
 
+import socket
+
 from reput.broker.settings.live import LiveConfig
+from reput.errors import InvalidOption
 from reput.format.codes import PERM_READ
 from reput.format.message import Host
 from reput.store.config import BrokerRole
@@ -42,3 +45,21 @@ class Identity:
     def is_readable(self) -> bool:
         """True if messages may be pulled."""
         return self._settings.broker.broker_permission & PERM_READ != 0
+
+
+def host_of(address: str, port: int) -> Host:
+    """Return an address in the form of records; host names are resolved.
+
+    Raises:
+        InvalidOption: A host name cannot be resolved.
+    """
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            return Host(socket.inet_pton(family, address), port)
+        except OSError:
+            continue
+    try:
+        return Host(socket.inet_aton(socket.gethostbyname(address)), port)
+    except OSError as error:
+        allowed = f"an address of this machine, or a name that resolves here: {error.strerror}"
+        raise InvalidOption("brokerIP1", address, allowed) from None

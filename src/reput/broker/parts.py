@@ -1,6 +1,6 @@
 """Parts of a running broker, for request processors and background loops.
 
-The server creates them. A function that needs a few parts takes those; one that needs many takes
+``assembly`` makes them. A function that needs a few parts takes those; one that needs many takes
 ``Parts``.
 """
 

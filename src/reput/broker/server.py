@@ -1,128 +1,49 @@
-"""The broker: creates its parts, starts and stops them. No other module imports this one.
+"""The broker: starts and stops its parts, and changes its role. No part imports this module.
 
-    connection -> _Port -> fastpath.Frontend -> store
-                        -> processors        -> topics, groups, consumer offsets, store
+    connection -> Port -> fastpath.Frontend -> store
+                       -> processors        -> topics, groups, consumer offsets, store
     store -> held pulls and pops -> processors -> connection
 
 Everything runs on the event loop, except work that waits for the disk (``loops``).
 """
 
 import asyncio
-import functools
 import logging
 import socket
-import ssl
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
-from reput import descriptors, kernel_choice, limits
-from reput.broker import master_guard
-from reput.broker.access import plain_control, plain_migration, user_rules
-from reput.broker.access.access import Access
-from reput.broker.access.needs import Facts
-from reput.broker.access.plain_control import PlainControl
-from reput.broker.access.plain_file import PlainFiles
-from reput.broker.access.plain_rules import PlainRules
+from reput import descriptors, kernel_choice
+from reput.broker import assembly, closing, master_guard
 from reput.broker.access.refusals import AccessRefusals
-from reput.broker.access.user_rules import UserRules
-from reput.broker.assignments import RequestModes
-from reput.broker.counters.fast_counts import FastCounts
-from reput.broker.counters.stats import Stats
-from reput.broker.delay import DelaySchedule
-from reput.broker.deletions import Deletions
-from reput.broker.deliveries import Deliveries
+from reput.broker.assembly import Basis, PlainAccess, SqlFilters
 from reput.broker.fastpath.frontend import Frontend
-from reput.broker.filter import consumer_filters
-from reput.broker.filter.consumer_filters import ConsumerFilters
-from reput.broker.filter.filters import Filters
-from reput.broker.group.groups import Groups, Maxima
-from reput.broker.group.members import Members
-from reput.broker.group.queue_locks import QueueLocks
-from reput.broker.group.subscription_groups import SubscriptionGroups
-from reput.broker.held_requests import HeldPull, HeldRequests
-from reput.broker.identity import Identity
-from reput.broker.lite.lite_pops import HeldLitePop, LitePops
-from reput.broker.lite.subscriptions import LiteSubscriptions
+from reput.broker.identity import Identity, host_of
 from reput.broker.loops import Loops
 from reput.broker.master_guard import AnotherMaster
-from reput.broker.offset.commits import OffsetCommits
-from reput.broker.offset.ends import lower_offsets
-from reput.broker.offset.resets import ResetOffsets
 from reput.broker.parts import Parts
-from reput.broker.pending_replies import PendingReplies
-from reput.broker.pop.offsets import PopOffsets
-from reput.broker.pop.orders import Blocks, MemoryBlocks, PopOrders
-from reput.broker.pop.pops import HeldPop, Pops
-from reput.broker.pop.retry_topics import PopRetries
-from reput.broker.pop.revive import Revive
-from reput.broker.processors.lite import notify_evicted
-from reput.broker.processors.table import PROCESSORS
-from reput.broker.processors.transactions import ask_producer
-from reput.broker.put_stalls import PutStalls
-from reput.broker.quarantine import Quarantine
-from reput.broker.registration import Registration
-from reput.broker.replication.follower import Follower
-from reput.broker.replication.metadata import MetadataSync
-from reput.broker.replication.named_tables import NamedTables
-from reput.broker.replication.replication import Replication
+from reput.broker.port import Port
 from reput.broker.replication.reverse_fetch import ReverseFetch
-from reput.broker.replication.slave_mark import SlaveMark
-from reput.broker.replication.slave_port import SlavePort, open_port
-from reput.broker.replication.state import SlaveStatus
-from reput.broker.replication.users_copy import UsersCopy
-from reput.broker.retries import Retries
+from reput.broker.replication.slave_port import open_port
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import FAST_PORT_DISTANCE, BrokerConfig
 from reput.broker.settings.live import Change, CheckedChange, LiveConfig
-from reput.broker.tables import lost as lost_tables
-from reput.broker.tables.failures import WriteFailures
-from reput.broker.tables.saved_tables import SavedTables
-from reput.broker.tables.topic_writes import TopicWrites
-from reput.broker.tables.writes import TableWrites
-from reput.broker.tasks import Tasks
-from reput.broker.threads import SyncThread, WorkerThread
-from reput.broker.timer.timers import Timers
-from reput.broker.topic.topics import Topics
-from reput.broker.transaction.transactions import Transactions
 from reput.clock import Clock, SystemClock
-from reput.errors import InvalidOption, RequestRefused, WriteFailed
-from reput.format import command as commands, names
-from reput.format.bloom import BloomFilter
-from reput.format.codes import RequestCode, ResponseCode
-from reput.format.command import Command
-from reput.format.message import Host
+from reput.errors import InvalidOption
 from reput.format.signing import Signer
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
-from reput.remoting.long_replies import SharedReplies
 from reput.remoting.pipe import Pipe
-from reput.remoting.request_queue import RequestQueue
-from reput.remoting.server import BytesService, LongReply, RemotingServer, Service
+from reput.remoting.server import BytesService, RemotingServer, Service
 from reput.remoting.server_state import ConnectionLimits, ServerState
-from reput.remoting.time_slices import Steps
 from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import BrokerRole, StoreConfig
-from reput.store.config_tables import BATCH_QUEUES
 from reput.store.disk import Disk
 from reput.store.kernels import hot
-from reput.store.light_offsets import LightConsumerOffsetTable
 from reput.store.log_cut import cut_log
 from reput.store.message_store import MessageStore
-from reput.store.pop_tables import ConsumerOrderTable, RequestModeTable
-from reput.store.table_files import (
-    ConsumerFilterTable,
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    SubscriptionGroupTable,
-    TopicTable,
-)
-from reput.store.timer_table import TimerTable
 
-LAST_ACKS_MS = 1_000
-"""Time for which a master that stops waits for the slaves' acknowledgements."""
-_LOOK_S = 0.01
 _FORCE = "haForceMaster"
-_NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 _log = logging.getLogger(__name__)
 
@@ -174,9 +95,8 @@ class Broker:
         """Set when ``failure`` is set."""
         self.on_open: Callable[[], object] = lambda: None
         """Called when store and parts are new: at the start, and after a change of the role."""
-        self._root = store_config.store_path_root_dir
         self._wrap_port = wrap_port
-        self._plain: tuple[PlainFiles, PlainRules] | None = None
+        self._plain: PlainAccess | None = None
         self._slave_socket: socket.socket | None = None
         """The port for slaves of a broker that becomes master."""
         self._changing = asyncio.Lock()
@@ -207,14 +127,7 @@ class Broker:
 
     def load_accounts(self) -> None:
         """Read the accounts of access control 1.0, if that is on. Raises ``InvalidOption``."""
-        config = self.settings.broker
-        if config.acl_enable:
-            self._plain = plain_control.load(
-                config.rocketmq_home,
-                config.reput_acl_file,
-                skips_signature=config.reput_acl_white_list_skips_signature,
-                monotonic_ms=self.clock.monotonic_ms(),
-            )
+        self._plain = assembly.load_accounts(self.settings.broker, self.clock.monotonic_ms())
 
     async def check_alone(self, own_address: str, *, is_forced: bool = False) -> None:
         """Refuse to be master if another master of this broker's name is alive.
@@ -264,13 +177,13 @@ class Broker:
 
     async def _open(self) -> None:
         """Open the store, create the parts, and listen."""
-        filters, by_group = self._load_filters()
+        filters = assembly.load_filters(self._basis())
         begun_ms = self.clock.monotonic_ms()
         self.store = MessageStore.open(
-            config=self.settings.store, clock=self.clock, filters=by_group
+            config=self.settings.store, clock=self.clock, filters=filters.by_group
         )
         self._log_recovery(self.clock.monotonic_ms() - begun_ms)
-        await self._serve_store(filters, by_group)
+        await self._serve_store(filters)
 
     def _log_recovery(self, took_ms: int) -> None:
         """Log what the recovery did, if the broker was not stopped cleanly, or had losses."""
@@ -281,11 +194,27 @@ class Broker:
         end = "stopped cleanly" if report.was_clean else "not stopped cleanly"
         _log.log(level, "the store was %s; recovered in %d ms: %s", end, took_ms, report)
 
-    async def _serve_store(self, filters: Filters, by_group: ConsumerFilters) -> None:
+    def _basis(self) -> Basis:
+        return Basis(
+            self.settings,
+            self.identity,
+            self.clock,
+            self.serving,
+            self._access_refusals,
+            self.change_settings,
+            self._begin_reopening,
+            self._plain,
+        )
+
+    async def _serve_store(self, filters: SqlFilters) -> None:
         """Create the parts of an open store, and listen; if that fails, close the store."""
         self._servers: list[RemotingServer] = []
         try:
-            self._assemble(filters, by_group)
+            self.parts = assembly.assemble(self._basis(), self.store, filters)
+            self.loops = Loops(self.parts)
+            self._buffer = bytearray(READ_BYTES)
+            has_fast_path = self.settings.broker.reput_fast_path and hot.is_compiled
+            self.frontend = Frontend(self.parts, self._buffer) if has_fast_path else None
             await self._take_offsets_back()
             await self._listen()
         except BaseException:
@@ -334,71 +263,7 @@ class Broker:
 
     async def _close(self) -> None:
         """Stop everything except the store."""
-        parts = self.parts
-        self.identity.is_stopping = True
-        self.store.pull_subscriptions.close()
-        await parts.registration.stop()
-        if not self.identity.is_master:
-            await parts.replication.stop()
-        await parts.table_writes.stop()
-        parts.held_pulls.answer_all()
-        parts.pops.held.answer_all()
-        parts.lite.held.answer_all()
-        await self._await_slaves(lambda: not len(parts.pending_replies))
-        await self.loops.stop()
-        self._settle()
-        # Together: a message that came in between would wait for a sync that never happens.
-        await asyncio.gather(*(server.stop() for server in self._servers))
-        await self._await_slaves(self._slaves_have_all)
-        await parts.replication.stop()
-        if self.identity.is_master:  # a slave's tables have the progress of its master
-            parts.pops.revive.save_acks(self.clock.now_ms())
-            parts.delayed.close()
-            parts.pops.publish_progress()
-            parts.transactions.close()
-        parts.timers.close(self.clock.now_ms())
-        parts.saved_tables.save_all()
-
-    def _certificates(self) -> ssl.SSLContext | None:
-        """Return the certificate of new connections; None if there is none yet."""
-        return None if self.serving.tls is None else self.serving.tls.context
-
-    def _slaves_have_all(self) -> bool:
-        """Return True if all connected slaves have acknowledged the whole log."""
-        end = self.store.max_physical_offset
-        acked = (replica.acked_offset for replica in self.store.replicas.replicas)
-        return all(offset is None or offset >= end for offset in acked)
-
-    async def _await_slaves(self, is_done: Callable[[], bool]) -> None:
-        """Wait a second at most for the slaves of a master that stops."""
-        port = self.parts.replication.slave_port
-        deadline_ms = self.clock.monotonic_ms() + LAST_ACKS_MS
-        while self.identity.is_master and self.store.replicas.replicas and not is_done():
-            if self.clock.monotonic_ms() >= deadline_ms:
-                return
-            port.pump()
-            await asyncio.sleep(_LOOK_S)
-
-    def _settle(self) -> None:
-        """Make all puts durable, and send the replies that wait for it.
-
-        Puts that not enough slaves have acknowledged are late: whether they are replicated is
-        unknown.
-        """
-        # The second step is needed if the disk fails.
-        for step in (self.store.sync, self.store.step_memory):
-            try:
-                step()
-            except WriteFailed as error:
-                _log.error("%s", error)
-        self.store.end_waiting()
-        topics = self.parts.topics
-        try:
-            topics.table.save(self.clock.now_ms(), is_durable=self.store.flusher.is_sync)
-        except WriteFailed as error:
-            _log.error("topics are not saved: %s", error)
-        topics.written(topics.made_count)
-        self.parts.pending_replies.settle_all()
+        await closing.close(self.parts, self.store, self.loops, self._servers)
 
     @property
     def is_open(self) -> bool:
@@ -549,12 +414,15 @@ class Broker:
             )
         if self._is_stop_wanted:
             return
-        filters, by_group = self._load_filters()
+        filters = assembly.load_filters(self._basis())
         # In a thread: a signal must be able to end the process meanwhile.
         self.store = await asyncio.to_thread(
-            MessageStore.open, config=self.settings.store, clock=self.clock, filters=by_group
+            MessageStore.open,
+            config=self.settings.store,
+            clock=self.clock,
+            filters=filters.by_group,
         )
-        await self._serve_store(filters, by_group)
+        await self._serve_store(filters)
         await self._begin()
         took_ms = self.clock.monotonic_ms() - begun_ms
         _log.info("the store was reopened in %d ms", took_ms)
@@ -566,398 +434,6 @@ class Broker:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # Parts --------------------------------------------------------------------------------------
-
-    def _load_filters(self) -> tuple[Filters, ConsumerFilters]:
-        """Load the SQL filters of groups: the store needs them when it opens."""
-        config, disk = self.settings.broker, Disk()
-        disk.make_folder(self._root)
-        filters = Filters(config)
-        by_group = ConsumerFilters(
-            ConsumerFilterTable.load(self._root, disk, interval_ms=consumer_filters.SAVED_MS),
-            BloomFilter.of(
-                config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter
-            ),
-            config.filter_data_clean_time_span,
-            filters.is_expression,
-        )
-        by_group.load(self.clock.now_ms())
-        return filters, by_group
-
-    def _assemble(self, filters: Filters, by_group: ConsumerFilters) -> None:
-        config, store, clock, now_ms = (
-            self.settings.broker, self.store, self.clock, self.clock.now_ms()
-        )  # fmt: skip
-        slices, refusals = self.serving.slices, self.serving.refusals
-        disk, quarantine, failures = Disk(), Quarantine(), WriteFailures(clock.monotonic_ms)
-        disk_thread = WorkerThread("reput-disk")
-        tasks = Tasks()
-        has_light = self.settings.store.enable_lmq
-
-        topic_table = TopicTable.load(self._root, disk)
-        warnings = lost_tables.recover_topics(topic_table, store, now_ms)
-        mark = SlaveMark(self._root, disk)
-        is_promoted = self.identity.is_master and mark.is_there
-        if is_promoted:
-            warnings += lost_tables.add_topics(topic_table, store, mark.topics_end(), now_ms)
-        topics = Topics(topic_table, config, has_light=has_light)
-        group_table = SubscriptionGroupTable.load(self._root, disk)
-        subscription_groups = SubscriptionGroups(group_table, config, has_light=has_light)
-        offset_class = LightConsumerOffsetTable if has_light else ConsumerOffsetTable
-        offset_table = offset_class.load(
-            self._root, disk, interval_ms=config.flush_consumer_offset_interval
-        )
-        step_ms = config.flush_delay_offset_interval
-        delay_table = DelayOffsetTable.load(self._root, disk, interval_ms=step_ms)
-        delayed = DelaySchedule(store, delay_table, quarantine)
-        delayed.load()
-        timers = Timers(store, TimerTable.load(self._root, disk, interval_ms=step_ms), quarantine)
-        timers.load()
-        warnings += lost_tables.warnings_of_lost_tables(
-            store, group_table, offset_table, delay_table, timers.table
-        )
-        warnings += lost_tables.recover_groups(group_table, offset_table, now_ms)
-        if self.settings.store.ha_force_master:
-            warnings.append(
-                f"{_FORCE} is set: this broker starts as master although another one is alive; "
-                "remove it"
-            )
-
-        stats = Stats(
-            config.broker_cluster_name,
-            store.put_news,
-            lambda: timers.delivered_count,
-            config.reput_stats_series_max,
-        )
-        deliveries = Deliveries(
-            store.pull_subscriptions, offset_table, stats, self.settings, refusals
-        )
-        store.retention.consumer_offsets = lambda: deliveries.consumer_offsets.all()
-        groups: Groups[Channel] = Groups(store.pull_subscriptions.clear, Maxima.of(config))
-        locks = QueueLocks(config.rebalance_lock_max_live_time, config.reput_locks_max)
-        sync_thread = SyncThread(store.sync)
-        put_stalls = PutStalls(self.settings, clock)
-        pending_replies = PendingReplies(
-            store, topics, deliveries, clock, slices, sync_thread, put_stalls
-        )
-        topic_writes = TopicWrites(topics, store, pending_replies, clock, failures)
-        transactions = Transactions(
-            store,
-            topics,
-            offset_table,
-            config,
-            functools.partial(ask_producer, groups),
-            quarantine,
-        )
-        transactions.load(now_ms)
-        access = self._make_access(disk, transactions)
-        orders = ConsumerOrderTable.load(
-            self._root, disk, interval_ms=config.flush_consumer_offset_interval
-        )
-        pops, lite_pops = self._make_pops(
-            topics, subscription_groups, deliveries, quarantine, orders, timers
-        )
-        pops.revive.load(now_ms)
-        request_modes = RequestModes(RequestModeTable.load(self._root, disk), config)
-        topics.on_make = topic_writes.write_soon
-        registration = Registration(self.settings, self.identity, topics, clock)
-        saved_tables = SavedTables(
-            (
-                topic_table,
-                group_table,
-                offset_table,
-                by_group.table,
-                delay_table,
-                timers.table,
-                orders,
-                request_modes.table,
-                *([] if access is None else access.tables),
-            ),
-            clock,
-            failures,
-            disk_thread,
-        )
-        resets = ResetOffsets()
-        deletions = Deletions(
-            store,
-            topics,
-            subscription_groups,
-            deliveries,
-            resets,
-            orders,
-            request_modes.table,
-            saved_tables,
-            disk_thread,
-            clock,
-        )
-
-        async def keep_topics(log_end: int) -> None:
-            """Make the copied topics durable; then record up to where the slave has all."""
-            if not await saved_tables.save(topic_table):
-                text = "cannot be saved now; the topics are copied again soon"
-                raise WriteFailed(topic_table.path, text)
-            await disk_thread.run(lambda: mark.record_topics(log_end))
-
-        status = SlaveStatus()
-        metadata = MetadataSync(
-            status,
-            store,
-            NamedTables(store, topics, subscription_groups, deletions, clock),
-            deliveries,
-            delayed,
-            timers,
-            request_modes.table,
-            clock,
-            keep_topics,
-            self.settings.request_tls,
-            self.settings.request_signer,
-            self._make_users_copy(access),
-        )
-        replication = Replication(
-            self.identity,
-            SlavePort(
-                self.settings, self.identity, store, pending_replies, clock, self._certificates
-            ),
-            Follower(
-                self.settings,
-                self.identity,
-                store,
-                topics,
-                registration,
-                clock,
-                status,
-                metadata.copy_topics,
-                self._begin_reopening,
-            ),
-            metadata,
-        )
-        self.parts = Parts(
-            settings=self.settings,
-            change_settings=self.change_settings,
-            identity=self.identity,
-            clock=clock,
-            store=store,
-            serving=self.serving,
-            access=access,
-            plain_control=self._make_plain_control(disk_thread),
-            topics=topics,
-            listings=SharedReplies(),
-            subscription_groups=subscription_groups,
-            groups=groups,
-            members=Members(
-                groups,
-                subscription_groups,
-                topics,
-                by_group,
-                locks,
-                store,
-                self.settings,
-                clock,
-                slices,
-            ),
-            filters=filters,
-            consumer_filters=by_group,
-            locks=locks,
-            request_modes=request_modes,
-            deliveries=deliveries,
-            commits=OffsetCommits(
-                lambda: deliveries.consumer_offsets, subscription_groups, config, refusals
-            ),
-            deletions=deletions,
-            resets=resets,
-            fast_counts=FastCounts(),
-            put_stalls=put_stalls,
-            sync_thread=sync_thread,
-            pending_replies=pending_replies,
-            held_pulls=self._make_held_pulls(),
-            pops=pops,
-            lite=lite_pops,
-            retries=Retries(topics, subscription_groups, clock),
-            delayed=delayed,
-            timers=timers,
-            transactions=transactions,
-            registration=registration,
-            replication=replication,
-            saved_tables=saved_tables,
-            table_writes=TableWrites(clock, failures),
-            topic_writes=topic_writes,
-            quarantine=quarantine,
-            write_failures=failures,
-            disk_thread=disk_thread,
-            tasks=tasks,
-            setting_requests=RequestQueue(limits.WAITING_SETTINGS, tasks.keep),
-            deletion_requests=RequestQueue(limits.WAITING_DELETIONS, tasks.keep),
-            assignment_tasks=set(),
-            start_warnings=tuple(warnings),
-        )
-        if is_promoted:
-            lower_offsets(offset_table, store, now_ms)
-            mark.delete()
-        elif not self.identity.is_master:
-            mark.create()
-        versions = topics.table.version, subscription_groups.table.version
-        topics.add_built_in(now_ms, len(self.settings.store.delay_levels_ms))
-        subscription_groups.add_built_in(now_ms)
-        if not self.identity.is_master:  # the versions are those of the master
-            topics.table.adopt_version(versions[0])
-            subscription_groups.table.adopt_version(versions[1])
-        store.dispatcher.on_begun_again = deletions.forget_queues
-        self._subscribe()
-
-    def _make_access(self, disk: Disk, transactions: Transactions) -> Access | None:
-        settings = self.settings.access
-        cluster_name = self.settings.broker.broker_cluster_name
-        facts = Facts(cluster_name, self.store.record_at, transactions.half_at)
-        refusals = self._access_refusals
-        if self._plain is not None:
-            return Access(self._plain[1], facts, refusals, self._end_revoked)
-        if not settings.authentication_enabled:
-            return None
-        rules = user_rules.load(self._root, disk, settings, cluster_name, self.clock.now_ms())
-        config = self.settings.broker
-        if settings.migrate_auth_from_v1_enabled:
-            accounts = plain_control.accounts_of(config.rocketmq_home, config.reput_acl_file)
-            plain_migration.migrate(accounts, rules.users, rules.acls, self.clock.now_ms())
-        return Access(rules, facts, refusals, self._end_revoked, (rules.users, rules.acls))
-
-    def _make_users_copy(self, access: Access | None) -> UsersCopy | None:
-        if access is None or not isinstance(access.rules, UserRules):
-            return None
-        return UsersCopy(access.rules, self._end_revoked)
-
-    def _make_plain_control(self, disk_thread: WorkerThread) -> PlainControl | None:
-        if self._plain is None:
-            return None
-        return PlainControl(*self._plain, disk_thread, self._end_revoked)
-
-    def _end_revoked(self) -> None:
-        """End the held requests that the rules do not allow any more."""
-        self.serving.slices.run(self.parts.held_pulls.retry_all())
-        self.serving.slices.run(self.parts.pops.held.retry_all())
-        self.serving.slices.run(self.parts.lite.held.retry_all())
-
-    def _make_held_pulls(self) -> HeldRequests[HeldPull]:
-        config = self.settings.broker
-        return HeldRequests(
-            config.pull_hold_max,
-            self.serving.slices.run,
-            per_connection_max=config.reput_held_per_connection_max,
-            per_address_max=config.reput_held_per_address_max,
-        )
-
-    def _make_pops(
-        self,
-        topics: Topics,
-        subscription_groups: SubscriptionGroups,
-        deliveries: Deliveries,
-        quarantine: Quarantine,
-        orders: ConsumerOrderTable,
-        timers: Timers,
-    ) -> tuple[Pops, LitePops]:
-        config, store = self.settings.broker, self.store
-        retries = PopRetries(
-            config.enable_retry_topic_v2, config.retrieve_message_from_pop_retry_topic_v1
-        )
-        revive = Revive(
-            store,
-            topics,
-            subscription_groups,
-            lambda: deliveries.consumer_offsets,
-            cluster_name=config.broker_cluster_name,
-            broker_name=config.broker_name,
-            queue_count=config.revive_queue_num,
-            retries=retries,
-            quarantine=quarantine,
-            timers=timers,
-            is_fast=config.reput_fast_path,
-        )
-        held: HeldRequests[HeldPop] = HeldRequests(
-            config.max_pop_polling_size,
-            self.serving.slices.run,
-            per_connection_max=config.reput_held_per_connection_max,
-            per_address_max=config.reput_held_per_address_max,
-        )
-        offsets = PopOffsets(lambda: deliveries.consumer_offsets)
-
-        def make(blocks: Blocks) -> Pops:
-            return Pops(
-                store,
-                topics,
-                revive,
-                offsets,
-                PopOrders(blocks),
-                held,
-                retry_percent=config.pop_from_retry_probability,
-                priority_retry_percent=config.pop_from_retry_probability_for_priority,
-                highest_first=config.priority_order_asc,
-                broker_name=config.broker_name,
-                is_old=store.is_on_disk,
-                retries=retries,
-            )
-
-        held_lite: HeldRequests[HeldLitePop] = HeldRequests(
-            config.max_pop_polling_size,
-            self.serving.slices.run,
-            per_connection_max=config.reput_held_per_connection_max,
-            per_address_max=config.reput_held_per_address_max,
-        )
-        blocks = MemoryBlocks()
-        lite_pops = LitePops(
-            store,
-            make(blocks),
-            blocks,
-            offsets,
-            LiteSubscriptions(notify_evicted),
-            held_lite,
-            lambda: self.settings.broker.max_lite_subscription_count,
-        )
-        return make(orders), lite_pops
-
-    def _subscribe(self) -> None:
-        """Connect parts to changes of topics, settings and messages."""
-        parts = self.parts
-        self.loops = Loops(parts)
-        # Must run before the frontend's callback, which reads the new values.
-        self.settings.on_change = [self._settings_changed]
-        parts.topics.on_change.append(self._topic_changed)
-        for name in parts.topics.all():
-            self._topic_changed(name)
-        self._buffer = bytearray(READ_BYTES)
-        self.frontend = None
-        if self.settings.broker.reput_fast_path and hot.is_compiled:
-            self.frontend = Frontend(parts, self._buffer)
-        self.store.add_listener(self._messages_arrived)
-        self.store.dispatcher.on_unusable = functools.partial(parts.quarantine.add, "store")
-
-    def _topic_changed(self, name: str) -> None:
-        parts = self.parts
-        topic = parts.topics.get(name)
-        self.store.keep_batches(name, is_on=topic is not None and BATCH_QUEUES in topic.attributes)
-        if topic is None:
-            parts.pops.orders.table.delete(topic=name)
-        parts.registration.notify_soon(name)
-
-    def _settings_changed(self, change: Change) -> None:
-        parts, config = self.parts, self.settings.broker
-        parts.topics.config = parts.subscription_groups.config = parts.filters.config = config
-        parts.request_modes.config = parts.commits.config = parts.transactions.config = config
-        parts.groups.maxima = Maxima.of(config)
-        parts.locks.locks_max = config.reput_locks_max
-        parts.timers.config = self.settings.store
-        self.store.retention.reconfigure(self.settings.store)
-        if "brokerPermission" in change.at_once:
-            parts.topics.table.touch(self.clock.now_ms())  # name servers ignore a known version
-            for name in parts.topics.all():
-                parts.topics.notify(name)
-        if "namesrvAddr" in change.at_once:
-            parts.registration.notify_soon()
-
-    def _messages_arrived(self, topic: str, queue_id: int, first: int, end: int) -> None:
-        self.parts.held_pulls.wake(topic, queue_id)
-        self.parts.pops.arrived(topic, queue_id)
-        if topic.startswith(names.LITE_PREFIX):
-            self.parts.lite.arrived(topic)
-
     # Ports --------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
@@ -966,7 +442,7 @@ class Broker:
         port = await self._listen_on(identity.port or config.listen_port, is_fast=False)
         identity.port, identity.fast_port = port, 0
         identity.address = f"{config.broker_ip1}:{port}"
-        identity.store_host = Host(_packed(config.broker_ip1), port)
+        identity.store_host = host_of(config.broker_ip1, port)
         self.parts.transactions.store_host = identity.store_host
         self.parts.pops.revive.store_host = identity.store_host
         if self.frontend is not None:
@@ -985,7 +461,7 @@ class Broker:
 
     async def _listen_on(self, port: int, *, is_fast: bool) -> int:
         server = RemotingServer(
-            self._wrap_port(_Port(self.parts, self.frontend, is_fast=is_fast)),
+            self._wrap_port(Port(self.parts, self.frontend, is_fast=is_fast)),
             host=self.settings.broker.bind_address,
             port=port,
             idle_ms=self.settings.broker.server_channel_max_idle_time_seconds * 1000,
@@ -1019,85 +495,3 @@ class Broker:
         """Return the number of connections of each port."""
         counts = [len(server.channels) for server in self._servers]
         return dict(zip(("main", "fast"), [*counts, 0], strict=False))
-
-
-class _Port:
-    """Serves a port: all requests, or on the fast port all but pulls."""
-
-    def __init__(self, parts: Parts, frontend: Frontend | None, *, is_fast: bool) -> None:
-        self._parts = parts
-        self._slave_port = parts.replication.slave_port
-        self._frontend = frontend
-        self._is_fast = is_fast
-
-    def on_open(self, channel: Channel) -> None:
-        """Prepare a connection; it is identified by its requests."""
-        channel.finds_repeats = self._parts.access is not None
-
-    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
-        """Serve the requests in a buffer; return the position of the first incomplete one."""
-        try:
-            if self._frontend is None:
-                return channel.take_frames(view, 0, end)
-            return self._frontend.on_bytes(channel, view, end, takes_pulls=not self._is_fast)
-        finally:
-            parts = self._parts
-            self._slave_port.pump()
-            if parts.pending_replies.has_put:
-                parts.pending_replies.has_put = False
-                if parts.holds_requests:
-                    parts.store.notify()  # before the store's next step
-
-    def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
-        """Serve a request, if its sender may send it."""
-        access = self._parts.access
-        if access is None:
-            return self._serve(channel, request)
-        checking = access.admit(request, channel.address)
-        if checking is None:
-            return self._serve(channel, request)
-        return self._serve_after(checking, channel, request)
-
-    def _serve_after(
-        self, checking: Steps[None], channel: Channel, request: Command
-    ) -> Steps[Command | None]:
-        yield from checking
-        reply = self._serve(channel, request)
-        return (yield from reply) if isinstance(reply, Generator) else reply
-
-    def _serve(self, channel: Channel, request: Command) -> Command | LongReply | None:
-        processor = PROCESSORS.get(request.code)
-        if self._is_fast and request.code in _NOT_ON_FAST_PORT:
-            text = f" request type {request.code} not supported"
-            return commands.reply(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
-        if processor is None:
-            raise RequestRefused(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {request.code} not supported",
-            )
-        return processor(self._parts, channel, request)
-
-    def on_closed(self, channel: Channel) -> None:
-        """Remove all state of a connection."""
-        self._parts.held_pulls.forget(channel)
-        self._parts.pops.held.forget(channel)
-        self._parts.lite.held.forget(channel)
-        self._parts.members.forget(channel)
-
-
-def _packed(address: str) -> bytes:
-    """Return an address in the form of records; host names are resolved.
-
-    Raises:
-        InvalidOption: A host name cannot be resolved.
-    """
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            return socket.inet_pton(family, address)
-        except OSError:
-            continue
-    try:
-        return socket.inet_aton(socket.gethostbyname(address))
-    except OSError as error:
-        allowed = f"an address of this machine, or a name that resolves here: {error.strerror}"
-        raise InvalidOption("brokerIP1", address, allowed) from None

@@ -18,7 +18,8 @@ from typing import Any
 from unittest import mock
 
 from reput import config as options
-from reput.broker.server import Broker, _Port
+from reput.broker.port import Port
+from reput.broker.server import Broker
 from reput.broker.settings.config import load
 from reput.clock import ManualClock
 from reput.errors import ReputError
@@ -80,7 +81,7 @@ class ScriptBroker(Broker):
     """A broker that does not listen."""
 
     async def _listen_on(self, port: int, *, is_fast: bool) -> int:
-        service = _Port(self.parts, self.frontend, is_fast=is_fast)
+        service = Port(self.parts, self.frontend, is_fast=is_fast)
         self._servers.append(ScriptServer(service, buffer=self._buffer, state=self.serving))
         return port
 

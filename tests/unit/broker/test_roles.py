@@ -12,7 +12,7 @@ import pytest_asyncio
 import broker_subject
 from broker_subject import broker_config, store_config
 from ports import free_port, free_port_of_broker
-from reput.broker import server
+from reput.broker import assembly, closing
 from reput.broker.master_guard import AnotherMaster
 from reput.broker.monitoring.current_meter import CurrentMeter
 from reput.broker.registration import Registration
@@ -283,7 +283,7 @@ def fails_at_once(*_: object, **__: object) -> None:
         (Registration, "stop", fails),
         (MessageStore, "close", fails_at_once),
         (MessageStore, "open", fails_at_once),
-        (Broker, "_assemble", fails_at_once),
+        (assembly, "assemble", fails_at_once),
         (Broker, "_listen", fails),
         (Replication, "start", fails),
     ],
@@ -292,7 +292,7 @@ async def test_a_broker_that_cannot_reopen_its_store_is_closed(
     tmp_path: Path,
     name_server: NameServer,
     monkeypatch: pytest.MonkeyPatch,
-    owner: type,
+    owner: object,
     name: str,
     failing: Callable[..., object],
 ) -> None:
@@ -356,7 +356,7 @@ async def test_held_replies_have_their_real_status_when_a_master_is_demoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Java 5.3.3 answers 12, FLUSH_SLAVE_TIMEOUT, for what no slave has acknowledged in time."""
-    monkeypatch.setattr(server, "LAST_ACKS_MS", 50)
+    monkeypatch.setattr(closing, "LAST_ACKS_MS", 50)
     settings = {"broker_role": BrokerRole.SYNC_MASTER, "slave_timeout": 60_000}
     async with broker_subject.running(tmp_path, store=settings) as subject:
         store, clock = subject.broker.store, subject.broker.clock

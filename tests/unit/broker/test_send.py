@@ -10,6 +10,7 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
+from reput.broker import closing
 from reput.broker.put_stalls import PutStalls
 from reput.clock import ManualClock
 from reput.errors import WriteFailed
@@ -83,7 +84,7 @@ async def test_a_stop_answers_requests_that_wait_for_a_failed_disk(tmp_path: Pat
         while not len(broker.parts.pending_replies):
             await asyncio.sleep(0)
         broker.store.flusher.failure = WriteFailed("commitlog", "Input/output error")
-        broker._settle()
+        closing.settle(broker.parts, broker.store)
         assert (await waiting).code == ResponseCode.FLUSH_DISK_TIMEOUT
         broker.store.flusher.failure = None
 
