@@ -229,7 +229,7 @@ class Settings:
 
 
 def home_folder() -> Path | None:
-    """Return the home folder; None if there is none, or this user may not enter it.
+    """Return the home folder; None if it does not exist or this user may not enter it.
 
     A service may run as a user without a home, or with HOME of another one.
     """

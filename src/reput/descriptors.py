@@ -118,7 +118,7 @@ class SpareDescriptors:
             return True
 
     def give_up(self) -> bool:
-        """Close one so that another file can be opened; return False if the reserve is empty."""
+        """Close a reserved descriptor for another file; return False if there is none."""
         with self._lock:
             if not self._held:
                 return False
@@ -136,7 +136,7 @@ spares = SpareDescriptors()
 
 
 def open_descriptor(path: str, flags: int, mode: int = 0o644) -> int:
-    """Open a file; if no descriptor is left, use one of the reserve.
+    """Open a file; if no descriptor is free, use one of the reserve.
 
     Args:
         path: The file.

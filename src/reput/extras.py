@@ -29,7 +29,7 @@ _EXTRAS = {
     "pyarrow": _SPARK,
     "pyspark": _SPARK,
 }
-"""Package to its extra and what it is for."""
+"""Package -> its extra and its purpose."""
 _WHOLE = {"arrow": _ARROW, "console": _CONSOLE, "spark": _SPARK}
 
 

@@ -24,7 +24,7 @@ SHARED_OBJECTS = tuple(f"{package}/kernels/_kernels.so" for package in PACKAGES)
 
 
 def asked_engine() -> str:
-    """Return the engine that the environment asks for; empty without a wish.
+    """Return the engine that the environment selects; empty if it selects none.
 
     Raises:
         InvalidOption: There is no such engine.

@@ -100,7 +100,7 @@ class _Arrow:
 
 
 class _JsonLines:
-    """A document a line; times in ms since the epoch, as in the JSON of the commands."""
+    """A JSON document per line; times in ms since the epoch, as in the output of the commands."""
 
     def __init__(self, file: IO[bytes], schema: pa.Schema, body: BodyForm) -> None:
         self._file = file
@@ -201,7 +201,7 @@ def write(
 
 @contextmanager
 def _draft(file: Path) -> Iterator[IO[bytes]]:
-    """Open a new file that replaces another one at the end; after an error nothing is left.
+    """Open a file that replaces another one when it is complete; after an error it is deleted.
 
     Raises:
         WriteFailed: It was not written.

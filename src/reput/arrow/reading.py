@@ -38,7 +38,7 @@ class Predicate:
     constraint: Constraint = field(default_factory=Constraint)
     rest: pc.Expression | None = None
     names: tuple[str, ...] = ()
-    """Columns of the rest."""
+    """Columns of the remaining filter."""
 
 
 class Read:
@@ -122,7 +122,7 @@ class Read:
         return _chosen(batches, list(columns), predicate.rest)
 
     def _is_thread_safe(self) -> bool:
-        """Return whether several threads may read tasks: open Parquet files and pulls have one."""
+        """Return whether several threads may read tasks; Parquet files and pulls need one."""
         return self.options.live is None and not any(
             archive_files.is_archive(path) for path in store_paths(self.options)
         )

@@ -90,7 +90,7 @@ class _Read(Generic[Task]):
             raise error
 
     def stop(self) -> None:
-        """Let the threads end. Does not wait for them: it may run in any thread."""
+        """Request the end of the threads, without waiting for it; may be called in any thread."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()

@@ -41,9 +41,9 @@ from reput.store.interface import BrokerStore
 from reput.store.table_files import DelayOffsetTable
 
 MESSAGES_PER_STEP = 512
-"""Messages per step at most: about a millisecond, during which no request is served."""
+"""Maximum number of messages per step: about a millisecond, during which no request is served."""
 BYTES_PER_STEP = 1024 * 1024
-"""Record bytes per step at most; the first message of a level is always delivered."""
+"""Maximum record bytes per step; the first message of a level is always delivered."""
 LOOP = "delayed"
 
 _UNKNOWN_DELAY_MS = 1_000
@@ -126,7 +126,7 @@ class DelaySchedule:
                 self.table.put(level.number, level.position)
 
     def copy_positions(self, positions: Mapping[int, int]) -> None:
-        """Take the positions of the master; on a slave, which must have the master's log by then.
+        """Adopt the positions of the master, on a slave that has the master's log up to them.
 
         Args:
             positions: Level -> queue offset of its next message.
@@ -138,7 +138,7 @@ class DelaySchedule:
             level.position = positions.get(level.number, level.position)
 
     def skip_all(self) -> None:
-        """Deliver none of the messages that wait now."""
+        """Skip all messages that wait now."""
         self.copy_positions({level: end for level, (_, end) in self.progress().items()})
 
     def progress(self) -> dict[int, tuple[int, int]]:
@@ -179,7 +179,7 @@ class DelaySchedule:
         return left < MESSAGES_PER_STEP
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when there is work again, ``now_ms`` if there is some; None if no message waits.
+        """Return the time of the next work, at least ``now_ms``; None if no message waits.
 
         A message that is delayed later may be due before that.
         """

@@ -41,14 +41,14 @@ class HeldPull:
     """The header without its subscription."""
     selection: Selection
     queue_offset: int
-    """The first queue offset that was not looked at yet."""
+    """The first queue offset that was not examined yet."""
     deadline_ms: int
     find_reply: Callable[["HeldPull", bool], Command | None]
     """Returns the reply to this pull if there is one; in any case if the argument is True."""
     grant: Grant | None = None
-    """What allowed the request; None without access control."""
+    """Permission that the request was granted; None without access control."""
     is_over: bool = False
-    """True once it was answered, or its connection is gone."""
+    """True once it was answered or its connection was closed."""
 
     def retry(self, *, is_last: bool) -> Command | None:
         """Return the reply; None if there is none yet."""
@@ -61,7 +61,7 @@ class HeldPull:
 
     @property
     def places(self) -> tuple[Queue]:
-        """Its queue."""
+        """Queue that the request waits for."""
         return ((self.header.topic, self.header.queue_id),)
 
     @property
@@ -165,7 +165,7 @@ class HeldRequests(Generic[_Held]):
         self._unread: dict[_Held, None] = {}
         """Requests whose connections have unread replies."""
         self._woken: dict[WaitPlace, None] = {}
-        """Places whose requests are to be retried; one entry however often they were woken."""
+        """Places whose requests will be retried; once each, however often they were woken."""
         self._is_serving = False
         self._deadlines: list[tuple[int, int, _Held]] = []
         self._numbers = itertools.count()
@@ -242,14 +242,14 @@ class HeldRequests(Generic[_Held]):
         return is_answered
 
     def _wait_for_reader(self, held: _Held) -> None:
-        """Retry a request when its connection reads: soon, or at a later ``retry_unread``."""
+        """Retry a request once its connection has read its replies."""
         if not self._unread:
             loop = asyncio.get_running_loop()
             loop.call_later(_RETRY_UNREAD_S, lambda: self._run(self.retry_unread()))
         self._unread[held] = None
 
     def retry_unread(self) -> Steps[None]:
-        """Retry the requests whose connections have read their replies since."""
+        """Retry the requests whose connections have read their replies in the meantime."""
         for held in list(self._unread):
             if not held.is_over and held.channel.takes_notices:
                 self._unread.pop(held, None)
@@ -264,7 +264,7 @@ class HeldRequests(Generic[_Held]):
             yield
 
     def expire(self, now_ms: int) -> Steps[None]:
-        """Answer the requests whose deadline is over."""
+        """Answer the requests whose deadline has passed."""
         deadlines = self._deadlines
         while deadlines and (deadlines[0][0] <= now_ms or deadlines[0][2].is_over):
             _, _, held = heapq.heappop(deadlines)

@@ -245,7 +245,7 @@ class Loops:
     # After a jump of the clock ------------------------------------------------------------------
 
     async def deliver_due(self, *, asks_producers: bool) -> None:
-        """Deliver all that is due by the clock, for a test that has moved it; clients can read it.
+        """Deliver all messages that are due by the clock, which a test has advanced.
 
         Args:
             asks_producers: Ask also about undecided transactions.
@@ -265,7 +265,7 @@ class Loops:
         parts.replication.slave_port.pump()
 
     def next_due_ms(self, now_ms: int, until_ms: int) -> int | None:
-        """Return the first later time at which a message of a period is delivered; None: no more.
+        """Return the next time at which a message of a period is due; None if there is none.
 
         Args:
             now_ms: The time.
@@ -290,7 +290,7 @@ class Loops:
         )
 
     async def _dispatch_all(self) -> None:
-        """Dispatch all records: first they leave pooled buffers, or are durable (SYNC_FLUSH)."""
+        """Dispatch all records, after they were flushed (pooled buffers) or synced (SYNC_FLUSH)."""
         store = self._parts.store
         with contextlib.suppress(WriteFailed):  # reported by the disk loop
             store.flusher.commit()
@@ -315,7 +315,7 @@ class Loops:
             await self._wait(parts.pops.held.left_ms(monotonic_ms, left_ms))
 
     def expire_held(self) -> Steps[None]:
-        """Answer the requests whose deadline is over."""
+        """Answer the requests whose deadline has passed."""
         parts = self._parts
         pulls, pops, lite = parts.held_pulls, parts.pops.held, parts.lite.held
         yield from pulls.retry_unread()

@@ -43,7 +43,7 @@ class _Pending:
     begun_ms: int
     send_count: int = 1
     made_count: int = 0
-    """The number of created topics that must be in the file before."""
+    """Number of created topics that must be in the file before the reply."""
 
 
 class PendingReplies:
@@ -72,7 +72,7 @@ class PendingReplies:
         self.put_times = PutTimes()
         """The times from a request to its reply."""
         self.put_count = 0
-        """The number of requests that were put here, or counted by ``count_puts``."""
+        """Number of requests that were put, or counted by ``count_puts``."""
         self.has_put = False
         """True if a message was put since this was last reset: held requests may match it."""
         self._store = store

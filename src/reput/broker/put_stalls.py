@@ -23,7 +23,7 @@ from reput.store.durations import Durations
 
 
 class PutStalls:
-    """Measures puts, and refuses the sends that have waited for one too long.
+    """Measures puts, and refuses sends that have waited too long for a stalled put.
 
     To be used only on the event loop.
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 RECENT_MAX = 32
 """Records that ``/health`` lists."""
 LOGGED_MAX = 100
-"""Records per loop that get a line in the log; later ones are only counted."""
+"""Maximum number of logged records per loop; later records are only counted."""
 TEXT_LETTERS_MAX = 300
-"""Characters that are kept of a place and of a reason."""
+"""Maximum length of a place and of a reason."""
 
 _log = logging.getLogger(__name__)
 

@@ -46,10 +46,10 @@ PERIOD_MS_MAX = 60_000
 _TOPICS_AT_ONCE = 200
 """Topics that are encoded together, in less than 1 ms."""
 _BODY_BYTES_MAX = FRAME_BYTES_MAX // 2
-"""Larger lists of topics are sent in several requests."""
+"""Size above which a list of topics is sent in several requests."""
 _UNREGISTER_TIMEOUT_MS = 1_000
 _ROUTE_TIMEOUT_MS = 2_000
-"""Less than the 3 s that consumers wait for their reply."""
+"""Timeout of a request, less than the 3 s that consumers wait for a reply."""
 
 MASTER_ID = 0
 """The broker id of a master."""
@@ -117,7 +117,7 @@ class Registration:
         self.problems: dict[str, str] = {}
         """Name server -> why the registration failed; empty if all are up to date."""
         self.master = MasterAddresses()
-        """The master of a slave: of the name server whose answer was the last one to change."""
+        """The master of a slave, according to the name server whose reply changed last."""
         self.on_master: Callable[[], object] = lambda: None
         """Called when ``master`` has changed."""
         self._masters: dict[str, MasterAddresses] = {}  # by name server
@@ -248,7 +248,7 @@ class Registration:
             self._take_master(server, headers.decode(RegisterBrokerReplyHeader, reply.ext_fields))
 
     def _take_master(self, server: str, header: RegisterBrokerReplyHeader) -> None:
-        """Use the master in a name server's reply if it is another one than in its last reply.
+        """Use the master in a name server's reply if it differs from that in its previous reply.
 
         After a failover some name servers may list the old master for a while.
         """

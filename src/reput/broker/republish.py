@@ -53,7 +53,7 @@ def copied_message(
     sys_flag: int | None = None,
     reconsume_times: int | None = None,
 ) -> IncomingMessage:
-    """Return a copy of a stored message for another queue. No reply waits for it.
+    """Return a copy of a stored message for another queue; no client waits for its reply.
 
     Args:
         stored: The message.
@@ -96,7 +96,7 @@ class Parcel(NamedTuple):
     data: bytes
     """Encoded record without offsets; empty if the message must be put decoded."""
     message: IncomingMessage | None = None
-    """The decoded message in that case."""
+    """The decoded message if it must be put decoded."""
 
 
 class Outcome(NamedTuple):
@@ -223,7 +223,7 @@ class PlainRecord(NamedTuple):
 
 
 def plain_record(data: bytes, physical_offset: int | None = None) -> PlainRecord | None:
-    """Split a record; return None if it has another format, is incomplete, or at another offset."""
+    """Split a record; return None if its format or offset differs, or if it is incomplete."""
     if len(data) < record.FIXED_BYTES_V1:
         return None
     size, magic, own_offset, sys_flag = _FIXED.unpack_from(data)

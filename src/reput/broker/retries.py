@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DLQ_QUEUE_COUNT = 1
 RETRY_MAX_VERSION_MIN = 121
-"""V3_4_9; the maximum number of retries in requests of older clients is ignored."""
+"""Version V3_4_9: the maximum number of retries in requests of older clients is ignored."""
 _UNIT_SUBSCRIPTION = 2
 """Topic flag of a retry topic whose group is in unit mode."""
 

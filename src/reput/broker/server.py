@@ -90,7 +90,7 @@ class Broker:
         )
         self._access_refusals = AccessRefusals(self.clock.monotonic_ms)
         self.failure: Exception | None = None
-        """Why the store could not be reopened; the broker is closed then."""
+        """Reason why the store could not be reopened, which leaves the broker closed."""
         self.ended = asyncio.Event()
         """Set when ``failure`` is set."""
         self.on_open: Callable[[], object] = lambda: None
@@ -226,7 +226,7 @@ class Broker:
         self.on_open()
 
     async def _take_offsets_back(self) -> None:
-        """Take newer consumer offsets from slaves, as a master: before clients can ask for them."""
+        """Copy newer consumer offsets from slaves to this master before it serves clients."""
         table = self.parts.deliveries.consumer_offsets
         if not self.identity.is_master:
             table.current_version(self.clock.now_ms())  # from now on it rises with changes
@@ -293,7 +293,7 @@ class Broker:
             raise self.failure
 
     async def change_settings(self, changes: Mapping[str, str]) -> Change:
-        """Check, write and apply a change of settings; one that changes the role begins after it.
+        """Check, write and apply a change of settings; a change of the role begins afterwards.
 
         ``haForceMaster=true`` counts for a change of the role in the same request only, and is
         never written: after a crash it would permit a second master at every start.

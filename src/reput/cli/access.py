@@ -304,7 +304,7 @@ def _user_row(broker: str, user: "AccessUser") -> Document:
 def _users_view(
     rows: list[Document], wanted: str | None = None, *, is_deleted: bool | None = None
 ) -> View:
-    """Return the view of users; raise ``CommandFailed`` if the wanted one is none of them."""
+    """Return the view of users; raise ``CommandFailed`` if the wanted user is missing."""
     if wanted is not None and not rows:
         raise _no_broker_has(wanted)
     document: Document = {"users": rows}

@@ -197,7 +197,7 @@ class _Measuring:
         self._seconds = 0.0
 
     def wait_for_first(self, puller: "PullLoad", limit_s: float | None) -> None:
-        """Pull until the first messages come."""
+        """Pull until the first messages arrive."""
         import time
 
         deadline_s = None if limit_s is None else time.monotonic() + limit_s
@@ -205,7 +205,7 @@ class _Measuring:
             puller.step(_SHORT_S)
 
     def run(self, limit_s: float | None) -> None:
-        """Run the load until it is finished, stalls, or the time is over."""
+        """Run the load until it is finished, stalls or reaches its time limit."""
         import time
 
         load, started_s = self._load, time.perf_counter()

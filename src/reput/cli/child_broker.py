@@ -27,9 +27,9 @@ class ChildBroker:
     """A broker that runs in a child process."""
 
     name: str
-    """Its name in logs."""
+    """Name of the broker in logs."""
     conf: Path
-    """Its broker.conf."""
+    """The broker's broker.conf."""
     process: asyncio.subprocess.Process | None = None
     address: str = ""
     """Address of its port, after its start."""
@@ -90,7 +90,7 @@ class ChildBroker:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     async def stop(self) -> None:
-        """Stop the broker cleanly; one that does not end in a minute is killed."""
+        """Stop the broker cleanly; kill it after a minute."""
         process = self.process
         if process is None or process.returncode is not None:
             return

@@ -38,7 +38,7 @@ class Command:
     """A command, or a group of commands."""
 
     words: str
-    """Its words, as ``reput topic``."""
+    """Words of the command, such as ``reput topic``."""
     help: str = ""
     options: list[Option] = field(default_factory=list)
     commands: list["Command"] = field(default_factory=list)

@@ -38,7 +38,7 @@ _TOPICS_CHECKED = 20
 
 @dataclass(slots=True)
 class Remaining:
-    """What a broker still has to deliver."""
+    """Messages that a broker must still deliver."""
 
     lags: dict[tuple[str, str], int] = field(default_factory=dict)
     """Group and topic -> consumer lag in messages, if any."""

@@ -49,7 +49,7 @@ _STORED = frozenset(
 )
 
 OnFailure = Callable[[RemotingError, int], None]
-"""Called with an error and the number of messages that were not stored for it."""
+"""Called with an error and the number of messages that it kept from being stored."""
 
 
 # --- connections --------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class Connection:
         """Bytes that were read."""
         self._kept = self._used = self._end = 0
         self.has_more = False
-        """Whether bytes may have arrived that polling does not see."""
+        """True if bytes may have arrived that polling does not report."""
         self.unwritten = b""
         """Bytes that the socket did not take yet; ``flush`` writes them."""
 
@@ -285,7 +285,7 @@ class SendConnection(Connection):
 
 @dataclass(frozen=True, kw_only=True)
 class SendPlan:
-    """What to send, and at which rate."""
+    """Messages to send, and their rate."""
 
     topic: str
     body: bytes
@@ -304,9 +304,9 @@ class SendPlan:
     is_json: bool = True
     """Whether headers are JSON, else binary."""
     is_stamped: bool = False
-    """Whether requests carry the time when they are sent, else a constant."""
+    """True if requests have their send time; else all have the same time."""
     is_exact: bool = False
-    """Whether the latency of each request is recorded, else of one reply a read."""
+    """True if the latency of each request is recorded; else of one reply per read."""
     signer: Signer | None = None
     """Signs the requests; None: they are not signed."""
     tls: ssl.SSLContext | None = None
@@ -373,7 +373,7 @@ class SendLoad:
 
     @property
     def message_count(self) -> int:
-        """Number of stored messages; of one-way messages the number that was sent."""
+        """Number of stored messages, or of sent messages if they are one-way."""
         count = self._sent_count if self._plan.is_oneway else self._stored_count
         return count * self._plan.batch_count
 
@@ -429,7 +429,7 @@ class SendLoad:
             self._drop(connection, RequestTimedOut(connection.address, code, timeout_ms))
 
     def _run_window(self, until_ns: int) -> None:
-        """Keep the window full: each reply lets the next request go."""
+        """Keep the window full: send a request for each reply."""
         clock, window, is_exact = time.perf_counter_ns, self._plan.window_count, self._plan.is_exact
         by_descriptor = {connection.fileno(): connection for connection in self.connections}
         blocked: set[int] = set()
@@ -605,7 +605,7 @@ class PullLoad:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the wanted number of messages has come."""
+        """True if the requested number of messages has arrived."""
         return self._count is not None and self.message_count >= self._count
 
     def take_latencies(self) -> list[int]:
@@ -614,7 +614,7 @@ class PullLoad:
         return latencies
 
     def run(self, until_ns: int) -> None:
-        """Pull until a time of ``perf_counter_ns``, or until enough messages have come.
+        """Pull until a time of ``perf_counter_ns``, or until enough messages have arrived.
 
         Raises:
             RemotingError: A broker refuses, does not answer, or closes its connection.

@@ -19,7 +19,7 @@ from typing import TextIO
 from reput.errors import InvalidOption
 
 LETTERS_MAX = 8192
-"""Maximum length of a message or value; of a longer one the first and last 4,096 are written."""
+"""Maximum length of a message or value; a longer one is cut to its first and last 4,096."""
 FILE_BYTES = 64 * 1024 * 1024
 """Size at which a log file is replaced, in bytes."""
 FILES_KEPT = 10

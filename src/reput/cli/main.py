@@ -73,7 +73,7 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _missing_extra(arguments: Sequence[str], error: ModuleNotFoundError) -> str | None:
-    """Return the message for a package that was not installed; None for one that must be there."""
+    """Return the message about a missing optional package; None if the package is required."""
     from reput.extras import extra_missing
 
     command = " ".join(["reput", *arguments[:1]])

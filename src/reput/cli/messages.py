@@ -117,7 +117,7 @@ def get(
     ] = None,
     body: BodyOption = Body.AUTO,
 ) -> View:
-    """Show a message in full, by its id; of a batch that is stored as one record, each message.
+    """Show a message in full, by its id; show each message of a batch that is stored as one record.
 
     An offset id contains the address and the physical offset of the message. A unique key, the id
     that the producer got, is looked up in the index of the topic's brokers.

@@ -33,7 +33,7 @@ class Obstacle:
     fact: str
     """The problem."""
     action: str
-    """What to do, an imperative."""
+    """What the user must do, as an imperative."""
     owner: str | None = None
     """The process that has a port in use, empty if it is unknown; None for other obstacles."""
 
@@ -57,7 +57,7 @@ class _Port:
 
 
 def of_broker(settings: BrokerSettings) -> Iterator[Obstacle]:
-    """Yield what keeps a broker from starting with these settings, the gravest first."""
+    """Yield the problems that keep a broker from starting with these settings, worst first."""
     yield from of_files(settings)
     yield from of_folders(settings.store)
     yield from of_ports(settings)

@@ -73,7 +73,7 @@ _CREATE_HINT = "; --create sets the offsets of a new group"
 
 @dataclass
 class _Move:
-    """A change of the consumer offset of one queue."""
+    """A change of a consumer offset."""
 
     queue: "MessageQueue"
     before: int | None

@@ -88,7 +88,7 @@ Options = Mapping[str, tuple[Any, object]]
 
 
 def option(kind: Any, *names: str, default: object = None, **settings: Any) -> tuple[Any, object]:
-    """Return annotation and default of an option, given the arguments of ``typer.Option``."""
+    """Return the annotation and default of an option, from arguments of ``typer.Option``."""
     return Annotated[kind, typer.Option(*names, **settings)], default
 
 
@@ -202,7 +202,7 @@ class Session:
             "tls_client_key_path": tls_key or "",
             "tls_client_key_password": os.environ.get(KEY_PASSWORD, "") if tls_key else "",
         }
-        """Settings of clients with which they use TLS or not."""
+        """Settings of clients that decide whether they use TLS."""
         self._access_key = access_key
         self._secret_key_file = secret_key_file
         self.master = master

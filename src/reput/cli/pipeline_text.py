@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reput.spark.jobs.salvage import Salvaged
 
 _ROWS_MAX = 100
-"""Maximum number of rows of a table; JSON has all of them."""
+"""Maximum number of rows of a table; JSON output has all rows."""
 
 
 def dispatch(result: "DispatchResult") -> list[Block]:
@@ -227,7 +227,7 @@ def compact(result: "CompactResult") -> list[Block]:
 
 
 def _table(columns: str | Sequence[str], rows: Iterable[Any], *words: str) -> Table:
-    """Return a table that is omitted without rows; a time of 0 in it is shown as absent.
+    """Return a table, which is omitted if it has no rows; a time of 0 is shown as absent.
 
     Args:
         columns: The columns, as of ``Table``.

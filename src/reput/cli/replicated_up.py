@@ -48,7 +48,7 @@ class _Member:
 
     folder: Path
     port: int
-    """Its port; 0: any."""
+    """Port to listen on; 0 for any."""
     child: ChildBroker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -171,7 +171,7 @@ def _common(host: str, address: str, namesrv: str, path: str | None) -> dict[str
 
 
 def _own_ports(common: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return the ports of broker.conf that each broker must have for itself, counted up."""
+    """Return the ports of broker.conf, increased for each broker, which needs its own."""
     ports = {key: common[key] for key in ("grpcServerPort", EXPORTER_PORT_KEY) if key in common}
     if common.get("metricsExporterType") == MetricsExporter.PROM:
         ports.setdefault(EXPORTER_PORT_KEY, str(exporter.PORT))

@@ -118,7 +118,7 @@ async def _connections(admin: "Admin", master: str) -> list[Document]:
 def _replica(
     broker_id: int, address: str, status: dict[str, str] | RemotingError, master_end: int | None
 ) -> Document:
-    """Return the row of a broker; Java's brokers have neither role nor state."""
+    """Return the row of a broker; Java's brokers report no role and no state."""
     known = {} if isinstance(status, RemotingError) else status
     is_master = broker_id == MASTER_ID
     end = _end(known)
@@ -146,7 +146,7 @@ def _number(status: dict[str, str], key: str) -> int | None:
 
 
 def _end(status: dict[str, str]) -> int | None:
-    """Return the end of a broker's log: of a slave what it received, dispatched or not."""
+    """Return the end of a broker's log; a slave's includes bytes that it has not dispatched."""
     received = _number(status, "slaveMaxOffset")
     return _number(status, "commitLogMaxOffset") if received is None else received
 
@@ -298,7 +298,7 @@ async def _demote(admin: "Admin", broker: str, broker_id: int | None, *, is_forc
 
 
 async def _role_status(admin: "Admin", address: str) -> dict[str, str]:
-    """Return the status of a broker of ours, whose role can be changed."""
+    """Return the status of a broker, which must be one of reput: only its role can be changed."""
     status = await admin.broker_status(address)
     if "brokerRole" not in status:
         raise CommandFailed(

@@ -87,7 +87,7 @@ _NO_SETTINGS = frozenset(
         "REPUT_USER_PASSWORD",
     }
 )
-"""Environment variables of the other commands, which a shell may export, and of development."""
+"""Environment variables that are no settings: of other commands and of development."""
 
 _log = logging.getLogger(__name__)
 
@@ -491,7 +491,7 @@ class StopSignal:
         self._is_received = asyncio.Event()
 
     def listen(self) -> None:
-        """Stop cleanly from now on; before, a signal ends the process at once.
+        """Stop cleanly on signals, which until then end the process at once.
 
         Call it after the server has opened its store. A recovery may take long and blocks the event
         loop; ending the process meanwhile is no worse than a crash.

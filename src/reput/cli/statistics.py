@@ -92,7 +92,7 @@ async def _totals(admin: "Admin", brokers: list[str], name: str, key: str) -> tu
 
 
 def _day_count(stats: "BrokerStats") -> int:
-    """Return the sum of 24 hours, of the largest window that has one yet. As mqadmin statsAll."""
+    """Return the count of the largest window so far, up to 24 hours, as mqadmin statsAll does."""
     for window in (stats.stats_day, stats.stats_hour, stats.stats_minute):
         if window.sum:
             return window.sum

@@ -42,7 +42,7 @@ def list_given_up(
 
 
 async def _given_up(client: "ClientConfig") -> "AsyncIterator[ReceivedMessage]":
-    """Yield the messages of the topic for them on all brokers; none if no broker has it."""
+    """Yield the abandoned half messages of all brokers that have the topic for them."""
     from reput.client.core.route_cache import NoRoute
     from reput.format import names
 
@@ -73,7 +73,7 @@ def resume(
         str, typer.Argument(metavar="ID", help="Any id of the message; see `transaction list`.")
     ],
 ) -> View:
-    """Let the broker check a half message with its producers again, as often as at first.
+    """Make the broker check a half message with its producers again, with all attempts.
 
     Without --yes it only shows the message. It remains in the list: resuming it twice may deliver
     it twice.

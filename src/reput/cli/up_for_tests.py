@@ -104,7 +104,7 @@ def drop_ready_file(path: str) -> None:
 
 
 def write_ready_file(path: str, document: Mapping[str, Any]) -> Callable[[], None]:
-    """Write a document to a file, whole or not at all; return a function that deletes it.
+    """Write a document to a file atomically; return a function that deletes it.
 
     Raises:
         CannotServe: The file cannot be written.

@@ -24,7 +24,7 @@ DEFAULT_INSTANCE_NAME = "DEFAULT"
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
 """Environment variable of the name servers."""
 DEFAULT_PORT = 9876
-"""Port of a name server whose address has none."""
+"""Default port of name servers."""
 
 Milliseconds = Annotated[int, Range(1)]
 Count = Annotated[int, Range(1)]
@@ -152,7 +152,7 @@ class ClientConfig:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What requests are signed with; None: they are not signed."""
+        """Credentials that sign requests; None: requests are not signed."""
         return credentials_of(self.access_key, self.secret_key, self.security_token)
 
     def request_fields(self) -> dict[str, str]:

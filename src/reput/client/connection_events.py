@@ -18,7 +18,7 @@ WAITING_MAX = 1_000
 
 
 class ConnectionChange(enum.Enum):
-    """What happened to a connection."""
+    """A change of a connection."""
 
     CONNECTED = "connected"
     """The first connection to an address."""
@@ -51,7 +51,7 @@ ConnectionCallback = Callable[[ConnectionEvent], Awaitable[None] | None]
 
 
 class ConnectionCalls:
-    """Calls ``on_connection`` with one event after the other; its exceptions are logged.
+    """Calls ``on_connection`` for each event in order; its exceptions are logged.
 
     Args:
         callback: The program's function; None: events are ignored.

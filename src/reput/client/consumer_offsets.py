@@ -69,7 +69,7 @@ class BrokerOffsets:
         self._turn = asyncio.Lock()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the master, or of a slave while it is away."""
+        """Return the offset of the master, or of a slave while the master is unavailable."""
         header = headers.QueryConsumerOffsetHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
         )
@@ -114,7 +114,7 @@ class BrokerOffsets:
                 await self._refresh(queue.topic)
 
     async def _refresh(self, topic: str) -> None:
-        """Fetch a route: if the master is away, the next offsets go to a slave."""
+        """Fetch a route: if the master is unavailable, the next offsets go to a slave."""
         try:
             await self._instance.route(topic, refresh=True)
         except (RemotingError, NoRoute, InvalidBody) as error:

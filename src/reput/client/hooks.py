@@ -72,7 +72,7 @@ class SendCall:
     Empty if a transaction ends without its message."""
     is_batch: bool = False
     result: SendResult | None = None
-    """Result; of the end of a transaction: of its half message."""
+    """Result; at the end of a transaction, the result of its half message."""
     broker_address: str | None = None
     error: BaseException | None = None
     state: object = None
@@ -117,7 +117,7 @@ installed: ClientHook | None = None
 
 
 def install(hook: ClientHook | None) -> None:
-    """Use a hook for all operations that begin from now on; None: no hook."""
+    """Use a hook for all later operations; None: no hook."""
     global installed
     installed = hook
 

@@ -674,7 +674,7 @@ _serial = itertools.count()
 
 
 def client_name(client: object, member: object) -> str:
-    """Return the name of a client for warnings, with its group if it has one."""
+    """Return the name of a client for warnings, with its group, if any."""
     if isinstance(member, Guest):
         return "Admin"
     group = getattr(member, "group", None)
@@ -683,7 +683,7 @@ def client_name(client: object, member: object) -> str:
 
 
 def _retrieve(task: asyncio.Task[TopicRoute]) -> None:
-    """Retrieve a task's exception, to avoid a warning if all its waiters are gone."""
+    """Retrieve a task's exception, to avoid a warning if no caller waits for it."""
     if not task.cancelled():
         task.exception()
 

@@ -27,7 +27,7 @@ class ConsumeResult(enum.Enum):
     SUCCESS = "success"
     """The messages are consumed."""
     LATER = "later"
-    """Deliver the messages again later: from the retry topic, or, orderly, before all others."""
+    """Deliver the messages again later: from the retry topic; orderly, before other messages."""
     COMMIT = "commit"
     """Orderly, without ``auto_commit``: these and the uncommitted earlier messages are consumed."""
     ROLLBACK = "rollback"
@@ -126,7 +126,7 @@ class ListenerCalls:
         return await asyncio.get_running_loop().run_in_executor(self._threads, in_context)
 
     def close(self) -> None:
-        """Let the threads end after their calls; a further call starts new ones."""
+        """End the threads after their calls; a further call starts new threads."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)

@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 REBALANCE_MS = 20_000
 UNBALANCED_MS = 1_000
-"""Delay of the retry after an incomplete rebalance, in ms; doubled up to"""
+"""Delay of the retry after an incomplete rebalance, in ms; doubled up to UNBALANCED_MAX_MS."""
 UNBALANCED_MAX_MS = 5_000
-"""this maximum: there is no notification when a lock becomes free."""
+"""Maximum of that delay: there is no notification when a lock becomes free."""
 HALF_AN_HOUR_MS = 30 * 60_000
 PULL, POP = "PULL", "POP"
 """Request modes: queues are divided among the members, or shared by all."""
@@ -266,7 +266,7 @@ class Rebalance:
         return ""
 
     async def assignments(self, topic: str) -> list[QueueAssignment] | None:
-        """Return the broker's assignments for this member; None if the broker makes none.
+        """Return the broker's assignments for this member; None if it does not assign queues.
 
         Raises:
             NoRoute, RemotingError, InvalidBody: No broker could be queried.

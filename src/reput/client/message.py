@@ -333,7 +333,7 @@ class ReceivedMessage:
 
     @property
     def full_topic(self) -> str:
-        """The same with its namespace."""
+        """Topic with its namespace."""
         stored = self.stored
         if names.is_retry_topic(stored.topic):
             return stored.properties.get(props.RETRY_TOPIC, stored.topic)
@@ -369,7 +369,7 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """Unique key; the offset id if the producer set none."""
+        """Unique key, or the offset id if the producer set no key."""
         return self.properties.get(props.UNIQ_KEY) or self.offset_message_id
 
     @property

@@ -108,7 +108,7 @@ class _Begun:
 def instrument(
     *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> None:
-    """Measure all clients of this process from now on.
+    """Begin to measure all clients of this process.
 
     Args:
         tracer_provider: Provider of spans; None: the global one.
@@ -194,7 +194,7 @@ class OtelHook:
             call.messages[0] = _with_context(call.messages[0], span)
 
     def _create(self, call: SendCall, position: int) -> Link:
-        """Make the span of a message of a batch, put its context into it; return a link to it."""
+        """Create the span of a batch's message, add its context to the message; return a link."""
         message = call.messages[position]
         attributes = _common(call.operation, call.topic) | self._of_messages([message])
         attributes["messaging.operation.name"] = attributes["messaging.operation.type"] = "create"
@@ -398,7 +398,7 @@ def _origins(messages: Iterable[ReceivedMessage]) -> Iterator[Context]:
 
 
 def _with_context(message: Message, span: Span) -> Message:
-    """Return a message with the context of a span, if there is one, and room for it."""
+    """Return a message with the context of a span, if the span exists and the context fits."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, Context()))
     size = sum(len(name) + len(text) + 2 for name, text in message.properties.items())

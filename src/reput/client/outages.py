@@ -15,7 +15,7 @@ PAUSE_MS = 60_000
 KINDS_MAX = 64
 """Kinds with separate limits; further ones share a limit."""
 ROUTES = "routes"
-"""Kind of warnings about routes that cannot be refreshed: an outage is one of all topics."""
+"""Kind of warnings about routes that cannot be refreshed: one warning for all topics."""
 
 
 class Outages:

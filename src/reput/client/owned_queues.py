@@ -29,7 +29,7 @@ LOCK_EXPIRES_MS = 30_000
 RELEASE_MS = 20_000
 """Time for which an orderly listener may continue in a queue that another member gets, in ms."""
 RESET_MS = 10_000
-"""The same when an operator resets the group's offset, in ms."""
+"""Time for which the listener may continue after an operator reset the group's offset, in ms."""
 
 Messages = ProcessQueue[ReceivedMessage]
 Record = Batch[ReceivedMessage]
@@ -41,11 +41,11 @@ class OwnedQueue(PulledQueue):
     def __init__(self, queue: MessageQueue, next_offset: int) -> None:
         super().__init__(queue, next_offset)
         self.is_ready = False
-        """True while it waits for a worker or, orderly, while a worker is in it."""
+        """True while the queue waits for a worker or, in order, while a worker consumes it."""
         self.is_resting = False
         """Orderly: True while it pauses after a failure."""
         self.idle = asyncio.Event()
-        """Orderly: set while no worker is in it."""
+        """Set while no worker consumes the queue in order."""
         self.idle.set()
         self.locked_at_ms: int | None = None
         """Orderly: monotonic time of the last successful lock, in ms."""
@@ -210,7 +210,7 @@ class OwnedQueues:
     # --- locks ------------------------------------------------------------------
 
     def is_locked(self, owned: OwnedQueue) -> bool:
-        """Return whether no other member can be in a queue."""
+        """Return whether no other member can be consuming a queue."""
         if self._locks is None:
             return True
         at_ms = owned.locked_at_ms

@@ -41,7 +41,7 @@ class PopLine:
         self.queue = queue
         self.waiting: deque[PoppedMessage] = deque()
         self.is_ready = False
-        """True while it waits for a worker or, in order, while a worker is in it."""
+        """True while the queue waits for a worker or, in order, while a worker consumes it."""
         self.is_resting = False
 
 
@@ -109,7 +109,7 @@ class PopConsumption:
     # --- consuming --------------------------------------------------------------
 
     async def consume(self, line: PopLine) -> None:
-        """Consume the next batch; in order, all waiting batches."""
+        """Consume the next batch; if in order, all waiting batches."""
         if not self._is_ordered:
             line.is_ready = False
             batch = self._take(line)

@@ -411,7 +411,7 @@ class Producer(AsyncWithOnly):
         source = iter(messages)
         has_failed = False
         last_of_key: dict[str, asyncio.Event] = {}
-        """Sharding key to the end of its last send."""
+        """Sharding key -> the event that is set after its last send."""
 
         async def send_in_order(message: Message) -> SendResult:
             nonlocal has_failed
@@ -924,7 +924,7 @@ class Producer(AsyncWithOnly):
         )
 
     async def _route_in_time(self, topic: str, timeout_ms: int) -> TopicRoute:
-        """Return a route for sends; while there is none, ask again until the timeout.
+        """Return a route for sends; request it until the timeout while there is none.
 
         Name servers may be starting, or its brokers may not have registered yet. As brokers that
         are not reached, they are asked only once without ``retry_backoff_ms`` or retries.

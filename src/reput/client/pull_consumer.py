@@ -82,7 +82,7 @@ class AssignedQueue(PulledQueue):
 
 @dataclass(slots=True)
 class HandedOut:
-    """Polled messages that do not count as consumed yet."""
+    """Polled messages that are not regarded as consumed yet."""
 
     assigned: AssignedQueue
     messages: ProcessQueue[ReceivedMessage]
@@ -223,7 +223,7 @@ class PullConsumer(GroupMember):
     async def assign(
         self, queues: Iterable[MessageQueue], expression: str = subscriptions.ALL
     ) -> None:
-        """Read exactly these queues; an empty list reads none.
+        """Read exactly these queues, of which there may be none.
 
         A new queue starts at the group's consumer offset, or as configured by
         ``consume_from_where``; ``seek`` changes it.

@@ -244,7 +244,7 @@ class Puller:
 
 
 def set_namespace(messages: Sequence[ReceivedMessage], namespace: str) -> None:
-    """Let messages have topics without the namespace of their client."""
+    """Remove the namespace of the client from the topics of messages."""
     if namespace:
         for message in messages:
             message.namespace = namespace

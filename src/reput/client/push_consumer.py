@@ -235,7 +235,7 @@ class PushConsumer(GroupMember):
         self._may_pull.clear()
 
     def resume(self) -> None:
-        """Pull again."""
+        """Resume pulling."""
         self._may_pull.set()
 
     def queues(self) -> list[MessageQueue]:

@@ -27,7 +27,7 @@ POP_AGAIN_MS = 3_000
 """Delay after a pop that failed, or that the broker refused to hold, in ms."""
 
 LET_GO_MS = 1_000
-"""Invisible time of released messages, in ms. Not 0: a pop of ours that the broker still holds
+"""Invisible time of released messages, in ms. Not 0: an own pop that the broker still holds
 would take them, on a connection that is about to close.
 """
 
@@ -171,7 +171,7 @@ class QueuePops:
             await asyncio.sleep(self._config.pull_interval_ms / 1000)
 
     async def _let_go(self, popping: asyncio.Task[Popped]) -> None:
-        """Release late messages; a closed connection gets none."""
+        """Release messages that arrive late; a closed connection receives none."""
         try:
             popped = await popping
         except (*Problem, CorruptRecord):

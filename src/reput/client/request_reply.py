@@ -73,7 +73,7 @@ class AwaitedReplies:
         return dataclasses.replace(message, properties=properties), future
 
     def take(self, request: Command) -> Command | None:
-        """Handle a pushed reply (326); return the response, or None if it is another producer's.
+        """Handle a pushed reply (326); return the response, None if it is for another producer.
 
         Raises:
             InvalidHeader: A field is missing or invalid.

@@ -318,7 +318,7 @@ class TraceWriter:
 
 
 def keys_text(message: Message) -> str | None:
-    """Return the keys of a sent message; None if it has none."""
+    """Return the keys of a sent message; None without keys."""
     keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     return keys or None
 

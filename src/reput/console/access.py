@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 class Right(enum.IntEnum):
-    """What a role allows; each includes those before it."""
+    """Permissions of a role; each role includes the roles before it."""
 
     VIEW = 1
     """Names, rates, consumer lags, settings."""
@@ -52,7 +52,7 @@ class User:
 
     @property
     def sees_everything(self) -> bool:
-        """Whether all topics and groups exist for this user."""
+        """True if the user may see all topics and groups."""
         return self.topics == ALL and self.groups == ALL
 
     def sees_topic(self, topic: str) -> bool:
@@ -74,10 +74,10 @@ LOCAL_USER = User("local", Right.ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy that logs users in, and names them in a header."""
+    """A proxy that authenticates users, and sends their names in a header."""
 
     addresses: frozenset[str]
-    """Addresses from which the header is believed."""
+    """Addresses from which the header is trusted."""
     header: str = "x-forwarded-user"
     """Name of the header, in lower case."""
 
@@ -116,7 +116,7 @@ def _has_port(host_header: str) -> bool:
 
 
 def foreign_origin(headers: Mapping[str, str], own_origin: str) -> str | None:
-    """Return why a change was not sent by a page of the console; None if it was.
+    """Return why a change does not come from a page of the console; None if it does.
 
     Args:
         headers: Headers of the request, by names in lower case.

@@ -93,17 +93,17 @@ CHANGES: Mapping[str, Change] = {
     "/dlq/{group}/resend-all": dead_letter_actions.RESEND_ALL,
     "/dlq/{group}/jobs/{job}/stop": dead_letter_actions.STOP,
 }
-"""Changes by the path of their POST: only there with ``--allow operate``."""
+"""Changes by the path of their POST, which exist only with ``--allow operate``."""
 WORK: Mapping[str, Change] = {
     "/s/{store}/verify": Change(
         "verify store", Right.READ, stores.preview_verification, stores.start_verification
     ),
 }
-"""Work that changes nothing, and takes long: confirmed as changes are, and always there."""
+"""Long work that changes nothing: confirmed like changes, and always available."""
 
 
 class Console:
-    """The application.
+    """The console as an ASGI application.
 
     Args:
         parts: What the console consists of.

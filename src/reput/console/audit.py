@@ -26,14 +26,14 @@ class AuditUnwritable(ReputError):
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """An action."""
+    """An action of a user that the audit file records."""
 
     time_ms: int
     user: str
     address: str
     """Address of the client."""
     action: str
-    """Its name, as ``offset.reset``."""
+    """Name of the action, such as ``offset.reset``."""
     arguments: Mapping[str, str]
     outcome: str
     """``done``, ``partly``, ``failed`` or ``refused``."""
@@ -56,7 +56,7 @@ class AuditLog:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self._path
 
     def newest(self) -> list[AuditEntry]:
@@ -96,7 +96,7 @@ class AuditLog:
 
 
 def _read(path: Path) -> list[AuditEntry]:
-    """Return the entries of a file; lines that are none are reported and left out."""
+    """Return the entries of a file; invalid lines are reported and omitted."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

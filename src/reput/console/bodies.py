@@ -16,13 +16,13 @@ from reput.format import body as codec
 from reput.format.message import StoredMessage
 
 SHOWN_BYTES_MAX = 64 * 1024
-"""Bytes of a body on a page; a longer one is cut, and the page has a download."""
+"""Maximum bytes of a body on a page; a longer body is cut and can be downloaded."""
 HEX_BYTES_MAX = 4 * 1024
 """Bytes of a body that is not text: 256 lines."""
 NODES_MAX = 4_000
-"""Nodes of a JSON tree; a larger one is shown as text."""
+"""Maximum nodes of a JSON tree; a larger one is shown as text."""
 DEPTH_MAX = 40
-"""Nesting of a JSON tree; a deeper one is shown as text."""
+"""Maximum nesting of a JSON tree; a deeper one is shown as text."""
 PREVIEW_LETTERS = 160
 EXACT_INTEGER_MAX = (1 << 53) - 1
 """Largest integer that a browser does not round."""
@@ -53,7 +53,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class BodyView:
-    """A body, and how much of it is shown."""
+    """A body in the form that a page shows."""
 
     kind: BodyKind
     size_bytes: int
@@ -70,7 +70,7 @@ class BodyView:
 
     @property
     def is_cut(self) -> bool:
-        """Whether only the start is shown."""
+        """True if only the start is shown."""
         return self.shown_bytes < self.size_bytes
 
 
@@ -134,7 +134,7 @@ def hex_lines(data: bytes) -> str:
 
 
 def _text(data: bytes, *, is_start: bool = False) -> tuple[str | None, int]:
-    """Return UTF-8 text without control characters, None for other bytes; and the bytes of it."""
+    """Return UTF-8 text without control characters and its size; None for other bytes."""
     shown = data[:SHOWN_BYTES_MAX]
     is_start = is_start or len(shown) < len(data)
     try:

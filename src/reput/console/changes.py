@@ -18,7 +18,7 @@ from reput.console.access import Right
 from reput.console.page import View
 
 TOKEN_MS = 10 * 60 * 1000
-"""How long a preview can be confirmed."""
+"""Time for which a preview can be confirmed."""
 USED_COUNT_MAX = 10_000
 
 State = Mapping[str, int | str]
@@ -31,20 +31,20 @@ class Preview:
     """A change before it is confirmed."""
 
     title: str
-    """Text as ``Reset group Billing on topic Orders``."""
+    """Text such as ``Reset group Billing on topic Orders``."""
     button: str
     """Text of the button that confirms it."""
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     state: State
-    """The state that the rows come from, by name: a confirmation is refused when it has moved."""
+    """State that the rows show, by name: if it has changed, a confirmation is refused."""
     tolerance: int = 0
-    """How much a number of the state may move."""
+    """Amount by which a number of the state may change."""
     warnings: Sequence[str] = ()
     typed_name: str = ""
-    """The name that the user has to type; empty for none."""
+    """The name that the user must type; empty if no confirmation is needed."""
     fixed: Mapping[str, str] = field(default_factory=dict)
-    """Arguments of the confirmation, instead of those of the form: what must not move meanwhile."""
+    """Arguments of the confirmation that replace those of the form, which must not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Receipt:
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[Cell]] = ()
     link: Sequence[str] = ()
-    """Parts of the path of the page that shows the outcome; none if there is none."""
+    """Parts of the path of the page that shows the outcome; empty without such a page."""
 
 
 class Change(NamedTuple):
@@ -67,9 +67,9 @@ class Change(NamedTuple):
     preview: Callable[[View], Awaitable[Preview]]
     run: Callable[[View, Preview], Awaitable[Receipt]]
     unrecorded: Sequence[str] = ()
-    """Arguments of which the audit log has size and SHA-256 only, as the body of a message."""
+    """Arguments such as bodies, of which the audit log contains only size and SHA-256."""
     is_immediate: bool = False
-    """Whether it is made without a confirmation, as the stop of a job."""
+    """True if the change needs no confirmation, such as the stop of a job."""
 
     def recorded(self, arguments: Mapping[str, str]) -> Mapping[str, str]:
         """Return arguments as the audit log has them."""
@@ -90,7 +90,7 @@ class Tokens:
     def __init__(self) -> None:
         self._key = os.urandom(32)
         self._used: dict[str, int] = {}
-        """Token to the time when it is too old anyway."""
+        """Token -> time when it expires."""
 
     def sign(self, user: str, path: str, form: Mapping[str, str], shown: str, now_ms: int) -> str:
         """Return the token of a preview.
@@ -113,7 +113,7 @@ class Tokens:
         shown: str,
         now_ms: int,
     ) -> str | None:
-        """Return why a token does not confirm a preview; None if it does, the first time."""
+        """Return why a token does not confirm a preview; None if it does, which it can do once."""
         time_text, _, digest = token.partition(".")
         if not (time_text.isascii() and time_text.isdigit() and len(time_text) <= 19):
             return "the token is none of this console"
@@ -144,7 +144,7 @@ def state_text(state: State) -> str:
 
 
 def moved(preview: Preview, shown: str) -> str | None:
-    """Return the part of a state that has moved since it was shown; None if nothing has.
+    """Return the part of a state that has changed since it was shown; None if none has.
 
     Args:
         preview: The preview of now.

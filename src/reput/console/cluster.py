@@ -24,7 +24,7 @@ class WatchedCluster:
 
     @classmethod
     def of(cls, admin: Admin, clock: Clock) -> "WatchedCluster":
-        """Return the clusters that an admin client asks; nothing is known of them yet."""
+        """Return the clusters that an admin client can reach, without facts about them."""
         live, snapshot, history = Live(admin), Snapshot(), History()
         rows = Rows(snapshot, history)
         return cls(live, snapshot, history, rows, Collector(live, snapshot, history, rows, clock))

@@ -28,17 +28,17 @@ from reput.format.codes import MASTER_ID
 ROUND_S = 30.0
 """Time between two rounds of requests to every broker."""
 FIRST_ROUND_S = 2.0
-"""The same, until a broker is known."""
+"""The same interval until a broker is known."""
 TABLES_MS = 300_000
 """Time after which topics and groups are asked for even if nothing has moved."""
 SWEEP_S = 0.25
 """Time between two requests of a sweep to a broker."""
 SWEEP_AGE_MS = 15_000
-"""Age of the ends of a topic below which a sweep does not ask for them again."""
+"""Age of a topic's ends below which a sweep does not request them again."""
 VIEWED_AGE_MS = 4_000
-"""The same, for a topic or group on a page that is looked at."""
+"""The same interval for a topic or group on a page that is viewed."""
 VIEWED_MS = 15_000
-"""How long a page counts as looked at."""
+"""Time after a request during which its page is considered viewed."""
 VIEWED_COUNT_MAX = 2_000
 VIEWED_S = 1.0
 """Time between two looks at the topics and groups of pages."""
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class Collector:
-    """Asks brokers, and puts their answers into a snapshot.
+    """Sends requests to brokers, and puts their replies into a snapshot.
 
     Args:
         live: Requests to brokers and name servers.
@@ -67,10 +67,10 @@ class Collector:
         self._clock = clock
         self._topic_names: frozenset[str] = frozenset()
         self._viewed_topics: dict[str, int] = {}
-        """Topic to the time until which a page counts as looked at."""
+        """Topic -> time until which a page with it is considered viewed."""
         self._viewed_groups: dict[str, int] = {}
         self._sweeps: dict[str, Iterator[str]] = {}
-        """Address to the topics that its sweep has still to ask for."""
+        """Address -> topics that its sweep has not requested yet."""
         self._wanted = asyncio.Event()
         self.request_count = 0
         """Requests that were sent, for tests and ``/metrics``."""
@@ -101,7 +101,7 @@ class Collector:
             await asyncio.sleep(ROUND_S if self._snapshot.brokers else FIRST_ROUND_S)
 
     async def round(self) -> None:
-        """Ask name servers and every broker once."""
+        """Send requests to name servers and every broker once."""
         now_ms = self._clock.now_ms()
         try:
             places = await self._live.places()
@@ -157,7 +157,7 @@ class Collector:
             await self._rows.catch_up()
 
     async def refresh(self) -> None:
-        """Ask for topics, groups and offsets of all masters, after a change."""
+        """Request topics, groups and offsets from all masters after a change."""
         for facts in self._snapshot.masters():
             address, snapshot, live = facts.place.address, self._snapshot, self._live
             await self._put(facts, "topics", live.topics(address), snapshot.put_topics)
@@ -172,7 +172,7 @@ class Collector:
             await asyncio.sleep(SWEEP_S)
 
     async def sweep_step(self, facts: BrokerFacts) -> None:
-        """Ask a broker for the ends of the next topic of its sweep, if there is one."""
+        """Request the ends of the next topic in a broker's sweep, if any."""
         if facts.is_silent:
             return
         address = facts.place.address
@@ -214,7 +214,7 @@ class Collector:
                 self._wanted.set()
 
     async def view_step(self) -> None:
-        """Ask for what the pages show that are looked at, and is old."""
+        """Request the outdated facts on the pages that are viewed."""
         now_ms = self._clock.now_ms()
         for viewed in (self._viewed_topics, self._viewed_groups):
             for name in [name for name, end_ms in viewed.items() if end_ms < now_ms]:
@@ -238,7 +238,7 @@ class Collector:
         await asyncio.gather(*asked)
 
     async def _ask_members(self, group: str, masters: Collection[BrokerFacts]) -> None:
-        """Count the members of a group: each of them is at several brokers."""
+        """Count the members of a group, each of which is connected to several brokers."""
         now_ms, clients = self._clock.now_ms(), set[str]()
         for facts in masters:
             if group not in facts.groups:
@@ -288,7 +288,7 @@ class Collector:
 
 
 def first_rate(status: Any, key: str) -> float | None:
-    """Return the rate of the last ten seconds of a runtime value; None if it is none.
+    """Return the rate of the last ten seconds of a runtime value; None if the value is invalid.
 
     Brokers write three rates: of ten seconds, a minute, and ten minutes.
     """

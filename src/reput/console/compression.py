@@ -14,7 +14,7 @@ BODY_BYTES_MIN = 1_024
 """Size of a body from which on it is compressed."""
 _LEVEL = 4
 _OWN_SITES = ("same-origin", "none")
-"""Values of ``Sec-Fetch-Site``: pages of the console, and what the user has typed or scanned."""
+"""Values of ``Sec-Fetch-Site`` for links in the console and for typed or scanned addresses."""
 
 
 def compress(response: Response, headers: Mapping[str, str]) -> None:

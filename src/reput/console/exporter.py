@@ -13,7 +13,7 @@ from reput.console.survey import Survey, SurveyFacts
 
 
 class Exporter:
-    """The application.
+    """The exporter as an ASGI application.
 
     Args:
         cluster: The cluster.

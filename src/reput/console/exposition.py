@@ -14,10 +14,10 @@ from reput.console.survey import SurveyFacts
 from reput.format import names
 
 NAMES_MAX = 500
-"""Topics, and groups, with series of their names."""
+"""Maximum number of topics, and of groups, that have their own series."""
 OTHER = "_other"
 OUT_OF_TIME_MS = 60_000
-"""Age of a broker's last answer from which on its values have no series: ``outOfTimeSeconds`` of
+"""Age of a broker's last reply above which its values have no series: ``outOfTimeSeconds`` of
 rocketmq-exporter."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -98,13 +98,13 @@ _UNITS = {unit: 1024.0**power for power, unit in enumerate(("", *"KMGTPE"))}
 
 
 class _Families:
-    """Series by metric, in the order in which metrics come."""
+    """Series by metric, in the order in which metrics are added."""
 
     def __init__(self) -> None:
         self._series: dict[str, dict[str, float]] = {}
 
     def add(self, name: str, labels: Sequence[str], values: Sequence[str], value: float) -> None:
-        """Add a value; that of an existing series, as of ``_other``, is added up."""
+        """Add a value; values of the same series, such as ``_other``, are added up."""
         pairs = _pairs(labels, values)
         series = self._series.setdefault(name, {})
         series[pairs] = series.get(pairs, 0.0) + value
@@ -112,7 +112,7 @@ class _Families:
     def largest(
         self, name: str, labels: Sequence[str], values: Sequence[str], value: float
     ) -> None:
-        """Add a value; of an existing series, as of ``_other``, the larger one stays."""
+        """Add a value; of the values of the same series, such as ``_other``, keep the largest."""
         pairs = _pairs(labels, values)
         series = self._series.setdefault(name, {})
         series[pairs] = max(series.get(pairs, value), value)
@@ -165,7 +165,7 @@ def render(snapshot: Snapshot, rows: Rows, now_ms: int, survey: SurveyFacts | No
 
 
 def _limited(known: Mapping[str, object]) -> Callable[[str], str]:
-    """Return a function that gives a name, or ``_other`` beyond the first of them."""
+    """Return a function that returns a name unchanged, or ``_other`` after a number of names."""
     kept = set(list(known)[:NAMES_MAX])
     return lambda name: name if name in kept else OTHER
 
@@ -291,7 +291,7 @@ def _add_lags(
 
 
 def _lag(masters: Sequence[BrokerFacts], rows: Rows, topic: str, group: str) -> int | None:
-    """Return the lag of a group on some brokers; None if it is unknown, or has no offsets there."""
+    """Return the lag of a group on some brokers; None if it is unknown or without offsets."""
     lags = [
         rows.broker_lag(facts, topic, group)
         for facts in masters
@@ -302,7 +302,7 @@ def _lag(masters: Sequence[BrokerFacts], rows: Rows, topic: str, group: str) -> 
 
 
 def _kept(masters: Sequence[BrokerFacts], topic: str) -> int | None:
-    """Return the messages of a topic on some brokers; None if they are unknown, or it has none."""
+    """Return the number of messages of a topic on some brokers; None if it is unknown."""
     ends = [facts.ends.get(topic) for facts in masters if topic in facts.topics]
     known = [end.message_count for end in ends if end is not None]
     return sum(known) if known and len(known) == len(ends) else None
@@ -354,7 +354,7 @@ _CLIENT_METRICS = {
     "rocketmq_client_consumer_pull_rt": "pull_rt",
     "rocketmq_client_consumer_pull_tps": "pull_tps",
 }
-"""Metric to the field of what a client measures."""
+"""Metric -> field of a client's measurements."""
 
 
 def _add_clients(

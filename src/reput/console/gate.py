@@ -20,15 +20,15 @@ from reput.console.sessions import LIFETIME_MS, Sessions, Throttle
 COOKIE = "reput_session"
 THEME_S = 365 * 24 * 3600
 VERIFIED_MS = 60_000
-"""How long a password that came with a request is not hashed again."""
+"""Time for which the password of a request is not hashed again."""
 VERIFIED_COUNT_MAX = 100
 HASHING_COUNT_MAX = 2
-"""Passwords that are hashed at once: each takes 16 MiB and a core."""
+"""Maximum number of passwords hashed at once: each takes 16 MiB and a core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who sends a request."""
+    """Sender of a request."""
 
     user: User | None
     """None: not logged in."""
@@ -192,7 +192,7 @@ class AccessGate:
         return self._parts.accounts[name].user
 
     async def _is_password(self, name: str, password: str, request: Request) -> bool:
-        """Return whether a password is that of a user; a wrong one is counted and written."""
+        """Return whether a password is that of a user; count and log a wrong one."""
         account = self._parts.accounts.get(name)
         has_hash = account is not None and account.password_hash != users.NO_PASSWORD
         expected = account.password_hash if account and has_hash else users.unknown_user_hash()
@@ -207,6 +207,6 @@ class AccessGate:
         return False
 
     def _local(self, target: str) -> str:
-        """Return a path of the console: a form cannot lead to another site."""
+        """Return a path within the console, so that a form cannot lead to another site."""
         is_path = target.startswith("/") and not target.startswith(("//", "/\\"))
         return f"{self._root_path}{target if is_path else '/'}"

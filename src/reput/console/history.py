@@ -13,14 +13,14 @@ from dataclasses import dataclass
 FINE_MS, FINE_COUNT = 30_000, 120
 COARSE_MS, COARSE_COUNT = 3_600_000, 168
 SERIES_COUNT_MAX = 40_000
-"""Series of all names; further ones are not kept. A series takes 3.4 KiB, 1.4 of them a week."""
+"""Maximum number of series. A series takes 3.4 KiB, 1.4 KiB of them for the week."""
 RATE_SPAN_MS = 15_000
 """Least time between two values of a counter of which a rate is computed."""
 _GAP = math.nan
 
 
 class Ring:
-    """The newest values of a series, a slot a step.
+    """The newest values of a series, one slot per step.
 
     Args:
         step_ms: Length of a slot.
@@ -40,7 +40,7 @@ class Ring:
         self._times = array("q", [0]) * count
 
     def put(self, time_ms: int, value: float) -> None:
-        """Set the value of a slot; one older than the ring is left out."""
+        """Set the value of a slot; a slot older than the ring is ignored."""
         slot = time_ms // self._step_ms
         if self._slot < 0:
             self._slot = self._oldest = slot
@@ -53,7 +53,7 @@ class Ring:
             self._times[slot % self._count] = time_ms
 
     def values(self, now_ms: int) -> list[float | None]:
-        """Return a value a slot, the newest last; None for a gap."""
+        """Return a value per slot, the newest last; None for a gap."""
         newest = now_ms // self._step_ms
         values: list[float | None] = []
         for slot in range(newest - self._count + 1, newest + 1):
@@ -95,16 +95,16 @@ class History:
         series.coarse.put(time_ms, value)
 
     def remove(self, name: Hashable) -> None:
-        """Forget a series, of a topic that is gone."""
+        """Delete the series of a deleted topic."""
         self._series.pop(name, None)
 
     def hour(self, name: Hashable, now_ms: int) -> list[float | None]:
-        """Return 120 values, one in 30 s; None for a gap."""
+        """Return 120 values, one per 30 s; None for a gap."""
         series = self._series.get(name)
         return series.fine.values(now_ms) if series else [None] * FINE_COUNT
 
     def week(self, name: Hashable, now_ms: int) -> list[float | None]:
-        """Return 168 values, one an hour; None for a gap."""
+        """Return 168 values, one per hour; None for a gap."""
         series = self._series.get(name)
         return series.coarse.values(now_ms) if series else [None] * COARSE_COUNT
 
@@ -135,7 +135,7 @@ def rates(counters: list[float | None], step_ms: int) -> list[float | None]:
 
 
 def time_of(newest_first: Iterable[tuple[int, float]], value: float) -> int | None:
-    """Return about when a counter had a value, in ms; None if it was before the first sample.
+    """Return the estimated time of a counter's value, in ms; None if before the first sample.
 
     Args:
         newest_first: (time in ms, value of the counter), the newest first.

@@ -16,11 +16,11 @@ from reput.console.query import Query
 from reput.console.unknown import Unknown
 
 ORDERS_MAX = 12
-"""Orders that are kept; one of 10,000 rows takes 1 MB."""
+"""Maximum number of cached orders; one of 10,000 rows takes 1 MB."""
 SIGHTS_MAX = 16
-"""Users with different patterns for whom the visible names are kept."""
+"""Maximum number of access patterns whose visible names are cached."""
 _MOVED_SHARE = 8
-"""An order is sorted again when more than one row in this many has moved."""
+"""Share of changed rows, as 1/N, above which an order is sorted again."""
 
 
 class Named(Protocol):
@@ -28,16 +28,16 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the row."""
 
     @property
     def kind(self) -> str:
-        """Its kind."""
+        """Kind by which rows are counted."""
 
 
 _N = TypeVar("_N", bound=Named)
 _Key = tuple[bool, float, str]
-"""Whether the value is not known, the value, the name: unknown values are last, in both ways."""
+"""Sort key: whether the value is unknown, the value, the name. Unknown values are last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Choice:
     text: str
     order: Order
     names: Sequence[str]
-    """Names of all rows that were asked for, in order."""
+    """Names of all requested rows, in order."""
     counts: Mapping[str, int]
     """Kind to the number of rows, of any name."""
 
@@ -62,10 +62,10 @@ class _SortedNames(Generic[_N]):
         self._is_descending = order.is_descending
         self._keys: list[_Key] | None = None
         self._moved: dict[str, _N | None] = {}
-        """Names of rows that have moved, with the rows as ``_keys`` has them."""
+        """Names of changed rows, with the rows as they are in ``_keys``."""
 
     def note(self, name: str, before: _N | None) -> None:
-        """Note that a row has moved.
+        """Record that a row has changed.
 
         Args:
             name: Its name.
@@ -123,7 +123,7 @@ class Listing(Generic[_N]):
         self._counts: Counter[str] = Counter()
         self._orders: dict[tuple[str, Order], _SortedNames[_N]] = {}
         self._sights: dict[Sequence[str], tuple[frozenset[str], Mapping[str, int]]] = {}
-        """Patterns of users to the names that they see, and their counts."""
+        """Patterns of a user's access -> the visible names, and their number by kind."""
 
     def put(self, row: _N) -> None:
         """Put a row, instead of an older one of the same name."""

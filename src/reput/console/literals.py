@@ -7,7 +7,7 @@ from typing import Any
 
 
 def contained_in(expression: str) -> bytes:
-    """Return bytes that each match contains, the longest that are known; empty: none are.
+    """Return the longest known bytes that every match contains; empty if none are known.
 
     Args:
         expression: A regular expression that can be compiled.

@@ -26,14 +26,14 @@ _ELEMENT = re.compile(r'<(tr|section) id="([^"]+)".*?</\1>', re.DOTALL)
 
 
 def response(renderer: Renderer, route: Route, view: View) -> Response:
-    """Return a stream of the elements of a page that move. Raises ``RequestFailed``."""
+    """Return a stream of the elements of a page that change. Raises ``RequestFailed``."""
     if view.parts.stream_count >= STREAM_COUNT_MAX:
         raise RequestFailed(503, f"{STREAM_COUNT_MAX} pages follow the cluster already")
     return _Stream(renderer, route, view)
 
 
 class _Stream(StreamingResponse):
-    """A stream that counts from its creation, before any other request is answered, to its end."""
+    """A stream of rows, which is counted from its creation to its end."""
 
     def __init__(self, renderer: Renderer, route: Route, view: View) -> None:
         super().__init__(

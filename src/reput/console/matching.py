@@ -21,7 +21,7 @@ import msgspec
 from reput.errors import InvalidOption, ReputError
 
 BATCH_MS = 2_000
-"""Time for the bodies of one part of a queue."""
+"""Maximum time for matching the bodies of one part of a queue."""
 START_MS = 10_000
 """Time for the start of the process."""
 _LENGTH = struct.Struct(">I")

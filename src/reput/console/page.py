@@ -23,12 +23,12 @@ class View:
     query: Query
     user: User
     parts: ConsoleParts
-    """What the console consists of."""
+    """The components of the console."""
     now_ms: int
     form: Mapping[str, str] = field(default_factory=dict)
     """Fields of the form of a change."""
     is_json: bool = False
-    """Whether the answer is JSON, of which a browser continues nothing."""
+    """True if the reply is JSON, whose rows a browser does not follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Page:
     """Name in ``console/templates``."""
     title: str
     data: Mapping[str, object]
-    """What the template shows: dataclasses, builtins and ``Unknown``; times are whole ms."""
+    """Data of the template: dataclasses, builtins and ``Unknown``; times are whole ms."""
     status: int = 200
 
 
@@ -79,7 +79,7 @@ class Route(NamedTuple):
     stream: Streamer | None = None
     """Function that returns a stream instead of the page, for some parameters."""
     live_s: float = 0
-    """Time in which the page, asked with ``live=1``, is computed again; 0: it does not follow."""
+    """Interval at which the page is computed again with ``live=1``; 0: never."""
     version: Callable[[View], int] | None = None
     """Function that returns another number when the page has moved; None: it moves with the
     snapshot. A page with such a function moves at any moment, so its stream begins with all of it.

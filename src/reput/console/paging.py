@@ -16,14 +16,14 @@ DEFAULT_SIZE = "50"
 
 @dataclass(frozen=True, slots=True)
 class Paging:
-    """Which part of a list is shown."""
+    """The part of a list that a page shows."""
 
     number: int
     """Number of the page, from 1."""
     size: int
-    """Rows a page."""
+    """Number of rows per page."""
     count: int
-    """Rows of the whole list."""
+    """Number of rows of the whole list."""
 
     @property
     def page_count(self) -> int:

@@ -25,11 +25,11 @@ class ConsoleParts:
     cluster: WatchedCluster
     audit: AuditLog
     accounts: Mapping[str, Account] = field(default_factory=dict)
-    """Users by name; none: everybody who reaches the console is ``access.LOCAL_USER``."""
+    """Users by name; if empty, every visitor is ``access.LOCAL_USER``."""
     proxy: Proxy | None = None
-    """A proxy that has logged users in; None: there is none."""
+    """A proxy that authenticates users; None without such a proxy."""
     is_https: bool = False
-    """Whether a proxy serves the console over TLS: cookies are then sent with TLS only."""
+    """True if a proxy serves the console over TLS: cookies are then sent only over TLS."""
     may_operate: bool = False
     """Whether the console was started with ``--allow operate``."""
     folders: StoreFolders = field(default_factory=lambda: StoreFolders({}, SystemClock()))
@@ -44,5 +44,5 @@ class ConsoleParts:
     """Pages that follow the cluster at present."""
 
     def __post_init__(self) -> None:
-        """Make the jobs, which share the clock, the receipts and the audit log."""
+        """Create the jobs, which share the clock, the receipts and the audit log."""
         self.resend_jobs = ResendJobs(self.clock, self.resends, self.audit)

@@ -7,7 +7,7 @@ from reput.errors import ReputError, one_of
 
 
 class RequestFailed(ReputError):
-    """A request that gets a page about its failure instead of what it asked for.
+    """Failure of a request, which is answered with a page about it.
 
     Args:
         status: Status of HTTP.
@@ -20,12 +20,12 @@ class RequestFailed(ReputError):
 
 
 class RequestRefused(RequestFailed):
-    """A request for what no page leads to; the audit log has it."""
+    """Refusal of a request that no page of the console sends; it is written to the audit log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The parameters in the URL of a page; an empty one is an absent one."""
+    """The parameters in the URL of a page; an empty value means an absent parameter."""
 
     values: Mapping[str, Sequence[str]]
 

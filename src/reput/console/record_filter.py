@@ -124,7 +124,7 @@ def _size(places: Iterable[PlainRecord]) -> int:
 
 
 def _with_text(data: bytes, text: bytes, places: Sequence[PlainRecord]) -> list[PlainRecord]:
-    """Return the records whose bodies contain a text, which is looked for in all at once."""
+    """Return the records whose bodies contain a text, with one search in all bodies."""
     containing = []
     position = data.find(text)
     for place in places:

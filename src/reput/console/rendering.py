@@ -28,10 +28,10 @@ THEMES = ("system", "light", "dark")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What surrounds a page: the same for HTML of all pages, and not part of the JSON."""
+    """Frame around a page: the same in the HTML of all pages, and absent from JSON."""
 
     root: str
-    """Path under which a proxy serves the console; empty for none."""
+    """Path under which a proxy serves the console; empty without a path."""
     path: str
     """Path of the request below the root, with its query."""
     user: User | None
@@ -44,13 +44,13 @@ class Frame:
     theme: str
     now_ms: int
     is_live: bool
-    """Whether rows of the page follow the cluster."""
+    """True if rows of the page are updated as the cluster changes."""
     silent: Mapping[str, int]
     """Since when, in ms since the epoch, brokers and name servers have not answered, by name."""
 
     @property
     def section(self) -> str:
-        """First part of the path of the section; a store is of the stores."""
+        """First part of the path of the section; a store belongs to the section of stores."""
         name = self.path.lstrip("/").partition("/")[0].partition("?")[0]
         return "stores" if name == "s" else name
 

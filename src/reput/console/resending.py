@@ -50,18 +50,18 @@ if TYPE_CHECKING:
     from reput.client.producer import Producer
 
 RATE, RATE_MAX = 100, 1_000
-"""Letters a second: by default, and at most."""
+"""Default and maximum number of letters per second."""
 RUNNING_MAX = 2
 KEPT_MAX = 50
-"""Jobs that have ended and are remembered."""
+"""Maximum number of ended jobs that are remembered."""
 PROBLEMS_MAX = 200
-"""Problems of a job that are kept; more are counted."""
+"""Maximum number of a job's problems that are kept; more are counted."""
 REFUSED_MAX = 20
 """Sends that brokers may refuse consecutively; then the job fails."""
 PAUSES_S = (1, 5, 15, 30)
 """Pauses before a read or send without an answer is repeated; then the job fails."""
 STOP_S = 5
-"""How long a job may take to end with the console."""
+"""Time that a job may take to end when the console stops."""
 _PART = 32
 _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
 ACTION = "resend all dead letters"
@@ -83,12 +83,12 @@ class State(enum.StrEnum):
 
     RUNNING = "running"
     WAITING = "waiting"
-    """A broker does not answer, and is asked again."""
+    """A broker does not answer; requests to it are retried."""
     STOPPING = "stopping"
     DONE = "done"
     """Each letter was sent or skipped."""
     PARTLY = "partly"
-    """All letters were looked at, and some failed or could not be read."""
+    """All letters were processed, but some failed or could not be read."""
     STOPPED = "stopped"
     FAILED = "failed"
     """The job has ended before its last letter; starting it again continues it."""
@@ -99,23 +99,23 @@ ENDED = (State.DONE, State.PARTLY, State.STOPPED, State.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class ResendOrder:
-    """A resend: what its preview has shown."""
+    """A resend, as its preview has shown it."""
 
     group: str
     to: str
     """One of ``resends.TO``."""
     user: User
     question: Question
-    """Topic of the dead letters, and their filter."""
+    """Topic of the dead letters, and the filter that selects them."""
     spans: tuple[Span, ...]
-    """The offsets, which stay as they are."""
+    """The offsets of the job, which do not change."""
     rate: int
-    """Letters a second, at most."""
+    """Maximum number of letters per second."""
 
 
 @dataclass(slots=True)
 class QueueReceipt:
-    """What a job has done with a queue."""
+    """Progress of a job in a queue."""
 
     broker: str
     queue_id: int
@@ -142,7 +142,7 @@ class QueueReceipt:
 
 @dataclass(frozen=True, slots=True)
 class LetterProblem:
-    """A letter that was not sent, or is in doubt."""
+    """A letter that was not sent, or whose result is unknown."""
 
     place: str
     """Broker, queue and queue offset."""
@@ -159,7 +159,7 @@ class ResendJob:
     queues: list[QueueReceipt]
     state: State = State.RUNNING
     reason: str = ""
-    """Why it waits, or has ended early."""
+    """Reason why the job waits or has ended early."""
     ended_ms: int | None = None
     problems: list[LetterProblem] = field(default_factory=list)
     problem_count: int = 0
@@ -170,7 +170,7 @@ class ResendJob:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more happens."""
+        """True if the job has ended."""
         return self.state in ENDED
 
     def total(self, name: str) -> int:
@@ -179,7 +179,7 @@ class ResendJob:
 
     @property
     def unread(self) -> int:
-        """Offsets that were not looked at."""
+        """Number of offsets that were not processed."""
         return sum(queue.high - queue.next for queue in self.queues)
 
     @property
@@ -193,7 +193,7 @@ class ResendJob:
         return f"{counts}: {self.reason}" if self.reason else counts
 
     def add_problem(self, place: str, reason: str) -> None:
-        """Record a problem; the first ones are kept."""
+        """Record a problem; only the first problems are kept."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(LetterProblem(place, reason))
@@ -235,7 +235,7 @@ class _JobFailed(Exception):
 
 
 class _JobStopped(Exception):
-    """The end that a user, or the end of the console, asked for."""
+    """The end of a job that a user has stopped, or the end of the console."""
 
 
 class ResendJobs:
@@ -263,7 +263,7 @@ class ResendJobs:
         return [job for job in reversed(self._jobs.values()) if job.order.group == group]
 
     def get(self, group: str, job_id: str) -> ResendJob | None:
-        """Return a job of a group; None if there is none, or it was forgotten."""
+        """Return a job of a group; None if it does not exist or was forgotten."""
         job = self._jobs.get(job_id)
         return job if job is not None and job.order.group == group else None
 
@@ -303,7 +303,7 @@ class ResendJobs:
             del self._jobs[key]
 
     def stop(self, job: ResendJob, reason: str) -> None:
-        """Let a job end after the letter that is being sent."""
+        """Stop a job after the letter that is being sent."""
         if not job.has_ended and not job.stopping.is_set():
             job.state, job.reason = State.STOPPING, reason
             job.version += 1
@@ -395,7 +395,7 @@ class _JobRun:
 
     @property
     def doubt(self) -> str:
-        """The letter that was sent without an answer, as a sentence; empty if there is none."""
+        """A sentence about the letter that was sent without an answer, if any."""
         return f"letter {self._sending} may have been sent" if self._sending else ""
 
     async def run(self) -> None:
@@ -502,7 +502,7 @@ class _JobRun:
         self._next_ms = max(self._next_ms, now_ms) + 1000 / self._order.rate
 
     async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Call until there is an answer.
+        """Repeat a call until it has a result.
 
         Raises:
             _JobFailed: There was none, several times.
@@ -555,7 +555,7 @@ async def _answered(send: Awaitable[SendResult]) -> SendResult:
 
 
 def _may_pass(error: RemotingError) -> bool:
-    """Return whether an error is of the broker at present, and not of a letter or its topic."""
+    """Return whether an error is a temporary one of the broker, not one of a letter or topic."""
     if isinstance(error, BrokerError):
         return error.response_code in _BUSY
     return isinstance(error, (Unreachable, ConnectionLost, RequestTimedOut, Overloaded))

@@ -20,16 +20,16 @@ from reput.errors import NotInStore, ReputError
 from reput.format import names, properties as props
 
 RECEIPTS_MAX = 100_000
-"""Receipts whose times and users are remembered, the newest ones."""
+"""Maximum number of newest receipts whose times and users are remembered."""
 MARKS_MAX = 5_000_000
 """Dead letters that are known to be sent again; more are not sent before the file is replaced."""
 RESENT = "REPUT_RESENT"
 """Property of a copy: broker, queue and queue offset of its dead letter."""
 TO = ("group", "origin")
-"""Where copies go: the retry topic of the group, or the original topic."""
+"""Destinations of copies: the retry topic of the group, or the original topic."""
 _BLOCK = 64
 _ANY = 1
-"""Mark of a receipt that has not the id of its letter."""
+"""Mark of a receipt without the id of its letter."""
 _log = logging.getLogger(__name__)
 
 Place = tuple[str, str, int, int]
@@ -64,7 +64,7 @@ class ResendReceipt:
 
 
 class Resends:
-    """The receipts.
+    """Receipts of letters that were sent again.
 
     Args:
         path: Their file; None: they are forgotten at the end.
@@ -102,7 +102,7 @@ class Resends:
                 _log.warning("%s has a line that is no receipt: %.100r", self.path, line)
 
     def last(self, place: Place, letter_id: str) -> ResendReceipt | None:
-        """Return the last receipt of a letter; None if there is none, or an older one."""
+        """Return the last receipt of a letter; None without a receipt for this message."""
         receipt = self._newest.get(place)
         return receipt if receipt is not None and receipt.id in ("", letter_id) else None
 
@@ -164,7 +164,7 @@ class Resends:
 
 
 def _block_of(place: Place) -> tuple[Place, int]:
-    """Return the block of a place, and its index there."""
+    """Return the block that contains a place, and the index of the place in it."""
     group, broker, queue_id, queue_offset = place
     return (group, broker, queue_id, queue_offset // _BLOCK), queue_offset % _BLOCK
 

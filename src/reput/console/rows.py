@@ -19,17 +19,17 @@ GROUP_KINDS = ("user", "system", "all")
 GROUP_FIELDS = ("name", "lag", "delay_ms", "rate", "members", "retries", "dead_letters")
 NOT_YET = Unknown("not asked for yet")
 NO_OFFSETS = Unknown("the group has no offsets in the topic")
-"""Reasons name no topics and groups: a user may see a sum, and not all of its parts."""
+"""Reasons without names of topics and groups, as a user may not see all parts of a total."""
 TREND_MS = 300_000
 """Time over which a trend is computed."""
 TREND_SHARE = 0.05
-"""Change of the lag, as a share of it, below which it is steady."""
+"""Relative change of the lag below which it is steady."""
 TREND_MESSAGES = 10
 LAST_SHARE = 0.1
-"""Share of a change that the last third of its time must have, or it has ended."""
+"""Minimum share of a change that happens in the last third of its time, else it has ended."""
 NOT_CONSUMED = "not consumed"
 STEP_ROWS = 100
-"""Rows that are computed before others have their turn: some milliseconds."""
+"""Number of rows computed in one turn of the loop, which takes some milliseconds."""
 ABOUT_MS = 2_000
 """Time between the offsets and the ends from which on a lag is an estimate."""
 
@@ -48,11 +48,11 @@ class TopicEntry:
     queues: int
     """Readable queues."""
     messages: Number
-    """Messages that are kept."""
+    """Number of messages in the queues."""
     rate: Rate
-    """Messages stored a second."""
+    """Messages stored per second."""
     last_ms: Number | None
-    """Store time of the last message; None: there was none."""
+    """Store time of the last message; None without messages."""
     groups: int
     """Groups with offsets."""
     lag: Number | None
@@ -72,13 +72,13 @@ class GroupRow:
     lag: Number
     """Messages that are not consumed, without its retry topic."""
     is_about: bool
-    """Whether the lag is an estimate: ends and offsets are of different times, or old."""
+    """True if the lag is an estimate: ends and offsets are old or from different times."""
     delay_ms: Number | None
-    """About how long ago the first message was stored that is not consumed; None without one."""
+    """Estimated age of the first unconsumed message; None without one."""
     is_delay_least: bool
-    """Whether the message is older than the history, and ``delay_ms`` is the age of that."""
+    """True if the message is older than the history, whose age ``delay_ms`` then is."""
     rate: Rate
-    """Messages consumed a second."""
+    """Messages consumed per second."""
     trend: str | Unknown | None
     """``growing``, ``steady`` or ``shrinking`` over five minutes, or ``not consumed``: there is a
     lag, and no member; None without a lag."""
@@ -147,13 +147,13 @@ class Rows:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether more rows have moved than a request should compute."""
+        """True if more rows have changed than a request should compute."""
         snapshot = self._snapshot
         moved = (snapshot.moved_topics, snapshot.moved_groups)
         return sum(map(len, (*moved, self._moved_topics, self._moved_groups))) > STEP_ROWS
 
     async def catch_up(self) -> None:
-        """Compute the rows that have moved in steps; requests see the others as they were."""
+        """Update the changed rows in steps; meanwhile requests see the old rows."""
         if self._is_stepping:
             return
         self._is_stepping = True
@@ -175,7 +175,7 @@ class Rows:
                 self._step(STEP_ROWS)
 
     def _take_moves(self) -> None:
-        """Take over what has moved in the snapshot."""
+        """Adopt the changes of the snapshot."""
         snapshot = self._snapshot
         if snapshot.version == self._version:
             return
@@ -204,7 +204,7 @@ class Rows:
             self._moved_groups |= self._reads.keys() - self._groups.rows.keys()
 
     def _step(self, row_count: int) -> None:
-        """Compute some of the rows that have moved: groups first, as topics have their lags."""
+        """Compute some of the changed rows: groups first, as rows of topics have their lags."""
         if self._moved_groups:
             self._put_groups(set(itertools.islice(self._moved_groups, row_count)))
         else:
@@ -272,7 +272,7 @@ class Rows:
         )
 
     def _kind(self, topic: str) -> str:
-        """Return the kind of a topic: brokers make topics named after themselves and clusters."""
+        """Return the kind of a topic; brokers create topics named after themselves and clusters."""
         if topic in self._own_names or topic.endswith(names.REPLY_TOPIC_SUFFIX):
             return "system"
         return names.kind_of(topic)
@@ -325,7 +325,7 @@ class Rows:
     def _broker_lag(
         self, facts: BrokerFacts, topic: str, group: str
     ) -> tuple[Number, bool, Number]:
-        """Return the same of one broker."""
+        """Return the lag and age of a group on one broker."""
         offsets, ends = facts.consumed.get((topic, group)), facts.ends.get(topic)
         if offsets is None:
             return NO_OFFSETS, False, NOT_YET
@@ -369,9 +369,9 @@ class Rows:
         return _trend(self._history.newest_first(("lag", group)))
 
     def _delay(self, group: str, topics: Sequence[str], lag: Number) -> tuple[Number | None, bool]:
-        """Return about how long ago the first message was stored that is not consumed.
+        """Return about how long ago the first unconsumed message was stored.
 
-        Also whether it is longer ago: the ends were not known yet when the message was stored.
+        Also return whether that is a lower bound: the message is older than the known history.
         """
         if lag == 0 or isinstance(lag, Unknown):
             return lag or None, False

@@ -42,7 +42,7 @@ from reput.html.texts import count_text, time_text
 READS_AT_ONCE = 8
 PROGRESS_MS = 500
 MISSING_MAX = 200
-"""Different missing parts of an answer; more are counted."""
+"""Maximum number of missing parts in an answer; more are counted."""
 SEARCHES_MAX = 4
 SEARCHES_PER_USER_MAX = 2
 
@@ -52,7 +52,7 @@ class ScanPart:
     """Messages of a part of a queue."""
 
     read: Span
-    """Offsets that are done, as in ``Block``."""
+    """The examined offsets, as in ``Block``."""
     messages: Sequence[ReceivedMessage] = ()
     """Messages that may match, and always the first and the last one."""
     missing: tuple[Missing, ...] = ()
@@ -79,7 +79,7 @@ class Lookup:
     brokers: tuple[str, ...] = ()
     """Brokers that have answered."""
     is_full: bool = False
-    """Whether a broker returned as many as it may: there may be more."""
+    """True if a broker returned its maximum: there may be more messages."""
     missing: tuple[Missing, ...] = ()
 
 
@@ -90,7 +90,7 @@ class MessageSource(Protocol):
         """Return the queues of the question's topic, within its interval or little more."""
 
     async def read(self, part: Span, question: Question) -> ScanPart:
-        """Read a part of a queue: all of it, or a start of it."""
+        """Read a part of a queue, or its beginning."""
 
     async def query(self, topic: str, key: str, window: Window, *, is_unique: bool) -> Lookup:
         """Return the messages that the index has for a key."""
@@ -101,14 +101,14 @@ class MessageSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a search is."""
+    """Progress of a search."""
 
     message_count: int
     byte_count: int
     row_count: int
     took_ms: int
     place_ms: int | None
-    """Store time of the messages that are looked at."""
+    """Store time of the messages that are being examined."""
 
 
 Event = Row | Progress | Answer
@@ -158,7 +158,7 @@ class _ScanRun:
         self._clock = clock
         self._begun_ms = clock.monotonic_ms()
         self._answered_ms: int | None = None
-        """When the first messages were looked at; None: not yet."""
+        """Time when the first messages were examined; None before that."""
         self._conditions = Conditions(plan.question)
         self.expression = Expression(plan.question.expression)
         self._rows: list[Row] = []
@@ -201,7 +201,7 @@ class _ScanRun:
                 self._left_out_count += 1
 
     def _reached(self) -> str | None:
-        """Return the limit that was reached; None if none was."""
+        """Return the limit that was reached; None if no limit was."""
         if self._room <= 0:
             return count_text(self._question.row_count, "row")
         if self._message_count >= self._budget.message_count:
@@ -213,7 +213,7 @@ class _ScanRun:
         return None
 
     def _progress(self) -> Iterator[Progress]:
-        """Yield the progress if it is time for it."""
+        """Yield the progress if its interval has passed."""
         if self._clock.monotonic_ms() - self._shown_ms >= PROGRESS_MS:
             self._shown_ms = self._clock.monotonic_ms()
             yield Progress(
@@ -319,7 +319,7 @@ class _ScanRun:
     # --- by key -------------------------------------------------------------------------------
 
     async def by_key(self, cursor: Cursor | None) -> AsyncGenerator[Event, None]:
-        """Ask the index for windows of time until all are covered."""
+        """Query the index for windows of time until the interval is covered."""
         question = self._question
         interval = Window(*cursor.window) if cursor and cursor.window else self._interval()
         windows = KeyWindows(interval, is_newest_first=question.is_newest_first)
@@ -480,14 +480,14 @@ def _is_readable(message: ReceivedMessage) -> bool:
 
 
 class SearchSlots:
-    """Bounds the searches that run at once: of a user, and of all."""
+    """Limits the number of concurrent searches, of a user and in total."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def take(self, user: str) -> Iterator[None]:
-        """Hold a slot. Raises ``TooManySearches``."""
+        """Hold one of the slots for searches. Raises ``TooManySearches``."""
         if self._counts[user] >= SEARCHES_PER_USER_MAX:
             raise TooManySearches(f"{SEARCHES_PER_USER_MAX} searches of this user are running")
         if self._counts.total() >= SEARCHES_MAX:

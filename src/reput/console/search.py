@@ -88,7 +88,7 @@ class Budget:
 
 
 class Way(enum.StrEnum):
-    """How messages are looked for."""
+    """Way of finding messages."""
 
     OFFSET_ID = "offset id"
     UNIQUE_KEY = "unique key"
@@ -105,7 +105,7 @@ class Plan:
     text: str
     """The plan as a sentence."""
     not_tried: tuple["Missing", ...] = ()
-    """Ways that the question leaves out."""
+    """Ways that the question excludes."""
 
 
 def plan(question: Question) -> Plan:
@@ -291,7 +291,7 @@ class Row:
     store_ms: int
     born_ms: int
     id: str
-    """Unique key; the offset id if the producer set none."""
+    """Unique key, or the offset id if the producer set no key."""
     offset_id: str
     tags: str | None
     keys: tuple[str, ...]
@@ -343,7 +343,7 @@ class Window:
 
     @property
     def query(self) -> tuple[int, int]:
-        """First and last time to ask for: the index rounds the times of its entries down."""
+        """First and last time of the query: the index rounds the times of its entries down."""
         return max(0, self.begin_ms - INDEX_STEP_MS), self.end_ms - 1
 
 
@@ -364,18 +364,18 @@ class KeyWindows:
 
     @property
     def next(self) -> Window | None:
-        """The window to ask for; None: the interval is covered."""
+        """The next window to query; None if the interval is covered."""
         return self._windows[-1] if self._windows else None
 
     def answer(self, *, is_full: bool) -> bool:
-        """Take the answer for ``next``.
+        """Apply the answer for the window ``next``.
 
         Args:
             is_full: Whether a broker returned as many messages as it may: there may be more.
 
         Returns:
-            Whether the window is done: its messages count. It is done with too few messages if it
-            cannot be halved, which ``can_halve`` of the window says.
+            Whether the window is finished, so that its messages are used. A window that cannot be
+            halved (``can_halve``) is finished even if messages are missing.
         """
         window = self._windows.pop()
         if not is_full or not can_halve(window):
@@ -386,7 +386,7 @@ class KeyWindows:
         return False
 
     def put_back(self, window: Window) -> None:
-        """Let a window that is done be the next again, as its messages do not count."""
+        """Repeat a finished window, since its messages are not used."""
         self._windows.append(window)
 
     def remaining(self) -> Window | None:
@@ -421,7 +421,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What was not looked at, and why."""
+    """Messages that were not examined, and the reason."""
 
     where: str
     why: str
@@ -436,14 +436,14 @@ class Block:
     """The result of reading a part of a span."""
 
     read: Span
-    """The offsets that are done: of a forward read a start of the part, else all of it or none."""
+    """The examined offsets: the beginning of the part in a forward read, else all or nothing."""
     rows: Sequence[Row] = ()
     """Messages that match, by queue offset."""
     oldest_ms: int | None = None
     newest_ms: int | None = None
     """Store times of the messages that were read, including messages that do not match."""
     is_failed: bool = False
-    """Whether the queue cannot be read on now."""
+    """True if the rest of the queue cannot be read now."""
 
 
 @dataclass
@@ -453,7 +453,7 @@ class _QueueRange:
     rows: deque[Row] = field(default_factory=deque)
     """Rows that wait for those of other queues, in the order of the answer."""
     frontier: int | None = None
-    """Store time that no unread message is beyond; None: unknown."""
+    """Bound of the store times of unread messages; None if unknown."""
     part_count: int = 0
     is_being_read: bool = False
     is_failed: bool = False
@@ -464,7 +464,7 @@ class _QueueRange:
 
 
 class Merge:
-    """Parts of queues in, rows in the order of their store times out.
+    """Merges parts of queues into rows in the order of their store times.
 
     The queue whose unread messages may be next is read first; rows wait until no unread message can
     be before them. So few rows wait, whatever the queues hold.
@@ -515,7 +515,7 @@ class Merge:
         return True, -queue.frontier if self._is_newest_first else queue.frontier
 
     def add(self, block: Block) -> None:
-        """Take what was read of a part."""
+        """Add the result of reading a part."""
         queue = self._queues[block.read.queue]
         span, read = queue.span, block.read
         queue.is_being_read = False
@@ -565,7 +565,7 @@ class Merge:
 
     @property
     def is_done(self) -> bool:
-        """Whether all can be read has been, and all rows were taken."""
+        """True if everything readable was read, and all rows were returned."""
         return not any(queue.is_open or queue.rows for queue in self._queues.values())
 
     def remaining(self) -> tuple[Span, ...]:
@@ -586,7 +586,7 @@ class Merge:
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """What a search has not looked at yet: spans of queues, or a window of a key."""
+    """The rest of a search: spans of queues, or a window of a key."""
 
     spans: tuple[Span, ...] = ()
     window: tuple[int, int] | None = None
@@ -623,7 +623,7 @@ def parse_cursor(text: str) -> Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchEffort:
-    """What was looked at."""
+    """Brokers, queues, queries, messages and bytes that a search has read."""
 
     brokers: tuple[str, ...] = ()
     queue_count: int = 0
@@ -641,7 +641,7 @@ class Answer:
     looked_at: SearchEffort
     missing: tuple[Missing, ...] = ()
     cursor: Cursor | None = None
-    """What remains; None if nothing does."""
+    """The rest of the search; None if it is complete."""
     pause: str | None = None
     """Limit that was reached; None if none was."""
     took_ms: int
@@ -649,11 +649,11 @@ class Answer:
 
     @property
     def complete(self) -> bool:
-        """Whether all that was asked for was looked at."""
+        """True if the whole requested range was examined."""
         return self.cursor is None and not self.missing
 
     def sentence(self) -> str:
-        """Return whether the answer is complete, and what was not looked at."""
+        """Return as text whether the answer is complete, and which parts were not examined."""
         looked = self.looked_at
         facts = [
             count_text(len(looked.brokers), "broker"),

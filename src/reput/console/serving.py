@@ -17,7 +17,7 @@ from reput.remoting.client_faults import ClientFaults
 BACKLOG = 128
 """Connections that wait to be accepted."""
 STOP_S = 3
-"""How long requests under way may take at the end; streams of live rows are then cut."""
+"""Time that running requests may take at the end; then streams of live rows are closed."""
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +112,6 @@ class _Server(uvicorn.Server):
         self._ready()
 
     def stop(self) -> None:
-        """End after the requests under way; a second call ends at once."""
+        """End after the running requests; a second call ends at once."""
         self.force_exit = self.should_exit
         self.should_exit = True

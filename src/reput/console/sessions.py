@@ -11,7 +11,7 @@ LIFETIME_MS = 12 * 3600 * 1000
 """Time after which a user logs in again."""
 SESSION_COUNT_MAX = 10_000
 WRONG_COUNT_MAX = 5
-"""Wrong passwords of an address within ``WRONG_WINDOW_MS``; then it has to wait."""
+"""Maximum wrong passwords of an address within ``WRONG_WINDOW_MS`` before it must wait."""
 WRONG_WINDOW_MS = 60_000
 ADDRESS_COUNT_MAX = 10_000
 _ID_BYTES = 32
@@ -48,7 +48,7 @@ class Sessions:
         return session_id
 
     def user_name(self, session_id: str, now_ms: int) -> str | None:
-        """Return the user of a session; None if there is none, or it has ended."""
+        """Return the user of a session; None if it does not exist or has ended."""
         session = self._sessions.get(_digest(session_id))
         return session.user_name if session is not None and now_ms < session.end_ms else None
 
@@ -94,12 +94,12 @@ class Throttle:
         self._wrong: dict[str, deque[int]] = {}
 
     def wait_ms(self, address: str, now_ms: int) -> int:
-        """Return how long an address has to wait before its next attempt, 0 if not at all."""
+        """Return how long an address must wait before its next attempt; 0 for no wait."""
         times = self._recent(address, now_ms)
         return times[0] + WRONG_WINDOW_MS - now_ms if len(times) >= WRONG_COUNT_MAX else 0
 
     def add_attempt(self, address: str, now_ms: int) -> None:
-        """Count an attempt; ``clear`` forgets those of an address that knew the password."""
+        """Count an attempt; ``clear`` forgets the attempts of an address."""
         times = self._recent(address, now_ms)
         while len(self._wrong) >= ADDRESS_COUNT_MAX and address not in self._wrong:
             del self._wrong[next(iter(self._wrong))]

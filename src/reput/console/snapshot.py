@@ -13,12 +13,12 @@ from reput.format.bodies import SubscriptionGroupConfig, TopicConfigData
 from reput.format.codes import MASTER_ID
 
 GONE_MS = 3_600_000
-"""How long a broker is shown after name servers have forgotten it."""
+"""Time for which a broker is shown after name servers have forgotten it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlace:
-    """A broker as name servers have it."""
+    """Facts of name servers about a broker."""
 
     cluster: str
     name: str
@@ -36,7 +36,7 @@ class QueueEnds:
     max_offset: int
     """Queue offset after the last message."""
     last_ms: int
-    """Store time of the last message; 0: none."""
+    """Store time of the last message; 0 without messages."""
 
     @property
     def message_count(self) -> int:
@@ -58,7 +58,7 @@ class Ends:
 
     @property
     def stored_count(self) -> int:
-        """Messages that were ever stored: the sum of the queue offsets after the last ones."""
+        """Number of messages ever stored: the sum of the maximum offsets of the queues."""
         return sum(queue.max_offset for queue in self.queues)
 
     def queue(self, queue_id: int) -> QueueEnds | None:
@@ -72,11 +72,11 @@ class BrokerFacts:
 
     place: BrokerPlace
     listed_ms: int
-    """When name servers last had it."""
+    """Last time at which name servers had the broker."""
     answer_ms: int = 0
-    """Time of its last answer; 0: none yet."""
+    """Time of the broker's last answer; 0 before the first."""
     failure_ms: int = 0
-    """Time of its last failure; 0: none yet."""
+    """Time of the broker's last failure; 0 without one."""
     problem: str = ""
     """The last failure."""
     refusals: dict[str, str] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class BrokerFacts:
 
     @property
     def silent_since_ms(self) -> int:
-        """Time of the last answer of a silent broker; 0: there was none."""
+        """Time of the last answer of a silent broker; 0 if it has never answered."""
         return self.answer_ms
 
 
@@ -121,15 +121,15 @@ class Snapshot:
         self.brokers: dict[str, BrokerFacts] = {}
         """Address to facts."""
         self.members: dict[str, Members] = {}
-        """Group to its members: of groups that a page has asked about."""
+        """Group -> members, for groups on viewed pages."""
         self.listed_ms = 0
-        """When name servers last answered; 0: not yet."""
+        """Time of the last answer of name servers; 0 before the first."""
         self.name_server_problem = ""
-        """Why they do not answer; empty if they do."""
+        """Reason why name servers do not answer; empty if they do."""
         self.version = 0
-        """Counts what has been put."""
+        """Number of changes so far."""
         self.moved_topics: set[str] = set()
-        """Topics about which something was put; ``rows`` takes them out."""
+        """Topics with changed facts, until ``rows`` processes them."""
         self.moved_groups: set[str] = set()
 
     def masters(self) -> list[BrokerFacts]:
@@ -138,7 +138,7 @@ class Snapshot:
         return sorted(masters, key=lambda facts: (facts.place.cluster, facts.place.name))
 
     def silent(self) -> dict[str, int]:
-        """Return silent brokers by name, and the time of their last answers; 0: none."""
+        """Return silent brokers by name, with the time of the last answer; 0 without one."""
         return {
             _name(facts.place): facts.silent_since_ms
             for facts in self.brokers.values()
@@ -260,7 +260,7 @@ class Snapshot:
         self._follow_silence(facts, was_silent=was_silent)
 
     def _follow_silence(self, facts: BrokerFacts, *, was_silent: bool) -> None:
-        """Let rows with values of a broker follow, when it becomes silent or answers again."""
+        """Mark the rows with values of a broker as changed when it becomes silent or answers."""
         self.version += 1
         if facts.is_silent != was_silent:
             self._move((), {group for _, group in facts.consumed})

@@ -27,11 +27,11 @@ from reput.format.bodies import Connection, ConsumerConnection, ConsumeStatus, M
 QUESTION_S = 0.1
 """Time between two questions to a broker."""
 SURVEY_S = 15.0
-"""Least time between the begins of two surveys of a broker."""
+"""Minimum time between the beginnings of two surveys of a broker."""
 LAGGING_QUEUES_MAX = 16
 """Queues of a group and topic whose next messages are read, those with the largest lag."""
 CLIENTS_MAX = 50
-"""Members of a group that are asked for their rates."""
+"""Maximum number of members of a group whose rates are requested."""
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Messages and bytes a second, of the last minute."""
+    """Messages and bytes per second in the last minute."""
 
     messages: float
     size_bytes: float
@@ -78,7 +78,7 @@ class SurveyFacts:
 
 
 class Survey:
-    """Asks, as long as it runs.
+    """Measures groups, clients and topics of the brokers continuously.
 
     Args:
         cluster: The cluster; its collector runs beside.
@@ -93,11 +93,11 @@ class Survey:
         self._clock = clock
         self._names_max = names_max
         self._stored: dict[tuple[str, str], int] = {}
-        """(address, topic) to the end at the last question."""
+        """(address, topic) -> number of stored messages at the last request."""
         self._consumed: dict[tuple[str, str, str], Mapping[int, int]] = {}
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Send requests until cancelled."""
         tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
@@ -126,7 +126,7 @@ class Survey:
             pause.cancel()
 
     async def steps(self, facts: BrokerFacts) -> AsyncIterator[None]:
-        """Ask a broker everything once; yield after each question."""
+        """Send each request to a broker once; yield after each."""
         self.forget_gone()
         self._forget(facts)
         if facts.is_silent:
@@ -146,7 +146,7 @@ class Survey:
                 yield
 
     def forget_gone(self) -> None:
-        """Forget brokers that are no masters of the cluster any more, and groups without one."""
+        """Forget brokers that are no longer masters of the cluster, and groups without a broker."""
         addresses = {facts.place.address for facts in self._cluster.snapshot.masters()}
         tables = self.facts
         _retain(tables.topics, lambda key: key[0] in addresses)
@@ -182,7 +182,7 @@ class Survey:
     # --- counters -----------------------------------------------------------------------------
 
     async def _ask_topic(self, facts: BrokerFacts, topic: str) -> bool:
-        """Ask for the puts of a topic; return whether there was a question."""
+        """Request the put rate of a topic, unless the topic is idle; return True if requested."""
         key = facts.place.address, topic
         ends = facts.ends.get(topic)
         if ends is None:
@@ -201,7 +201,7 @@ class Survey:
         return True
 
     async def _ask_group(self, facts: BrokerFacts, topic: str, group: str) -> bool:
-        """Ask for the gets and the latency of a group; return whether there was a question."""
+        """Request the get rate and latency of a group; return True if they were requested."""
         key = facts.place.address, topic, group
         offsets, offsets_ms = facts.consumed.get((topic, group)), facts.consumed_ms
         ends = facts.ends.get(topic)
@@ -230,7 +230,7 @@ class Survey:
         return True
 
     async def _rate(self, facts: BrokerFacts, name: str, key: str) -> float:
-        """Return the rate of a counter in the last minute; 0 for one that does not exist yet."""
+        """Return the rate of a counter in the last minute; 0 if it does not exist yet."""
         async with asyncio.timeout(DEADLINE_S):
             stats = await self._admin.broker_stats(facts.place.address, name, key)
         return 0.0 if stats is None else stats.stats_minute.tps
@@ -268,7 +268,7 @@ class Survey:
     # --- members ------------------------------------------------------------------------------
 
     async def _ask_members(self, group: str) -> None:
-        """Ask for the members of a group, and them for their rates."""
+        """Request the members of a group, and the rates from each member."""
         known = self.facts.clients.pop(group, None)
         with _unanswered(f"members of {group}"):
             async with asyncio.timeout(DEADLINE_S):
@@ -314,7 +314,7 @@ def _lagging(ends: Ends, offsets: Mapping[int, int]) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def _unanswered(what: str) -> Iterator[None]:
-    """Leave out what a broker or client does not answer; the next survey asks again."""
+    """Omit facts that a broker or client does not return; the next survey requests them again."""
     try:
         yield
     except (ReputError, TimeoutError) as error:

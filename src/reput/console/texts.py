@@ -35,14 +35,14 @@ ROLE_OF = {right: name for name, right in ROLES.items()}
 
 
 def age_text(age_ms: int) -> str:
-    """Format how long ago something was: ``now``, ``12 s ago``."""
+    """Format the age of an event: ``now``, ``12 s ago``."""
     if age_ms < 1000:
         return "now"
     return f"{duration_text(age_ms // 1000 * 1000)} ago"
 
 
 def rate_text(rate: float) -> str:
-    """Format a number of messages a second."""
+    """Format a number of messages per second."""
     if rate >= 100:
         return f"{rate:,.0f}"
     return f"{rate:.1f}" if rate else "0"

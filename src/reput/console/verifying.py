@@ -17,13 +17,13 @@ from reput.console.settings import StorePlace
 from reput.errors import ReputError
 
 ENTRIES_MAX = 2_000
-"""Files, holes and findings of a report, each; more are counted."""
+"""Maximum number each of files, holes and findings in a report; more are counted."""
 STEP_MS = 250
 _LINE_BYTES_MAX = 64 << 20
 
 
 class VerificationRuns(ReputError):
-    """A verification is running, and another has to wait."""
+    """Refusal of a verification while another is running."""
 
     retriable = True
 
@@ -55,7 +55,7 @@ class Verifications:
         self._running = ""
 
     def of(self, store: str) -> Verification | None:
-        """Return the last verification of a store; None if there was none."""
+        """Return the last verification of a store; None if it was never verified."""
         return self._by_store.get(store)
 
     @property

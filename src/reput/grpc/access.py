@@ -143,7 +143,7 @@ class Gate:
             raise
 
     async def _user(self, method: str, caller: Caller, header: Callable[[str], str]) -> str:
-        """Return the name of the user; empty if there is none, and none is needed."""
+        """Return the name of the user; empty for an anonymous request that is allowed."""
         try:
             name, signature = credentials_of(header(AUTHORIZATION))
             if not name:

@@ -60,7 +60,7 @@ class Caller:
         return _LANGUAGES.get(self.language.upper(), LanguageCode.OTHER)
 
     def patience_ms(self, now_ms: int, longest_ms: int) -> int:
-        """Return how long a broker may take, so that the caller still hears of it.
+        """Return the time that a broker may take so that its reply still reaches the caller.
 
         Args:
             now_ms: Monotonic time in ms.

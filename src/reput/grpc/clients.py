@@ -29,7 +29,7 @@ SILENT_MS = 25_000
 SDKs send a heartbeat every 10 s.
 """
 LOOK_S = 1.0
-"""Interval of the checks for clients that are gone and messages to renew, in seconds."""
+"""Interval of the checks for disconnected clients and messages to renew, in seconds."""
 RESTART_MS = 30_000
 """Invisible time that messages have at least when the front stops, in ms."""
 ASK_MS = 2_500
@@ -50,7 +50,7 @@ class Telemetry(Protocol):
 
 
 class Client:
-    """A client.
+    """A client, with its settings, telemetry stream and connections to brokers.
 
     Args:
         call: Its first call.
@@ -64,7 +64,7 @@ class Client:
         self.address = call.address
         self.signer = call.signer
         self.settings: dict[str, Any] | None = None
-        """Its Settings; None before they have come."""
+        """Settings of the client; None before it has sent them."""
         self.telemetry: Telemetry | None = None
         self.seen_ms = 0
         """Monotonic time of its last call, in ms."""
@@ -116,7 +116,7 @@ class Client:
         return await asyncio.shield(task)
 
     def _connected(self, broker_name: str, task: "asyncio.Task[Channel]") -> None:
-        """Keep a new connection: also if its caller was cancelled."""
+        """Keep a new connection, even if its caller was cancelled."""
         self._connecting.pop(broker_name, None)
         if not self._connecting:
             self._connecting = {}  # an emptied table is larger than a new one
@@ -153,7 +153,7 @@ class Client:
         return channel.send_request(request, timeout_ms)
 
     def broker_of(self, channel: Channel) -> str:
-        """Return the name of the broker of one of its connections; empty for another one."""
+        """Return the name of the broker of a connection; empty if the client does not have it."""
         return next((name for name, known in self._channels.items() if known is channel), "")
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class Clients:
         return self._by_id.get(client.client_id) is client
 
     def start(self) -> None:
-        """Begin to look for clients that are gone."""
+        """Start the checks for disconnected clients."""
         self._task = asyncio.ensure_future(self._look())
 
     async def stop(self) -> None:
@@ -268,7 +268,7 @@ class Clients:
         return {client_id: entries for client_id, entries in kept.items() if entries}
 
     def resume(self, kept: dict[str, Any]) -> None:
-        """Give the clients of before a restart their messages, as soon as they come.
+        """Return messages from before a restart to their clients, as soon as these connect.
 
         Raises:
             ValueError: ``suspend`` has not returned that.
@@ -278,7 +278,7 @@ class Clients:
         self._kept_until_ms = self._clock.monotonic_ms() + SILENT_MS
 
     async def stop_looking(self) -> None:
-        """Look no more for clients that are gone, as all connections end now."""
+        """Stop the checks for disconnected clients, since all connections are closed now."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, *self._busy.values(), return_exceptions=True)
@@ -304,7 +304,7 @@ class Clients:
         return client
 
     def watch(self, client: Client) -> None:
-        """Look after a client that has got messages, or whose Telemetry stream has ended."""
+        """Begin to check a client that has messages, or whose Telemetry stream has ended."""
         if client in self:
             self._watched[client] = None
 
@@ -338,7 +338,7 @@ class Clients:
             await self.look()
 
     async def look(self) -> None:
-        """End the clients that are gone, and renew the messages of the others."""
+        """Remove the disconnected clients, and renew the messages of the other clients."""
         now_ms = self._clock.monotonic_ms()
         if self._kept and now_ms > self._kept_until_ms:
             for client_id, renewals in self._kept.items():

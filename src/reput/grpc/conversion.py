@@ -215,7 +215,7 @@ class Receipt:
 
     handle: Handle
     physical_offset: int
-    """Physical offset of the message; -1 if the client's text has none."""
+    """Physical offset of the message; -1 if the client's text does not contain it."""
     lite_topic: str = ""
     """Lite topic of the message; empty if it has none."""
 

@@ -73,7 +73,7 @@ class PendingCall:
 
 
 class FastCalls:
-    """Serves rows of requests.
+    """Serves the sends and acknowledgements that the kernels have decoded, a row for each call.
 
     Args:
         broker: The broker, which has started.
@@ -81,7 +81,7 @@ class FastCalls:
     """
 
     paths = tuple(f"/{SERVICE}/{name}".encode() for name in ("SendMessage", "AckMessage"))
-    """Paths whose rows it serves; their numbers are those of the kernels."""
+    """Paths of the methods; the kernels number them in this order."""
 
     def __init__(self, broker: Broker, clients: Clients) -> None:
         self._broker = broker
@@ -106,7 +106,7 @@ class FastCalls:
     # Known names ------------------------------------------------------------------------------
 
     def learn(self, call: Call, client: Client, request: dict[str, Any]) -> None:
-        """Take the next requests like one that the front has just served with success."""
+        """Serve further requests like one that has just succeeded without the front."""
         if "messages" in request:
             self._learn_send(call, client, request["messages"][0]["topic"]["name"])
         else:

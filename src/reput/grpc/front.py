@@ -55,7 +55,7 @@ Handler = Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class Front:
-    """The service.
+    """The messaging service of RocketMQ's gRPC clients.
 
     Args:
         backend: Topics, groups and brokers.
@@ -74,7 +74,7 @@ class Front:
         self._deliveries: Deliveries | None = None
         self._giving_back: set[asyncio.Task[None]] = set()
         self._turns = itertools.count()
-        """Turns of brokers in receives that name none."""
+        """Round-robin order of the brokers for receives that name no broker."""
         self.clients = Clients(
             backend,
             clock,
@@ -104,13 +104,13 @@ class Front:
         )
 
     def use_fast_path(self, fast: FastCalls) -> None:
-        """Let requests that come together be served together, where possible."""
+        """Serve requests that arrive together in one pass, where possible."""
         self._fast = fast
         self._deliveries = Deliveries()
         self.service.fast = fast
 
     def start(self) -> None:
-        """Begin to look after clients."""
+        """Start the periodic checks of clients."""
         self.clients.start()
 
     async def stop(self) -> None:
@@ -252,7 +252,7 @@ class Front:
             self._keep(self._unsubscribe_lite(client))
 
     async def _leave(self, client: Client) -> None:
-        """Give others the messages and the lite topics of a client that is gone."""
+        """Release the messages and lite topics of a disconnected client for other clients."""
         await receiving.leave(client)
         if lite.is_lite(client):
             await self._unsubscribe_lite(client)

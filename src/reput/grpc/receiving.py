@@ -46,7 +46,7 @@ POLL_MS_MAX = 20_000
 TOGETHER_MAX = 256
 """Requests about messages of a client that wait for replies at once."""
 GIVEN_BACK_MS = 1_000
-"""Invisible time of messages whose consumer is gone, in ms."""
+"""Invisible time of messages whose consumer has disconnected, in ms."""
 _ANY_QUEUE = -1
 """Queue id of all pops, as with Java's proxy in cluster mode: simple consumers name the queues of a
 route in turn, and would wait at an empty one for messages of another."""
@@ -285,7 +285,7 @@ async def change(
     suspends: bool = False,
     keeps_handle: bool = False,
 ) -> Receipt:
-    """Change the invisible time of a message, from now on; return its new handle.
+    """Change the invisible time of a message, counted from now; return its new handle.
 
     Args:
         client: The client.
@@ -323,7 +323,7 @@ async def change(
 
 
 async def hold_expired(client: Client, group: str, topic: str, receipt: Receipt) -> Receipt:
-    """Hold a message for a while whose handle is over: its broker may still hold it.
+    """Hold a message with an expired handle for a while: its broker may still hold it.
 
     Raises:
         StatusError: It does not, or refused.
@@ -428,7 +428,7 @@ async def renew(client: Client, clock: Clock, margin_ms: int = MARGIN_MS) -> Non
 
 
 async def leave(client: Client) -> None:
-    """Make the messages of a client that is gone visible soon: it has got them, so they count."""
+    """Make the messages of a disconnected client visible soon; they count as delivered."""
 
     async def leave_one(held: Held) -> None:
         receipt = Receipt.parse(held.receipt)
@@ -438,7 +438,7 @@ async def leave(client: Client) -> None:
 
 
 async def _together(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await calls, ``TOGETHER_MAX`` at a time: a broker that hangs takes its time only once."""
+    """Await calls, ``TOGETHER_MAX`` at a time: a broker that hangs delays them only once."""
     waiting = iter(calls)
     while some := list(itertools.islice(waiting, TOGETHER_MAX)):
         await asyncio.gather(*some)

@@ -32,7 +32,7 @@ class PoppedRecord(NamedTuple):
     receipt_text: str
     delivery_attempt: int
     due_ms: int
-    """When it becomes visible again, in ms since the epoch."""
+    """Time at which the message becomes visible again, in ms since the epoch."""
 
     @property
     def receipt(self) -> Receipt:
@@ -62,7 +62,7 @@ class PoppedRecord(NamedTuple):
 def popped(
     body: bytes, reply: PopMessageReplyHeader, handles: ReplyHandles, broker_name: str
 ) -> list[PoppedRecord] | None:
-    """Return the records of a reply; None if they may be of retry topics, ordered, or odd."""
+    """Return the records of a reply; None if they may be unusual: of retry topics, or ordered."""
     if handles.kinds != {pop_codec.NORMAL} or reply.order_count_info:
         return None
     if not reply.start_offset_info:

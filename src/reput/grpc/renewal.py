@@ -23,7 +23,7 @@ LONGEST_MS = 3 * 3_600_000
 """Time after which a message is not renewed any more, in ms."""
 FAILURES_MAX = 3
 ARRIVAL_MS = 5_000
-"""Age of a delivery from which the loss of its connection says nothing about it, in ms."""
+"""Age of a delivery above which it is not affected by the loss of its connection, in ms."""
 
 
 class Closable(Protocol):
@@ -60,7 +60,7 @@ class Held:
 
 
 class Renewals:
-    """The messages of a client, by group and the receipt handle that it has got."""
+    """The messages of a client, by group and the receipt handle that it received."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], Held] = {}
@@ -75,7 +75,7 @@ class Renewals:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no messages, and none was delivered recently."""
+        """True if there are no messages, and none was delivered recently."""
         return not self._held and not self._connections
 
     def add(
@@ -98,7 +98,7 @@ class Renewals:
                 self._connections[connection] = held.connection_number, now_ms
 
     def leave_lost(self, now_ms: int) -> None:
-        """Renew no more what may have been lost with its connection; to be called each second."""
+        """Stop renewing messages that may be lost with their connection; called each second."""
         for connection, (number, last_ms) in list(self._connections.items()):
             is_recent = now_ms - last_ms < ARRIVAL_MS
             if connection.is_closed or not is_recent:
@@ -109,12 +109,12 @@ class Renewals:
                         held.is_renewed = False
 
     def current(self, group: str, receipt: str) -> str:
-        """Return the present handle of a message, for the one that its consumer has got."""
+        """Return the current handle of a message, given the handle that its consumer received."""
         held = self._held.get((group, receipt))
         return receipt if held is None else held.receipt
 
     def drop(self, group: str, receipt: str) -> None:
-        """Renew a message no more."""
+        """Stop renewing a message."""
         self._held.pop((group, receipt), None)
 
     def take_all(self) -> list[Held]:
@@ -172,5 +172,5 @@ class Renewals:
         held.failure_count = 0
 
     def settle(self) -> None:
-        """Compute again when the next message is due."""
+        """Recompute the time at which the next message is due."""
         self._first_due_ms = min((held.due_ms for held in self._held.values()), default=0)

@@ -29,7 +29,7 @@ def accepted_types(topic: TopicFacts) -> tuple[int, ...]:
 
 
 def endpoints_for(call: Caller, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the endpoints of an answer: those of the request, or the address of the connection."""
+    """Return the endpoints of a reply: those of the request, or the address of the connection."""
     if wanted.get("addresses"):
         return dict(wanted)
     host, port = call.local_address
@@ -72,7 +72,7 @@ def assignments(
 
 
 def readable_broker(topic: TopicFacts, name: str, turn: int) -> str:
-    """Return the broker that a consumer has named, if it has readable queues; else another one.
+    """Return the broker that a consumer has named if it has readable queues, else another broker.
 
     Raises:
         StatusError: None has.

@@ -116,7 +116,7 @@ class Sender:
     async def _reachable(
         self, client: Client, queues: Sequence[tuple[BrokerQueues, int]]
     ) -> tuple[BrokerQueues, int]:
-        """Return the first queue with a connection to its broker. Raises ``ReputError``: none."""
+        """Return the first queue whose broker is connected. Raises ``ReputError`` if none is."""
         for place in queues[:-1]:
             with contextlib.suppress(Unreachable):
                 await client.channel(place[0].broker_name)

@@ -62,7 +62,7 @@ class FrontServer:
         self.front.start()
 
     async def stop(self) -> None:
-        """Stop, before the broker: it stores what the clients' messages need over a restart."""
+        """Stop, before the broker: save the state of the clients' messages for the restart."""
         await self.front.clients.stop_looking()
         await self._server.stop(GRACE_S)
         kept = await self.front.suspend()

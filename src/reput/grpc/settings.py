@@ -29,7 +29,7 @@ RETRY_DELAYS_S = (
 """Pauses before further attempts, in seconds, for groups without a policy."""
 
 _VALUE_LETTERS = 64
-"""Characters that a value counts for in settings, besides its own."""
+"""Number of characters counted for each value in settings, besides its text."""
 
 CONSUMERS = {
     ClientType.PUSH_CONSUMER: "CONSUME_PASSIVELY",

@@ -81,7 +81,7 @@ OK = status(Code.OK, "OK")
 
 
 def of_error(error: BaseException) -> dict[str, Any]:
-    """Return the status of an error; one that is a bug of ours has no details."""
+    """Return the status of an error, without details for an unexpected error."""
     if isinstance(error, StatusError):
         return status(error.code, error.message)
     if isinstance(error, AccessRefused):

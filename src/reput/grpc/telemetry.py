@@ -39,15 +39,15 @@ _WAITING_MAX = 1_000
 _log = logging.getLogger(__name__)
 
 ReadCommand = Callable[[Caller, SentMessage], Awaitable[dict[str, Any]]]
-"""Returns the command in a message of a client, who may send it."""
+"""Returns the command in a message of a client, after checking its permission."""
 SetSettings = Callable[[Caller, dict[str, Any], "Stream"], Awaitable[dict[str, Any]]]
-"""Takes the settings of a client; returns those to answer."""
+"""Accepts the settings of a client; returns the settings to send back."""
 
 
 class Stream:
-    """A stream.
+    """The telemetry stream of a client: settings and commands in both directions.
 
-    A client that does nothing has its stream, so it is kept small.
+    Idle clients keep theirs open, so that it must take little memory.
 
     Args:
         call: The call.
@@ -104,7 +104,7 @@ class Stream:
             self._work = asyncio.ensure_future(self._take_commands())
 
     async def _take_commands(self) -> None:
-        """Take the commands of the client, in order."""
+        """Process the commands of the client, in order."""
         try:
             while self._call.inbox and not self._call.has_ended:
                 await self._take(self._call.inbox.popleft())
@@ -185,7 +185,7 @@ class Answers:
         self._waiting: dict[str, tuple[Channel, Command, asyncio.TimerHandle]] = {}
 
     def ask(self, client: Client, channel: Channel, request: Command) -> None:
-        """Pass a request of a broker to a client; answer what the client cannot.
+        """Pass a request of a broker to a client, or answer it for the client.
 
         Args:
             client: The client.
@@ -254,7 +254,7 @@ class Answers:
         client.telemetry.send({name: {"nonce": nonce, **command}})
 
     def take(self, command: dict[str, Any]) -> None:
-        """Pass the answer of a client to the broker that has asked; late ones are ignored."""
+        """Pass the answer of a client to the requesting broker; late answers are ignored."""
         trace = command.get("thread_stack_trace")
         result = trace or command["verify_message_result"]
         waiting = self._waiting.pop(result.get("nonce", ""), None)

@@ -26,7 +26,7 @@ _HALVES_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """The place of a half message: its broker, and its offsets there."""
+    """Location of a half message: its broker, and its offsets there."""
 
     broker_name: str
     queue_offset: int
@@ -45,7 +45,7 @@ class Transactions:
         self._halves: dict[tuple[str, str], Half] = {}
 
     def add(self, topic: str, transaction_id: str, half: Half) -> None:
-        """Remember a half message; the oldest one makes room."""
+        """Remember a half message, instead of the oldest one if necessary."""
         self._halves.pop((topic, transaction_id), None)
         if len(self._halves) >= limits.GRPC_TRANSACTIONS.maximum:
             del self._halves[next(iter(self._halves))]
@@ -89,7 +89,7 @@ class Transactions:
 async def _stored(
     client: Client, broker_name: str, topic: str, transaction_id: str, now_ms: int
 ) -> Half | None:
-    """Return the newest half message with an id at a broker; None if it shows none."""
+    """Return the newest half message with an id at a broker; None if the broker has none."""
     header = headers.QueryMessageHeader(
         topic=names.HALF_TOPIC,
         key=transaction_id,

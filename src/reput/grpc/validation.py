@@ -159,7 +159,7 @@ def _check_user_properties(properties: Mapping[str, str]) -> int:
 
 
 def _check_system_texts(system: Mapping[str, Any]) -> None:
-    """Check the texts that become properties as they are."""
+    """Check the texts that become properties unchanged."""
     message_id = system.get("message_id", "")
     if _is_blank(message_id):
         raise StatusError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")

@@ -78,7 +78,7 @@ class Rectangle:
 
 @dataclass(frozen=True)
 class Label:
-    """Text of a chart."""
+    """A text in a chart."""
 
     text: str
     x: float

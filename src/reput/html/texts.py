@@ -10,7 +10,7 @@ CONDITIONS = {
     "crashed": "The broker was not stopped, or the store was copied while it ran.",
     "running": "A broker held the store while it was read.",
 }
-"""What the condition of a store means."""
+"""Explanation of a store's condition."""
 
 
 def number_text(value: int) -> str:
@@ -57,7 +57,7 @@ def percent_text(part: int, whole: int) -> str:
 
 
 def time_text(time_ms: int | None, precision: str = "milliseconds") -> str:
-    """Format a time as ISO 8601 in UTC; a number that is no date, as after damage, stays one."""
+    """Format a time as ISO 8601 in UTC; a number that is no date stays a number."""
     if time_ms is None:
         return NONE
     try:

@@ -121,17 +121,17 @@ class NamesrvConfig:
     # --- resources of connections ----------------------------------------
 
     reput_connections_max: Count = limits.CONNECTIONS.maximum
-    """Connections at most; further ones are closed at once."""
+    """Maximum number of connections; further ones are closed at once."""
     reput_connections_per_address_max: Count = limits.CONNECTIONS_PER_ADDRESS.maximum
-    """Connections from one address at most."""
+    """Maximum number of connections from one address."""
     reput_unfinished_bytes_max: Count = limits.UNFINISHED_BYTES.maximum
-    """Bytes of incomplete frames and handshakes at most; above it one of the largest is closed."""
+    """Maximum bytes of incomplete frames and handshakes; above it one of the largest is closed."""
     reput_unfinished_bytes_per_address_max: Count = limits.UNFINISHED_BYTES_PER_ADDRESS.maximum
-    """The same, for the connections from one address."""
+    """Maximum bytes of incomplete frames and handshakes on the connections from one address."""
     reput_unread_bytes_max: Count = limits.UNREAD_BYTES.maximum
-    """Bytes of unread and half-made replies at most; above it one of the largest is closed."""
+    """Maximum bytes of unread and half-made replies; above it one of the largest is closed."""
     reput_unread_bytes_per_address_max: Count = limits.UNREAD_BYTES_PER_ADDRESS.maximum
-    """The same, for the connections from one address."""
+    """Maximum bytes of unread and half-made replies on the connections from one address."""
 
     # --- brokers ---------------------------------------------------------
 
@@ -140,11 +140,11 @@ class NamesrvConfig:
     return_order_topic_config_to_broker: bool = True
     """Return the ordered topics to brokers when they register."""
     reput_brokers_max: Count = limits.NAMESRV_BROKERS.maximum
-    """Broker names at most, and addresses of brokers; further brokers are refused."""
+    """Maximum number of broker names, and of addresses; further brokers are refused."""
     reput_routed_topics_max: Count = limits.NAMESRV_TOPICS.maximum
-    """Topics at most; further ones are left out of registrations until there is room."""
+    """Maximum number of topics; further ones are left out of registrations until there is room."""
     reput_routed_queues_max: Count = limits.NAMESRV_QUEUES.maximum
-    """The same, with a topic counted once per broker name that has it."""
+    """Maximum number of topics, each counted once per broker name that has it."""
     reput_kv_bytes_max: Count = limits.KV_TABLE_BYTES.maximum
     """Bytes of all settings that clients share: names and values. The file is rewritten completely
     on each change."""
@@ -156,7 +156,7 @@ class NamesrvConfig:
     need_wait_for_service: bool = False
     """Refuse routes after the start, until all brokers had time to register."""
     wait_seconds_for_service: Annotated[int, Range(0, 86_400)] = 45
-    """Seconds of that time."""
+    """Time in which brokers can register after the start, in seconds."""
     enable_all_topic_list: bool = True
     """Answer requests for all topics."""
     enable_topic_list: bool = True

@@ -153,7 +153,7 @@ _PART = 64
 
 
 _NEVER_ACCEPTED = frozenset({limits.NAMESRV_NAME_LETTERS.name, limits.TOPIC_QUEUES.name})
-"""Limits over which a topic is left out however much room there is."""
+"""Limits over which a topic is always left out."""
 
 
 class RouteTable:

@@ -12,7 +12,7 @@ NOWHERE = Host(b"\0\0\0\0", 0)
 
 
 class Addressed:
-    """A connection that knows its ends once it has a transport."""
+    """A connection that knows its addresses once it has a transport."""
 
     peer = ""
     """Address of the peer, ``ip:port``."""
@@ -23,12 +23,12 @@ class Addressed:
     local_host = NOWHERE
 
     def take_addresses(self, transport: asyncio.BaseTransport) -> None:
-        """Take the addresses of a transport."""
+        """Record the addresses of a transport."""
         self._set_peer(transport.get_extra_info("peername"))
         _, self.local_host = address_of(transport.get_extra_info("sockname"))
 
     def use_source(self, source: ProxySource) -> None:
-        """Take the client that a proxy names for the peer."""
+        """Use the client that a proxy names instead of the peer."""
         self._set_peer(source)
 
     def _set_peer(self, name: tuple[str, int] | tuple[str, int, int, int] | None) -> None:

@@ -14,7 +14,7 @@ from reput.limits import Limit
 _C = TypeVar("_C", bound=Hashable)
 
 _BITS_MAX = 64
-"""More binary digits than a number of bytes in memory has."""
+"""Upper limit of the binary digits of a number of bytes in memory."""
 
 
 class ByteBudget(Generic[_C]):

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from reput.limits import Limit
 
 Claim = tuple[Hashable, str, int, "asyncio.Future[None]"]
-"""Connection, address, bytes, and what waits."""
+"""Connection, address, bytes, and the future of the waiting caller."""
 
 
 class ByteRoom:
@@ -34,7 +34,7 @@ class ByteRoom:
         self._waiting: dict[str, deque[Claim]] = {}  # by address, in turn
 
     async def take(self, connection: Hashable, address: str, count: int) -> None:
-        """Take bytes, as soon as there is room."""
+        """Reserve bytes as soon as there is room."""
         if address not in self._waiting and self._fits(connection, address, count):
             self.add(connection, address, count)
             return
@@ -50,7 +50,7 @@ class ByteRoom:
             raise
 
     def release(self, connection: Hashable, address: str, count: int) -> None:
-        """Give bytes back."""
+        """Return reserved bytes."""
         self.add(connection, address, -count)
         if self._waiting:
             self._admit()
@@ -66,7 +66,7 @@ class ByteRoom:
         )
 
     def add(self, connection: Hashable, address: str, count: int) -> None:
-        """Add bytes without waiting: others wait until they are given back."""
+        """Reserve bytes without waiting; later callers wait until they are returned."""
         self.total_bytes += count
         for key in (connection, address):
             self._taken[key] += count
@@ -74,7 +74,7 @@ class ByteRoom:
                 del self._taken[key]
 
     def _admit(self) -> None:
-        """Let those continue for which there is room now: of each address the first ones."""
+        """Resume the callers for which there is room now, the first ones of each address."""
         for address, claims in list(self._waiting.items()):
             has_admitted = False
             while claims:

@@ -76,7 +76,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
     is_inner = False
     """True if the client is a part of this process, which limits its clients itself."""
     finds_repeats = False
-    """Whether requests that have a field twice are marked; for owners that check signatures."""
+    """True if requests with a repeated field are marked, for owners that check signatures."""
     _is_counted = False
     _abandon: Callable[[], object] | None = None
     _made_bytes = 0
@@ -105,7 +105,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         self._fields = fields
         self._turn_at = -1.0
         self._deadline = 0.0
-        """End of its turn, in seconds of ``perf_counter``; 0 if it has just begun."""
+        """End of the connection's turn, in seconds of ``perf_counter``; 0 if it has just begun."""
         self._waits_for_turn = False
         self._was_checked = False  # in this turn, by ``has_stalled``
         self._transport: asyncio.Transport | None = None
@@ -328,7 +328,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def release(self) -> None:
-        """Handle frames again."""
+        """Resume handling frames."""
         self._abandon = None
         if self._shared is not None and not self.is_closed:
             self._wait_for_turn(self._shared)
@@ -465,7 +465,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         self._drop(excess)
 
     def forget_made(self) -> None:
-        """Count no reply that is being made: it is written, or was refused."""
+        """Stop counting the reply in progress, which was written or refused."""
         if self._made_bytes:
             self._made_bytes = 0
             if self._shared is not None:

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class Deadlines(Generic[_T]):
-    """Cuts connections whose time is over.
+    """Closes connections whose time has expired.
 
     Args:
         limit: The time, in ms.
@@ -32,18 +32,18 @@ class Deadlines(Generic[_T]):
         return len(self._deadlines)
 
     def add(self, connection: _T) -> None:
-        """Begin the time of a connection."""
+        """Start the deadline of a connection."""
         loop = asyncio.get_running_loop()
         self._deadlines[connection] = loop.time() + self._limit_s
         if self._timer is None:
             self._timer = loop.call_later(self._limit_s, self._expire)
 
     def remove(self, connection: _T) -> None:
-        """End the time of a connection, if it has one."""
+        """Cancel the deadline of a connection, if any."""
         self._deadlines.pop(connection, None)
 
     def stop(self) -> None:
-        """Cut no more connections."""
+        """Stop closing connections."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -41,7 +41,7 @@ class FrameTemplate:
             rest, position = after, place + len(placeholder)
         texts.append(rest + header[position:])
         self.texts: Final = tuple(texts)
-        """The header without the values, cut where they are."""
+        """Pieces of the header between the values."""
         self._header = b"%d".join(text.replace(b"%", b"%%") for text in texts)
         self._body = request.body
         self._signer = signer

@@ -193,7 +193,7 @@ class HttpListener:
     async def _reply(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bytes | None:
-        """Read a request; return the bytes of the answer, or None if it gets none."""
+        """Read a request; return the bytes of the answer, None for no answer."""
         try:
             async with asyncio.timeout(self._request_ms.maximum / 1000):
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -29,7 +29,7 @@ class Accepted(Proxied, Protocol):
     """The peer's ip."""
 
     def use_source(self, source: ProxySource) -> None:
-        """Take the client that a proxy names for the peer."""
+        """Use the client that a proxy names instead of the peer."""
 
     def cut(self, limit: Limit) -> None:
         """Close the connection at once because of a limit."""
@@ -89,7 +89,7 @@ class Listener(Generic[_C]):
         )
 
     def _use_source(self, channel: _C, source: ProxySource) -> None:
-        """Take another client for the peer of a connection; close it if it exceeds a limit."""
+        """Replace a connection's peer by the proxy's client; close it if it exceeds a limit."""
         self.state.closed(channel)
         channel.use_source(source)
         self._admit(channel, self._count(channel))
@@ -101,7 +101,7 @@ class Listener(Generic[_C]):
         return excess
 
     def _admit(self, channel: _C, excess: Limit | None) -> None:
-        """Keep a counted connection, unless it exceeds a limit and no other one makes room."""
+        """Keep a counted connection, unless it exceeds a limit and no other one can be dropped."""
         if excess is not None and not self._makes_room(channel.address, excess):
             channel.cut(excess)
         else:
@@ -109,7 +109,7 @@ class Listener(Generic[_C]):
             self.state.silent.add(channel, channel.address, now_s)
 
     def _makes_room(self, address: str, excess: Limit) -> bool:
-        """Close the connection that has been silent for longest; return if there is one.
+        """Close the connection that has been silent for longest; return whether there was one.
 
         Otherwise clients that only connect would keep all others out.
 

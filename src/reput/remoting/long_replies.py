@@ -35,7 +35,7 @@ _count: ContextVar[Count | None] = ContextVar("_count", default=None)
 
 @contextlib.contextmanager
 def counting(count: Count | None) -> Iterator[None]:
-    """Have the bodies that are begun within counted.
+    """Count the bodies of the replies that are created in this context.
 
     Args:
         count: Counts their bytes; None: they are not counted.
@@ -88,7 +88,7 @@ class LongBody:
         return len(self._entries)
 
     def add(self, *values: object) -> None:
-        """Add entries of a list, which count as one in ``len``."""
+        """Add entries to a list; ``len`` counts them as one entry."""
         if values:
             self.add_text(bodies.encode(values)[1:-1])
 

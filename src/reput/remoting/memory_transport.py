@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 
 HIGH_BYTES = 64 * 1024
-"""Bytes that the other side has not read, above which a writer has to pause."""
+"""Number of unread bytes of the other side above which a writer must pause."""
 
 
 class MemoryTransport(asyncio.Transport):
@@ -62,7 +62,7 @@ class MemoryTransport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """Close the connection; what was written before is delivered."""
+        """Close the connection after delivering all written bytes."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -72,13 +72,13 @@ class MemoryTransport(asyncio.Transport):
         self._lose()
 
     def abort(self) -> None:
-        """Close the connection; what was not delivered is dropped."""
+        """Close the connection and drop undelivered bytes."""
         if self._other is not None:
             self._other._arrived = None
         self.close()
 
     def _lose(self) -> None:
-        """Notify the protocol, soon, of the end of the connection."""
+        """Schedule the notification of the protocol about the end of the connection."""
         self._arrived = None
         self._arrived_bytes = 0
         self._loop.call_soon(self._protocol.connection_lost, None)
@@ -90,7 +90,7 @@ class MemoryTransport(asyncio.Transport):
         self._is_reading = False
 
     def resume_reading(self) -> None:
-        """Deliver bytes again."""
+        """Resume delivering bytes."""
         self._is_reading = True
         self._deliver_soon()
 

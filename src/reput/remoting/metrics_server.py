@@ -255,7 +255,7 @@ class Turns:
         self._deadline = time.perf_counter() + slice_s
 
     async def rest(self) -> None:
-        """Pause for other tasks, if it is time."""
+        """Pause for other tasks, if the interval has passed."""
         if time.perf_counter() >= self._deadline:
             await asyncio.sleep(0)
             self._deadline = time.perf_counter() + self._slice_s

@@ -41,11 +41,11 @@ class Pipe(asyncio.Transport):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the server reads now."""
+        """True if the server is reading."""
         return self._is_reading and not self._is_closing and not self._waiting
 
     def exchange(self, data: bytes) -> bytes:
-        """Pass requests to the server; return what it writes meanwhile.
+        """Pass requests to the server; return the bytes that it writes meanwhile.
 
         Not to be called by a callback of the server's connections: they share a buffer.
         """
@@ -79,7 +79,7 @@ class Pipe(asyncio.Transport):
             self._replies.append(bytes(data))
 
     def get_write_buffer_size(self) -> int:
-        """Return 0: the client takes all bytes at once."""
+        """Return 0, since the client reads all bytes at once."""
         return 0
 
     def pause_reading(self) -> None:
@@ -87,7 +87,7 @@ class Pipe(asyncio.Transport):
         self._is_reading = False
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Resume reading."""
         self._is_reading = True
         if self._waiting:
             self._loop.call_soon(self._deliver)

@@ -25,12 +25,12 @@ from reput.remoting.tls_connection import Inner
 
 
 class HeaderResult(enum.StrEnum):
-    """What the header of a connection names; label of the metric."""
+    """Kind of address in the header of a connection; a label of the metric."""
 
     SOURCE = "source"
     """The address of a client."""
     NO_SOURCE = "no_source"
-    """None, as the proxy is the client, or does not know it."""
+    """No address: the proxy is the client, or does not know it."""
     FAILED = "failed"
     """No header: it was missing, wrong or late."""
 

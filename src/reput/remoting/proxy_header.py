@@ -40,12 +40,12 @@ class ProxySource(NamedTuple):
 
 
 class ProxyHeader(NamedTuple):
-    """A header."""
+    """The PROXY header of a connection."""
 
     size: int
-    """Its bytes."""
+    """Size of the header in bytes."""
     source: ProxySource | None
-    """None if the proxy itself is the client, or does not know it: its own address counts."""
+    """Source address; None if the proxy is the client or does not know it, and the peer is used."""
 
 
 def decode(data: bytes) -> ProxyHeader | None:

@@ -42,7 +42,7 @@ class Service(Protocol):
         """Handle a new connection."""
 
     def on_request(self, channel: Channel, request: Command) -> Command | LongReply | None:
-        """Return the reply; None if there is none now: the channel can send it later.
+        """Return the reply; None if it is not ready: the channel can send it later.
 
         A generator is run in time slices; until it returns the reply, nothing more is read from the
         connection. An exception of either becomes the reply: its ``response_code``, or

@@ -104,7 +104,7 @@ class TimeSlices:
 
 
 def advance(work: Steps[_T], deadline: float) -> tuple[bool, _T | None]:
-    """Run a generator until it returns or the deadline is over.
+    """Run a generator until it returns or the deadline has passed.
 
     Returns:
         Whether it has returned, and its value.

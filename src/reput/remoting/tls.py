@@ -31,7 +31,7 @@ class TlsSession:
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
         self._handshake_bytes = 0
         self.failure: TlsFailed | None = None
-        """Why no more bytes can be decrypted."""
+        """Reason why no more bytes can be decrypted."""
         self.is_established = False
         """True if the handshake is done."""
         self.has_ended = False
@@ -117,7 +117,7 @@ class TlsSession:
         return self._outgoing.pending > 0
 
     def take_output(self) -> bytes:
-        """Return bytes for the peer: of the handshake, tickets, or why it failed."""
+        """Return bytes for the peer: handshake, session tickets, or an alert."""
         return self._outgoing.read()
 
     def end(self) -> None:

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Handshake(enum.StrEnum):
-    """What became of a connection; label of the metric."""
+    """Outcome of a connection; a label of the metric."""
 
     DONE = "done"
     FAILED = "failed"
@@ -71,7 +71,7 @@ class TlsAcceptor:
     ) -> None:
         self.mode = settings.tls_server_mode
         self.counts: Counter[Handshake] = Counter()
-        """Connections by what became of their handshake."""
+        """Connections by the outcome of their handshake."""
         self._settings = settings
         self._slices = slices
         self._faults = faults
@@ -79,7 +79,7 @@ class TlsAcceptor:
         self._clock = clock or SystemClock()
         self._stamps = _stamps(settings.server_paths)
         self.context = tls_settings.server_context(settings)
-        """The certificate of new connections; None as long as none was needed."""
+        """The certificate of new connections; None before it is needed."""
         self._making: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._buffer = memoryview(bytearray(READ_BYTES))
@@ -144,7 +144,7 @@ class TlsAcceptor:
 
     @property
     def has_certificate(self) -> bool:
-        """Whether there is a certificate, or one can be made when it is needed."""
+        """True if there is a certificate, or it can be made when needed."""
         return self.context is not None or throwaway_certificate.is_possible()
 
     # --- connections --------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class _FirstByte(asyncio.BufferedProtocol):
 
 
 def _stamps(paths: Iterable[str]) -> tuple[tuple[int, ...] | None, ...]:
-    """Return what changes with a file; None for one that is missing."""
+    """Return the facts that change with a file; None if it is missing."""
     stamps: list[tuple[int, ...] | None] = []
     for path in paths:
         try:

@@ -41,13 +41,13 @@ class Inner(Hashable, Protocol):
         """Return the buffer for the next bytes."""
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle bytes in that buffer."""
+        """Handle bytes that were read into the buffer of ``get_buffer``."""
 
     def pause_writing(self) -> None:
-        """Handle that the peer does not read."""
+        """Pause writing, since the peer does not read."""
 
     def resume_writing(self) -> None:
-        """Handle that it reads again."""
+        """Resume writing, since the peer reads again."""
 
     def close(self, problem: Exception | None = None) -> None:
         """Close the connection."""
@@ -134,11 +134,11 @@ class TlsConnection(asyncio.BufferedProtocol):
         self._received(self._buffer[:nbytes])
 
     def pause_writing(self) -> None:
-        """Pass it on; called by the loop."""
+        """Notify the owner that the peer does not read; called by the loop."""
         self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass it on; called by the loop."""
+        """Notify the owner that the peer reads again; called by the loop."""
         self.inner.resume_writing()
 
     # --- limits -------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class TlsConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Deliver bytes again: first the waiting ones."""
+        """Resume delivering bytes, first the waiting ones."""
         if not self._is_paused:
             return
         self._is_paused = False

@@ -38,11 +38,11 @@ class TlsMode(enum.StrEnum):
     """The kinds of connections that a server accepts."""
 
     DISABLED = "disabled"
-    """Plain ones."""
+    """Plain connections."""
     PERMISSIVE = "permissive"
-    """Both, by the first byte."""
+    """Plain connections and TLS, distinguished by the first byte."""
     ENFORCING = "enforcing"
-    """Those with TLS."""
+    """Connections with TLS."""
 
 
 def _key(field_name: str) -> str:

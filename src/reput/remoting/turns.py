@@ -42,7 +42,7 @@ class Turns:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time of this turn is used up."""
+        """True if the time of this turn is used up."""
         if self._deadline is None:
             self._deadline = time.perf_counter() + self._slice_s
             asyncio.get_running_loop().call_soon(self._end)
@@ -53,7 +53,7 @@ class Turns:
         self._deadline = None
 
     async def take(self, key: Hashable) -> int:
-        """Begin to work: wait while others wait, or no time is left.
+        """Begin to work: wait while earlier tasks wait, or no time is left.
 
         Returns:
             The ticket of the work: its place among that of the key.

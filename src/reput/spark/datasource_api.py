@@ -137,7 +137,7 @@ Class = TypeVar("Class")
 
 
 def plain_errors(kind: type[Class]) -> type[Class]:
-    """Make the errors of a class that Spark calls one sentence, without a traceback.
+    """Reduce the errors of a class that Spark calls to one sentence without a traceback.
 
     Errors that are not reput's are bugs, and keep theirs. A worker ends with its first error.
     """

@@ -36,7 +36,7 @@ _ACTIONS = frozenset(
         *("rdd", "write"),
     }
 )
-"""Methods and properties that read, or return what reads; those not named here are made of them."""
+"""Methods and properties that read, or return objects that read; all others call these."""
 _COLUMNS_OF_QUEUES = ("broker", "topic", "queue_id")
 
 PULLED_SCHEMA = StructType(
@@ -103,7 +103,7 @@ def _is_empty(frame: DataFrame) -> bool:
 
 
 def _over_needed(frame: Any) -> DataFrame:
-    """Return a plain frame that reads what a query needs; everything, if that is not known."""
+    """Return a plain frame that reads the columns and rows that a query needs, if known."""
     plain = DataFrame(frame._jdf, frame.sparkSession)
     if frame.isStreaming:
         return plain
@@ -151,7 +151,7 @@ def _accelerated(
     options: ReadOptions,
     columns: Sequence[str],
 ) -> DataFrame | None:
-    """Return a read of brokers whose rows the jar makes; None if it cannot."""
+    """Return a read of brokers whose rows the jar creates; None if it cannot."""
     if not accelerator.can_make(options, columns) or not accelerator.is_available(spark):
         return None
     from reput.spark.live.scan import PULLED  # reads of stores need no network

@@ -83,7 +83,7 @@ class ServerOptions:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What requests are signed with. Raises ``InvalidOption`` if a key is missing."""
+        """Credentials that sign requests. Raises ``InvalidOption`` if a key is missing."""
         return credentials_of(self.access_key, self.secret_key, self.security_token)
 
     def check(self) -> None:

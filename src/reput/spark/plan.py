@@ -241,7 +241,7 @@ def join_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def without_spans(
     spans: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return the parts of spans outside of all others."""
+    """Return the parts of spans that no other span covers."""
     left = join_spans(spans)
     for low, high in others:
         left = [

@@ -93,7 +93,7 @@ def constraint_of(tree: Tree, replaced: frozenset[str]) -> tuple[Constraint, boo
 
 
 def _is_not_null(tree: Tree, names: frozenset[str]) -> bool:
-    """Return whether a predicate is that one of some columns is not null."""
+    """Return whether a predicate only requires that one of some columns is not null."""
     match tree:
         case Call("is_valid", (ColumnName(name),)):
             return name in names

@@ -80,7 +80,7 @@ class Read:
 
     @property
     def cheapest(self) -> str:
-        """Name of a column for reads that need rows, but no columns: a number if there is one."""
+        """Column to read if a query needs only the number of rows: the cheapest type."""
         cost = {name: _COST.get(self.schema[name].dataType, len(_COST)) for name in self.attributes}
         return str(min(cost, key=cost.__getitem__))
 
@@ -148,7 +148,7 @@ class _Query:
 
 
 def _read_of(node: Any) -> Read | None:
-    """Return the read that a node of an analyzed plan is; None if it is another node."""
+    """Return the read of a node of an analyzed plan; None if the node is no read."""
     if _kind(node) != "DataSourceV2Relation":
         return None
     table = node.table()
@@ -406,7 +406,7 @@ class _Rewriting:
 
 
 def _is_count(result: Any, read: Read) -> bool | None:
-    """Return whether a result of an aggregation is the number of rows; None if it is another one.
+    """Return whether a result of an aggregation is the number of rows; None if it is neither.
 
     False for a column that it groups by.
     """

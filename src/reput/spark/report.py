@@ -304,7 +304,7 @@ def _files(report: Report, files: DataFrame) -> None:
 
 
 _FLAGS = ("entries", "keys", "tags")
-"""Flags of a row: an existing entry, or an expected one."""
+"""Columns that mark a row as an index entry that exists, or as one that a key or tag requires."""
 
 
 def _flagged(rows: DataFrame, flag: str) -> DataFrame:

@@ -101,7 +101,7 @@ class RocketMQDataSource(DataSource):
 
     @functools.cached_property
     def _options(self) -> option_texts.ReadOptions:
-        """The options of a read. Options of a write differ, and the use is not known yet."""
+        """The options, parsed as those of a read; a write has other ones."""
         return option_texts.parse(self._texts)
 
     def schema(self) -> StructType:
@@ -286,7 +286,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit that makes Spark report when there is none.
+        """Return a limit with which Spark reports progress, if none was set.
 
         Spark has limits of one kind at a time; ``latestOffset`` adds the others.
         """

@@ -75,7 +75,7 @@ class _Query:
 
     name: str
     source: str = ""
-    """Its only source; empty if it has several."""
+    """The only source of the query; empty if it has several."""
     gauges: dict[str, dict[_Labels, float]] = field(default_factory=dict)
     """Values of the last progress, by metric."""
     counts: dict[str, dict[_Labels, float]] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class StreamListener(StreamingQueryListener):
                 _set_time(query, event.timestamp)
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Count a failure, and forget the lag: a query that has ended has none."""
+        """Count a failure, and forget the lag, which an ended query does not have."""
         with self._lock:
             query = self._queries.get(str(event.id))
             if query is None:
@@ -256,7 +256,7 @@ def _set_time(query: _Query, timestamp: str) -> None:
 
 
 def _position(text: str | None) -> dict[str, Any]:
-    """Return the position in a report; empty if there is none, or another source's."""
+    """Return the position in a report; empty if it is missing or belongs to another source."""
     try:
         parsed = json.loads(text or "null")
     except ValueError:

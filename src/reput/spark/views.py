@@ -105,7 +105,7 @@ class ViewPart:
     """A part of a view: a store, and its queues or files if the view is split."""
 
     store: str
-    """Its path, or the name of a running broker."""
+    """Path of the store, or name of a running broker."""
     queues: tuple[tuple[str, int], ...] = ()
     files: tuple[str, ...] = ()
 

@@ -54,7 +54,7 @@ class BatchQueue(QueueEnds):
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the first unit in the files, whether the log has its record or not."""
+        """Queue offset of the first unit in the files, even if its record has left the log."""
         return self._at(self._first).queue_offset if self._first < self._end else self.max_offset
 
     @property
@@ -159,7 +159,7 @@ class BatchQueue(QueueEnds):
         return second.is_written and second.queue_offset <= self.min_offset
 
     def delete_before(self, log_min: int) -> int:
-        """Delete all files but the last whose batches are gone from the log; return their number.
+        """Delete the files whose batches have left the log, but not the last; return their number.
 
         Raises:
             WriteFailed: A file cannot be deleted; it can be tried again.
@@ -233,7 +233,7 @@ class BatchQueues:
 
     def __init__(self, root: str, file_size: int, hot_state: HotState, disk: Disk) -> None:
         self.topics: set[str] = set()
-        """Topics with batch queues, or configured to get them."""
+        """Topics that have or are configured to have batch queues."""
         self._root = root
         self._file_size = file_size
         self._hot = hot_state

@@ -252,7 +252,7 @@ class CommitLog:
         return last.view(position, position + size)
 
     def spare_room(self, size_max: int) -> memoryview:
-        """Return the next bytes of the current file that have space on disk; maybe none."""
+        """Return the next bytes of the current file that have space on disk; may be empty."""
         block = self._block
         position = block[state.LOG_POSITION]
         last = self.files.last

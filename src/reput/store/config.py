@@ -63,7 +63,7 @@ class DurableIn(enum.StrEnum):
 
 
 class DivergedPolicy(enum.StrEnum):
-    """What a slave does whose log differs from its master's."""
+    """Action of a slave whose log differs from its master's."""
 
     REFUSE = "refuse"
     TRUNCATE = "truncate"
@@ -267,7 +267,7 @@ class StoreConfig:
     slave_timeout: Milliseconds = 3_000
     """Timeout of a put that waits for a slave; the message stays."""
     ha_slave_fallbehind_max: Annotated[int, Range(0)] = 256 * 1024 * 1024
-    """Lag in bytes from which on a slave does not count as available (5.x: haMaxGapNotInSync)."""
+    """Lag in bytes from which a slave is not considered available (5.x: haMaxGapNotInSync)."""
     in_sync_replicas: Annotated[int, Range(0)] = 0
     """Brokers, the master included, that must have a message before a SYNC_MASTER acknowledges its
     put; 0: 2, as in 4.x."""
@@ -320,7 +320,7 @@ class StoreConfig:
     so that such a crash loses these pages and what comes during the flush. Disks have more work.
     """
     flush_commit_log_least_pages: Pages = 4
-    """Fewer written pages wait for the thorough interval."""
+    """Minimum number of written pages; fewer wait for the thorough interval."""
     flush_commit_log_thorough_interval: Milliseconds = 10_000
     """After this, all written bytes are flushed: the most that a crash of the machine loses."""
 
@@ -336,7 +336,7 @@ class StoreConfig:
     commit_interval_commit_log: Milliseconds = 200
     """Interval of commits."""
     commit_commit_log_least_pages: Pages = 4
-    """Fewer written pages wait for the thorough interval."""
+    """Minimum number of written pages; fewer wait for the thorough interval."""
     commit_commit_log_thorough_interval: Milliseconds = 200
     """After this, all written bytes are committed."""
     warm_maped_file_enable: bool = False
@@ -347,7 +347,7 @@ class StoreConfig:
     flush_interval_consume_queue: Milliseconds = 1_000
     """Interval of checks of the queues."""
     flush_consume_queue_least_pages: Pages = 2
-    """Fewer written pages wait for the thorough interval."""
+    """Minimum number of written pages; fewer wait for the thorough interval."""
     flush_consume_queue_thorough_interval: Milliseconds = 60_000
     """After this, all queues and the checkpoint are flushed; recovery repeats as much."""
     enable_multi_dispatch: bool = False

@@ -61,7 +61,7 @@ def load(folder: Folder, path: str) -> Table | None:
 
 
 def find(folder: Folder, path: str) -> tuple[Table, str] | None:
-    """Return a table and the path of its file or backup. Raises as ``load``."""
+    """Return a table and the path of its file or backup. Raises the errors of ``load``."""
     problem: Exception | None = None
     for candidate in (path, path + paths.BACKUP_SUFFIX):
         entry = folder.entry(candidate)

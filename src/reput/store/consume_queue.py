@@ -312,7 +312,7 @@ class ConsumeQueue(QueueEnds):
         self.row[state.QUEUE_END_PHYSICAL] = self.row[state.QUEUE_MIN_OFFSET] = 0
 
     def delete_before(self, log_min: int) -> int:
-        """Delete all files but the last whose messages are gone from the log; return their number.
+        """Delete the files whose messages have left the log, but not the last; return their number.
 
         Each deletion is durable before the next one starts, so that a crash leaves no gap.
 
@@ -362,7 +362,7 @@ class ConsumeQueue(QueueEnds):
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the first unit in the files, whether the log has its message or not."""
+        """Queue offset of the first unit in the files, even if its message has left the log."""
         if self.files:
             return self.files[0] // cq_unit.SIZE
         return self.row[state.QUEUE_WRITTEN_OFFSET]

@@ -31,7 +31,7 @@ to its properties.
 
 
 class CopyRule:
-    """How the copies of stored records differ from them.
+    """Rules by which copies differ from the stored records.
 
     Prepared transaction offset and body checksum are not copied; all fields that are not named are.
 

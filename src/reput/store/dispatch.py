@@ -49,13 +49,13 @@ if TYPE_CHECKING:
 
 _NOT_COMPACTED = -1
 STEP_BYTES = 512 * 1024
-"""Bytes of the log that one step reads at most, approximately."""
+"""Maximum bytes of the log that one step reads, approximately."""
 
 _SLOW_WORK_MAX = 64
 """Limit of the work without kernels in one step, in records of ``_SLOW_RECORD_BYTES``: some ms."""
 _SLOW_RECORD_BYTES = 1024
 _NEW_QUEUE_WORK = 4
-"""Work of creating a queue, in addition to its record."""
+"""Work units of creating a queue, in addition to dispatching its record."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Hole:
 
 
 class QueueGap(Exception):
-    """A queue lacks the units before a record of it."""
+    """A queue lacks the units before one of its records."""
 
     def __init__(self, queue: ConsumeQueue | BatchQueue, queue_offset: int) -> None:
         self.queue = queue
@@ -142,7 +142,7 @@ class Dispatcher:
         self.is_strict = False
         """True to raise ``QueueGap`` where a queue lacks units, instead of filling the gap."""
         self.step_bytes = STEP_BYTES
-        """Bytes of the log that one step reads at most, approximately."""
+        """Maximum bytes of the log that one step reads, approximately."""
         self.kernel: Kernel = self.scan
         """Dispatches records of a file; ``rebuild`` replaces it during a recovery."""
 
@@ -513,7 +513,7 @@ class Dispatcher:
         return record.index_keys(message, has_tags=bool(self._block[state.INDEX_HAS_TAGS]))
 
     def _is_possible(self, queue: ConsumeQueue, queue_offset: int, message: StoredMessage) -> bool:
-        """Return True if enough records fit between the end of a queue and a record of it.
+        """Return True if the missing units fit between the end of a queue and one of its records.
 
         No checksum covers a queue offset; a damaged one must not fill the disk.
         """
@@ -705,7 +705,7 @@ class Dispatcher:
             self._put_keys(record.decode(data, check_crc=False), now_ms)
 
     def _extended(self, queue: ConsumeQueue, message: StoredMessage, tags_code: int) -> int:
-        """Add the extension unit of a record; return its address, or the code if it has none."""
+        """Add the extension unit of a record; return its address, else the tags code."""
         if queue.extension is None or not self._is_extending:
             return tags_code
         bits = b""

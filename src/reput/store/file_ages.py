@@ -36,7 +36,7 @@ class FileAges:
 
     @property
     def warning(self) -> str:
-        """The time that does not count now, for ``/health``; empty if all time counts."""
+        """Reason why time does not count towards ages now, for ``/health``; empty if it counts."""
         if not self._jumps:
             return ""
         hours = sum(size for _, size in self._jumps) / _MS_PER_HOUR

@@ -82,7 +82,7 @@ class FolderLock:
                 self._folders.append(descriptor)
 
     def check(self) -> str:
-        """Return the problem of the lock file; empty if there is none.
+        """Return the problem with the lock file; empty if it is valid.
 
         A missing file is created and locked again: while it was missing, another broker could have
         started. If another file has its name, the lock cannot be restored.

@@ -206,7 +206,7 @@ class HotState:
     # Topics -----------------------------------------------------------------------------------
 
     def topic(self, name: bytes) -> TopicRow:
-        """Return the row of a topic, and make it if it has none."""
+        """Return the row of a topic; create it if it does not exist."""
         topic_row = self._topics.get(name)
         if topic_row is None:
             address, words = self._topic_rows.take()
@@ -230,13 +230,13 @@ class HotState:
         return state.KIND_SCHEDULE if is_schedule else state.KIND_PLAIN
 
     def set_slow(self, name: bytes, *, is_slow: bool) -> None:
-        """Let kernels leave a topic to Python for a while; do nothing if it has no row."""
+        """Disable the fast path of a topic for a while, if the topic has a row."""
         row = self._topics.get(name)
         if row is not None:
             row.words[state.TOPIC_KIND] = state.KIND_SLOW if is_slow else self._kind(name)
 
     def keep_slow(self, name: bytes, *, is_slow: bool) -> None:
-        """Let kernels leave a topic to Python permanently, or end that."""
+        """Disable or enable the fast path of a topic permanently."""
         (self._slow_topics.add if is_slow else self._slow_topics.discard)(name)
         self.set_slow(name, is_slow=is_slow)
 
@@ -349,7 +349,7 @@ class HotState:
         self.block[state.DIRTY_COUNT] += 1
 
     def mark_touched(self, address: int) -> None:
-        """Put a row on the list of queues that got units."""
+        """Add a row to the list of queues with new units."""
         self._touched[self.block[state.TOUCHED_COUNT]] = address
         self.block[state.TOUCHED_COUNT] += 1
 
@@ -384,7 +384,7 @@ class HotState:
         self.block[state.DIRTY_COUNT] = len(rows)
 
     def take_touched_rows(self) -> list[int]:
-        """Return the addresses of queue rows that got units since the last call."""
+        """Return the addresses of the rows of queues with new units since the last call."""
         rows: list[int] = self._touched[: self.block[state.TOUCHED_COUNT]].tolist()
         self.block[state.TOUCHED_COUNT] = 0
         return rows

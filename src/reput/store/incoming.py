@@ -299,7 +299,7 @@ OF_LIGHT_QUEUES = (props.INNER_MULTI_DISPATCH, props.LITE_TOPIC)
 
 
 def light_part(name: str) -> Refused:
-    """Return the refusal of a batch with a message for light queues: it would be in none of them.
+    """Return the refusal of a batch with a message for light queues, in which it would be missing.
 
     Args:
         name: Its property, one of ``OF_LIGHT_QUEUES``.

@@ -238,7 +238,7 @@ class IndexFiles:
         self._block[state.INDEX_LIMIT] = (file.reserved - start) // index_entry.ENTRY.size
 
     def make_room(self, entry_count: int, now_ms: int) -> bool:
-        """Reserve space for the entries of a record; return False if the current file ends before.
+        """Reserve space for the entries of a record; return False if the file has no room.
 
         Raises:
             DiskFull: There is no space on the disk.
@@ -402,7 +402,7 @@ class IndexFiles:
             self._enter_last()
 
     def _count_proven(self, timestamp_ms: int) -> int:
-        """Count the files that were full and durable when the checkpoint got its index time.
+        """Count the files that were full and durable when the checkpoint recorded its index time.
 
         That time is the end time of the last of them. An end time that is not later proves nothing:
         a clock may have been set back, and many records have the same time.

@@ -67,7 +67,7 @@ class IndexFileView:
 
     @cached_property
     def slot_count(self) -> int:
-        """Number of slots of the file, which is not stored in it.
+        """Number of slots of the file; the file itself does not contain it.
 
         The file size is 4*slots + 20*entries. With the right numbers, the first and the last entry
         have the physical offsets in the header, and the last one's slot points to it.

@@ -245,7 +245,7 @@ class AgesPart(Protocol):
 
     @property
     def warning(self) -> str:
-        """The time that does not count now; empty if all time counts."""
+        """Reason why time does not count towards ages now; empty if it counts."""
 
 
 class RetentionPart(Protocol):

@@ -734,7 +734,7 @@ class MessageStore:
         )
 
     def end_waiting(self) -> None:
-        """Set the results of all pending puts: they are safe or late."""
+        """Set the results of all pending puts: stored safely, or timed out."""
         self._waiting.settle(self.log.flushed_offset, self._clock.monotonic_ms(), has_failed=True)
 
     @property

@@ -42,15 +42,15 @@ class PopBatch(NamedTuple):
 
     message_count: int
     data: bytes
-    """Their records, concatenated."""
+    """Records of the popped messages, concatenated."""
     next_offset: int
     """Queue offset after the last message that was read."""
     max_offset: int
     """Queue offset after the last message of the queue."""
     queue_offsets: Sequence[int]
-    """Their queue offsets; a range, if they are consecutive."""
+    """Queue offsets of the messages; a range if they are consecutive."""
     info: str
-    """Their ``pop_codec.message_info``."""
+    """``pop_codec.message_info`` of the messages."""
     revive_offset: int
     """Queue offset of the checkpoint."""
     end_offset: int

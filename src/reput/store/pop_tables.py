@@ -150,7 +150,7 @@ class OrderBlock:
     counts: dict[int, int] = field(default_factory=dict)
     """Queue offset -> number of earlier deliveries."""
     uncounted: set[int] = field(default_factory=set)
-    """Queue offsets whose present delivery does not count; the file has no field for them."""
+    """Queue offsets whose current delivery is not counted; the file has no field for them."""
 
 
 class ConsumerOrderTable(SavedTable):

@@ -37,9 +37,9 @@ class Reader(NamedTuple):
     topic: str
     group: str
     subscription: str | None
-    """The expression in its pulls; None if they have none."""
+    """The filter expression in its pulls; None if the pulls have no expression."""
     sub_version: int
-    """Version of the group's subscription, if they have none. Pulls with a newer one fall back."""
+    """Version of the subscription, for pulls without an expression; newer versions fall back."""
     tags_codes: tuple[int, ...]
     """Hashes of the wanted tags; empty: all messages."""
     queue_count: int
@@ -51,7 +51,7 @@ class Reader(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What a group got from a queue since the last ``take``."""
+    """Messages that a group received from a queue since the last ``take``."""
 
     topic: str
     group: str
@@ -60,11 +60,11 @@ class Delivery(NamedTuple):
     message_count: int
     byte_count: int
     consumer_offset: int | None
-    """The last consumer offset in its pulls; None if they had none."""
+    """The last consumer offset in its pulls; None if no pull had one."""
 
 
 class _Deliveries:
-    """What a group got from a topic: a row per queue, shared by all its readers of the topic.
+    """Messages that a group received from a topic: a row per queue, shared by all its readers.
 
     Shared, as only the last consumer offset in the pulls of any of them counts.
     """
@@ -106,7 +106,7 @@ class _ReaderRow:
         row[state.READER_FAR_BROKER] = reader.far_broker_id
 
     def slot(self, slot_count: int) -> int:
-        """Return the first slot of the table to try for it."""
+        """Return the first slot of the table to try for this reader."""
         group, topic = (bytes(text[:-1]) for text in self._texts[:2])
         return tables.name_slot(group, slot_count) ^ tables.name_slot(topic, slot_count)
 

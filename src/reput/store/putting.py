@@ -281,7 +281,7 @@ class Putter:
         return target.tobytes(), count
 
     def _refuse_light_parts(self, message: IncomingMessage, common: "_BatchCommon") -> None:
-        """Refuse a batch whose messages name light queues: they would be in none of them.
+        """Refuse a batch whose messages name light queues, in which they would be missing.
 
         Raises:
             Refused: A message of it does.

@@ -415,7 +415,7 @@ class StoreReader:
         return LogTail(last.physical_offset, torn=torn)
 
     def _lost_end(self, end: int) -> int | None:
-        """Return the former end of a log that now ends at ``end``, if it was after that.
+        """Return the former end of a log that ends at ``end`` now; None if it did not end later.
 
         A unit that points at no record may be damaged itself. But if it points exactly to where
         the next record would be, or into a truncated part of a file, or if there are two such
@@ -479,7 +479,7 @@ class StoreReader:
     def _newest_ms(self, start: int, stop: int) -> int:
         """Return the newest store time of the records of a range, in ms; 0 without records.
 
-        The range was walked before, and has no damage.
+        The range was scanned before, and has no damage.
         """
         batches = self.log.walk(start, stop, check_crc=False)
         return max((int(_times_of(batch).max(initial=0)) for batch in batches), default=0)

@@ -40,7 +40,7 @@ from reput.store.mapped_file import MappedFile
 PIECE_BYTES = 2 * 1024 * 1024
 """Bytes of the log in a digest."""
 PARALLEL_BYTES_MIN = 64 * 1024 * 1024
-"""Less is dispatched by one thread: it takes some 50 ms."""
+"""Range below which one thread dispatches alone, which takes some 50 ms."""
 THREADS_MAX = 64
 
 _TOPICS_MAX = 4096
@@ -280,7 +280,7 @@ class Rebuild:
         self._digest: _Digest | None = None
         """The digest whose units are being put."""
         self._first = 0
-        """Its first entry without index entries."""
+        """The first entry of the digest without index entries."""
         self._slow_until = 0
         """Physical offset of the end of a piece whose digest has ended."""
         self._tasks = _Tasks(thread_count, self._put_keys, self._recycle)

@@ -281,8 +281,8 @@ class Recovery:
     def _crashed_start(self, saved: Checkpoint, end: int) -> int:
         """Return a physical offset before which all units were durable.
 
-        The checkpoint's offset is one, unless there is no record: then it is damaged, or belongs to
-        another log.
+        The checkpoint's offset is used if a record begins there. Otherwise the checkpoint is
+        damaged, or belongs to another log.
         """
         start = self._synced_start(saved, end)
         if start is not None:

@@ -18,7 +18,7 @@ class Replica:
     """Physical offset up to which the slave has the log; None until its first valid report, and
     while it must repeat it."""
     doubtful_offset: int | None = None
-    """What the slave had acknowledged before another connection came from its host. It confirms
+    """Offset that the slave had acknowledged before its host connected again. It confirms
     nothing, as both may be of the same slave; but puts wait for the slave's next report."""
     sent_offset: int = 0
     """Physical offset after the last byte sent to it."""

@@ -42,7 +42,7 @@ class ReplicaLog:
 
     @property
     def durable_end(self) -> int:
-        """Physical offset up to which the log is durable; ``sync`` of the store advances it."""
+        """Physical offset up to which the log is durable; the store's ``sync`` advances it."""
         return self._commit_log.flushed_offset
 
     @property
@@ -109,7 +109,7 @@ class ReplicaLog:
         return room
 
     def spare(self, size_max: int) -> memoryview:
-        """Return the next bytes of the log that have space on disk already; maybe none.
+        """Return the next bytes of the log that have space on disk; may be empty.
 
         For data whose size is not known yet. What was filled is to be added, or to be passed to
         ``buffer`` as kept.

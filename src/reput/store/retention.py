@@ -77,7 +77,7 @@ class RetentionCounts:
     unread: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Number of deleted messages that a group had not read, by (topic, group)."""
     never_read: Counter[str] = field(default_factory=Counter)
-    """Number of deleted messages without a reader, by topic; system topics do not count."""
+    """Number of deleted messages without a reader, by topic, without system topics."""
 
 
 class Retention:
@@ -339,7 +339,7 @@ def _modified_ms(file: MappedFile) -> int:
 
 
 class _DiskSpace:
-    """Usage of the disks, by the fullest one that must take data.
+    """Usage of the fullest disk that must accept data.
 
     Of several folders of the log, one with free space is enough; queues have only one folder.
     """
@@ -436,7 +436,7 @@ class _Followers:
         self._tombstones = tombstones
         self.counts = RetentionCounts()
         self._log_min = 0
-        """Minimum of the log that queues have, or are being corrected to."""
+        """Start of the log to which the minimum offsets of all queues are being corrected."""
         self._to_correct: deque[ConsumeQueue | BatchQueue] = deque()
         self._to_shorten: dict[ConsumeQueue | BatchQueue, None] = {}
         self._lags_in_index = False

@@ -369,7 +369,7 @@ class SavedTable:
         self.change_count = 0
         """Number of changes of entries since the table was loaded."""
         self._versioned_changes = 0
-        """Number of changes that the version includes, if not each change has one."""
+        """Number of changes that the version includes, if a version covers several changes."""
         self._is_compared = False
         """True if other brokers have got the version, or this one has another broker's."""
         self._changed: set[Any] = set()  # keys of entries whose text is not up to date

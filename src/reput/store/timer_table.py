@@ -35,7 +35,7 @@ class TimerProgress(NamedTuple):
 
     @classmethod
     def of_fields(cls, values: Mapping[str, int | str]) -> "TimerProgress | None":
-        """Return the progress of the file's values, among others; None if there is none.
+        """Return the progress that the file's values contain; None if they contain none.
 
         Raises:
             ValueError: A value is not a number.
@@ -63,7 +63,7 @@ class JavaTimer(NamedTuple):
     """Queue offset before which messages are in RocketMQ's wheel, if there is one."""
 
     def is_before(self, check: TimerCheck) -> bool:
-        """Return whether RocketMQ has changed its file since, so that it has gone on."""
+        """Return whether RocketMQ has changed its file since: its timer has run."""
         return (check.read_time_ms, check.queue_offset) != self[:2]
 
 

@@ -18,7 +18,7 @@ _NO_PROPERTIES_V4 = 91
 
 
 def without_torn(log: CommitLogView, batch: LogBatch) -> LogBatch:
-    """Return a batch whose records with a missing end are damage, as those with a wrong checksum.
+    """Return a batch in which records without their end are damage, as with a wrong checksum.
 
     Args:
         log: The log of the batch.

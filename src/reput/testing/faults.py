@@ -43,14 +43,14 @@ PLANS_MAX = 1_000
 DELAY_MS_MAX = 600_000
 """Maximum delay of a request, in ms."""
 _DELAYED_MAX = 10_000
-"""Requests that wait at most; further ones are served at once."""
+"""Maximum number of waiting requests; further requests are served at once."""
 
 
 class Effect(enum.Enum):
-    """What happens to a request instead of an ordinary reply."""
+    """A fault that a request causes instead of an ordinary reply."""
 
     REFUSE = "refuse"
-    """It gets an error, and is not served."""
+    """The request is refused with an error."""
     DROP = "drop"
     """It is not served, and its connection is closed."""
     LOSE_REPLY = "lose-reply"
@@ -148,7 +148,7 @@ class Faults:
     # Of ports ---------------------------------------------------------------------------------
 
     def take(self, code: int) -> _Plan | None:
-        """Return the fault of a request, which has it once less from now on; None: none."""
+        """Return the next fault of a request and use it up; None if it has no fault."""
         for plan in self._plans:
             if code in plan.codes:
                 plan.left -= 1

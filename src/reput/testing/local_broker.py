@@ -349,7 +349,7 @@ class LocalBroker:
         return self._running.clock.now_ms()
 
     def advance(self, duration_ms: int) -> None:
-        """Advance the time of the brokers; it only goes forward.
+        """Advance the time of the brokers, which cannot be set back.
 
         On return everything that is due by then is in its queues: messages of delay levels and
         delivery times, retries of consumers, popped messages whose invisible time is over. The

@@ -17,7 +17,7 @@ NEEDS_AT_ONCE = 200
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a request that is held was allowed to do; it is checked again if rules change."""
+    """Permissions of a held request, which are checked again if rules change."""
 
     account: Account
     request: Command
@@ -103,7 +103,7 @@ class Access:
         self._note(account, needs, address)
 
     def would_admit(self, request: Command, address: str) -> bool:
-        """Return whether ``admit`` lets a request pass at once; nothing is noted or counted."""
+        """Return whether ``admit`` would admit a request at once, without recording anything."""
         try:
             account = self.rules.authenticate(request, address)
             needs = needs_of(self.facts, request)

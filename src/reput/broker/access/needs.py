@@ -35,7 +35,7 @@ from reput.format.message import StoredMessage
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the needs of requests depend on, besides the requests."""
+    """State of the broker that the needs of requests depend on."""
 
     cluster_name: str
     """Name of the broker's cluster, which is a resource."""
@@ -77,7 +77,7 @@ def needs_of(facts: Facts, request: Command) -> Sequence[Need]:
 
 
 def topic_need(topic: str, actions: Actions) -> Need:
-    """Return the need of a topic; a retry topic is its group."""
+    """Return the need of a topic, or of its group if it is a retry topic."""
     if names.is_retry_topic(topic):
         return group_need(topic, actions)
     return Need(ResourceType.TOPIC, topic, actions)
@@ -93,7 +93,7 @@ def group_need(group: str, actions: Actions) -> Need:
 
 
 def _sent_to(topic: str) -> Need:
-    """Return the need of a message's topic: its group's, if it is a message to be retried."""
+    """Return the need of a message's topic, or of its group if the message is to be retried."""
     return topic_need(topic, SUB if names.is_retry_topic(topic) else PUB)
 
 
@@ -121,7 +121,7 @@ def _popped_by(group: str, topic: str, actions: Actions) -> list[Need]:
 
 
 def _record_needs(data: bytes | None, actions: Actions, group: str | None = None) -> list[Need]:
-    """Return the needs of a record; none if there is no record, which the processor reports.
+    """Return the needs of a record; none without a record, which the processor reports.
 
     Args:
         data: The record.
@@ -143,7 +143,7 @@ def _record_needs(data: bytes | None, actions: Actions, group: str | None = None
 
 
 def topic_of(stored: StoredMessage) -> str:
-    """Return the topic of a record; of a message that waits in a broker's topic, its destination.
+    """Return the topic of a record; the destination if the message waits in a system topic.
 
     The property with the destination is the broker's in such a topic, and anybody's elsewhere.
     """
@@ -335,7 +335,7 @@ def _lock(facts: Facts, request: Command) -> Iterable[Need]:
 
 
 def _offset(kind: type[Header], actions: Actions) -> Rule:
-    """Return the rule of a consumer offset: the group's, and the topic's unless it is a retry's."""
+    """Return the needs for a consumer offset: the group, and the topic if it is no retry topic."""
 
     def needs(facts: Facts, request: Command) -> Iterable[Need]:
         header: Any = headers.decode(kind, request.ext_fields)

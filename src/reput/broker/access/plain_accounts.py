@@ -44,7 +44,7 @@ TOPICS = "topicPerms"
 GROUPS = "groupPerms"
 
 KEY_LETTERS_MIN = 7
-"""Characters that an access key and a secret key have at least."""
+"""Minimum length of access keys and secret keys."""
 
 _FILE_KEYS = (WHITE_ADDRESSES, ACCOUNTS, DATA_VERSION)
 _ACCOUNT_KEYS = (
@@ -54,7 +54,7 @@ _VERSION_KEYS = ("counter", "timestamp", "stateVersion")
 _LIKE_NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)[eE][-+]?[0-9]+")
 """Texts that SnakeYAML takes for a number, and PyYAML does not."""
 _LIKE_OTHERS = re.compile(r"[-+.0-9].*", re.DOTALL)
-"""Texts that are written in quotes, since readers differ about them."""
+"""Texts that are written in quotes, since YAML readers disagree about them."""
 _QUOTE = "a text in quotes: 'this is one'"
 _WIDTH = 1 << 20
 _DEPTH_MAX = 20
@@ -65,7 +65,7 @@ _Node: TypeAlias = Any
 
 
 class Permission(enum.IntFlag):
-    """What an account may do with a topic or group. The numbers are Java's."""
+    """Permission of an account for a topic or group, with Java's numbers."""
 
     DENY = 1
     PUB = 4
@@ -96,7 +96,7 @@ class PlainAccount:
     default_topic: Permission = Permission.DENY
     default_group: Permission = Permission.DENY
     permissions: Mapping[str, Permission] = field(default_factory=dict)
-    """Permission by name of a topic; that of a group by name of its retry topic."""
+    """Permission by topic; for a group, by its retry topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +122,11 @@ class PlainAccounts:
     """Path of the file of an account, by access key."""
     white_addresses: AddressSet = NO_ADDRESS
     repeated: tuple[tuple[str, str], ...] = ()
-    """Access key and path of each account that does not count, as an earlier one has its key."""
+    """Access key and path of each account that is ignored: an earlier account has the same key."""
 
 
 def merge(files: Iterable[PlainFile]) -> PlainAccounts:
-    """Return the accounts of all files; of two with one access key the first counts."""
+    """Return the accounts of all files; of two with the same access key, the first one."""
     accounts: dict[str, PlainAccount] = {}
     paths: dict[str, str] = {}
     repeated = []
@@ -146,7 +146,7 @@ def merge(files: Iterable[PlainFile]) -> PlainAccounts:
 
 
 def parse(data: bytes, path: str) -> PlainFile:
-    """Return the content of a file; an empty one has neither accounts nor addresses.
+    """Return the content of a file, which may be empty.
 
     Args:
         data: The bytes of the file.
@@ -341,7 +341,7 @@ class _Reader:
         return nodes
 
     def _list(self, node: _Node | None, name: str, read: Callable[[_Node, str], _T]) -> list[_T]:
-        """Return the entries of a list; a missing one has none."""
+        """Return the entries of a list; no entries if it is missing."""
         if node is None or self._is_null(node):
             return []
         if node.id != "sequence":
@@ -349,7 +349,7 @@ class _Reader:
         return [read(entry, name) for entry in node.value]
 
     def _text(self, node: _Node, name: str) -> str | None:
-        """Return a text; a whole number and a boolean are one, and nothing is None."""
+        """Return a value as text, also a whole number or boolean; None if it is missing."""
         if node.id != "scalar":
             raise InvalidOption(self._place(node, name), f"a {node.id}", "a text")
         try:

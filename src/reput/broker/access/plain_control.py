@@ -24,7 +24,7 @@ def load(
 
 
 def accounts_of(home: str, plain_file: str) -> PlainAccounts:
-    """Return the accounts of files that may be gone.
+    """Return the accounts of files, which may have been deleted.
 
     Raises:
         InvalidOption: A file cannot be read, or something in it is wrong.
@@ -56,7 +56,7 @@ class PlainControl:
         self._on_change = on_change
 
     async def update(self, change: Callable[[PlainFiles], _T]) -> _T:
-        """Change the files; on return no request is judged by the old accounts any more."""
+        """Change the files; after the return, no request is checked with the old accounts."""
         try:
             return await self._disk_thread.run(lambda: change(self.files))
         finally:

@@ -86,7 +86,7 @@ class PlainFiles:
         return self._load(self._marks)
 
     def reload(self, now_ms: int) -> PlainAccounts | None:
-        """Read all files if one has changed, appeared or gone; None if nothing has changed.
+        """Read all files if one was changed, added or removed; return None if none was.
 
         Files that cannot be read are logged, once per content, and leave the accounts as they are.
         """
@@ -194,7 +194,7 @@ class PlainFiles:
         return bool(paths)
 
     def put_white_addresses(self, texts: list[str], path: str, now_ms: int) -> bool:
-        """Replace the global white addresses of a file; return False if it is none of the files.
+        """Replace the global white addresses of a file; return False if the file is unknown.
 
         Args:
             texts: The patterns.
@@ -283,7 +283,7 @@ def _unreadable(path: str, error: OSError) -> InvalidOption:
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Replace a file durably; it keeps its permissions, and a new one is for its owner only."""
+    """Replace a file durably and keep its permissions; a new file is for its owner only."""
     target = Path(os.path.realpath(path))
     draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:

@@ -133,7 +133,7 @@ class PlainRules:
         return source.white_addresses.contains(address)
 
     def _check_address(self, account: PlainAccount, address: str) -> None:
-        """Refuse an address that is not white, if white addresses are needed and there are any."""
+        """Refuse an address that is not white, if white addresses are required and configured."""
         if self._skips_signature:
             return
         both = (self.accounts.white_addresses, account.white_addresses)

@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     """Addresses, or networks such as ``10.0.0.0/8``; empty: any."""
 
     def applies(self, need: Need, address: str) -> bool:
-        """Return whether it decides about a need of a sender."""
+        """Return whether the rule applies to a need of a sender."""
         return (
             self.resource.covers(need.type, need.name)
             and (Action.ALL in self.actions or not self.actions.isdisjoint(need.actions))
@@ -69,7 +69,7 @@ class Acl(NamedTuple):
 
 
 def merged(rules: Iterable[Rule], changes: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Return rules with changed or further ones: a rule replaces that of the same resource."""
+    """Return rules with some replaced or added: a rule replaces the rule of the same resource."""
     by_resource = {rule.resource: rule for rule in rules}
     by_resource.update((rule.resource, rule) for rule in changes)
     return tuple(by_resource.values())

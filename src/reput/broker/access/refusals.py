@@ -34,7 +34,7 @@ class AccessRefusals:
         self.unauthenticated_count = 0
         """Requests whose sender is not known."""
         self.unauthorized_count = 0
-        """Requests of known senders who may not send them."""
+        """Requests for which the known sender lacks permission."""
         self._by_address: dict[str, int] = {}
         self._lines: dict[tuple[str, bool], tuple[int, int]] = {}
         """Address and kind -> time of the last line, and number of refusals since."""

@@ -43,7 +43,7 @@ class Account(NamedTuple):
     name: str
     """Access key."""
     is_super: bool
-    """True for a super user, or an admin: no rules are asked."""
+    """True for a super user or an admin, to whom no rules apply."""
 
 
 class AccountRow(NamedTuple):

@@ -27,7 +27,7 @@ from reput.store import paths
 from reput.store.disk import Disk
 
 UNSIGNED = Account("", is_super=False)
-"""Sender of a request that needs no signature, and has no valid one."""
+"""Sender of a request without a valid signature that needs none."""
 _NO_RULES = Acl()
 _BYTES_SHOWN = 200
 """Characters of a name in a refusal."""
@@ -136,7 +136,7 @@ class UserRules:
                 raise self._refused(name, need, address, reason)
 
     def _authorize_without_rules(self, account: Account, request: Command, address: str) -> None:
-        """Check a request without authorization: changes of users are for super users alone."""
+        """Check a request without authorization: only super users may change users."""
         if account is UNSIGNED:
             return
         user = self._usable(account.name, is_unsigned=False)
@@ -178,7 +178,7 @@ def _unverified(text: str) -> AccessRefused:
 def load(
     root: str, disk: Disk, settings: AccessSettings, cluster_name: str, now_ms: int
 ) -> UserRules:
-    """Return the users and rules of a store; make the first users.
+    """Return the users and rules of a store; create the first users.
 
     Args:
         root: Folder of the store.

@@ -14,7 +14,7 @@ class FastCounts:
     acks: int = 0
     """Popped messages that were acknowledged individually."""
     ack_batches: int = 0
-    """Requests that acknowledged several messages."""
+    """Number of requests that acknowledged several messages."""
     transaction_ends: int = 0
     """Transactions that were committed or rolled back."""
     send_backs: int = 0

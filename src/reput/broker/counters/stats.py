@@ -38,7 +38,7 @@ BROKER_PUT_NUMS = "BROKER_PUT_NUMS"
 """Messages put, by cluster."""
 BROKER_GET_NUMS = "BROKER_GET_NUMS"
 BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC = "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC"
-"""Counter of 5.x, like the following ones; by cluster."""
+"""Messages put, by cluster, without system topics; like the following counters, only in 5.x."""
 BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC = "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC"
 SNDBCK2DLQ_TIMES = "SNDBCK2DLQ_TIMES"
 """Messages that became dead letters, by ``null@topic@group@SEND_BACK_TO_DLQ`` (without an owner).

@@ -40,7 +40,7 @@ class FastAcks:
         self._argument = hot.Address(hot.address_of(self._block))
 
     def serve(self, channel: Channel, view: memoryview, position: int, end: int) -> int:
-        """Serve the acknowledgements that follow each other from a position of the buffer.
+        """Serve consecutive acknowledgements from a position of the buffer.
 
         Returns:
             The position of the first other frame; ``position`` if there is no acknowledgement.

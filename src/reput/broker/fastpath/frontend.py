@@ -73,7 +73,7 @@ class Frontend:
             self._topic_changed(name)
 
     def open(self) -> None:
-        """Let the kernel serve; sends only if its fixed replies fit the configuration."""
+        """Enable the kernel, for sends only if its fixed replies fit the configuration."""
         config = self._parts.settings.broker
         suffix = props.encode({props.CLUSTER: config.broker_cluster_name})
         takes_sends = config.region_id == send_reply.REGION and config.trace_on
@@ -133,7 +133,7 @@ class Frontend:
     def _serve(
         self, channel: Channel, view: memoryview, position: int, end: int, takes_pulls: bool
     ) -> int:
-        """Serve the frames between two positions; return the first one that is not served."""
+        """Serve the frames between two positions; return the position of the first unserved one."""
         # Replies are larger than pulls: the connection may take no more of them now.
         while position < end and not channel.is_closed and not channel.has_stalled():
             code = 0
@@ -154,7 +154,7 @@ class Frontend:
         return position
 
     def _receive(self, channel: Channel, position: int, end: int, takes_pulls: bool) -> Received:
-        """Serve the sends, or the pulls, that follow each other."""
+        """Serve consecutive sends or consecutive pulls."""
         begun_ms = self._clock.monotonic_ms()
         received, pending = self._parts.store.receive(
             self._address,
@@ -220,7 +220,7 @@ class Frontend:
         return channel.take_frames(view, position, end, 1)
 
     def _answer_lookups(self, channel: Channel, position: int, end: int) -> int:
-        """Answer the lookups that follow each other; return the end of the last one."""
+        """Answer consecutive lookups; return the end of the last one."""
         parts = self._parts
         count, position, replies = parts.store.answer_lookups(
             position,

@@ -115,7 +115,7 @@ class Gate:
     # The tables ---------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Forget all accounts and grants: something has changed that they depend on."""
+        """Forget all accounts and grants, since accounts, rules or topics have changed."""
         self._block[words.EPOCH] += 1
         self._names_used = 0
         self._counts = [0, 0]
@@ -129,7 +129,7 @@ class Gate:
         return self._names_address + start
 
     def _make_room(self, table: int, slots: int, name_bytes: int) -> None:
-        """Empty the tables if one of them, or the room for names, is full."""
+        """Clear the tables if a table or the buffer of names is full."""
         is_full = 2 * self._counts[table] >= slots
         if is_full or self._names_used + name_bytes > _NAME_BYTES:
             self.forget()
@@ -215,7 +215,7 @@ class Gate:
         return [values[start : start + width] for start in range(0, len(values), width)]
 
     def serve(self, channel: Channel, view: memoryview, end: int, serve_run: ServeRun) -> int:
-        """Serve what a connection sent; see ``remoting.channel.Owner.on_bytes``.
+        """Serve the bytes that a connection has sent; see ``remoting.channel.Owner.on_bytes``.
 
         Args:
             channel: The connection.

@@ -17,7 +17,7 @@ from reput.remoting.channel import Channel
 _TIME = b'"bornTime":"'
 _TIME_DIGITS_MAX = 18
 _SIGNATURE = b'"Signature":"'
-"""It varies with the time, and does not change what the request means."""
+"""Field that differs in each request without changing the meaning."""
 _KNOWN_MAX = 4096
 _KNOWN_BYTES_MAX = 2048
 """Maximum size of a cached key, bytes: longer ones would take a gigabyte."""
@@ -100,7 +100,7 @@ def _without_varying(key: bytes) -> tuple[bytes | None, int]:
 
 
 def _without(key: bytes, name: bytes) -> tuple[bytes, bytes]:
-    """Return a key without the value after a name, and the value; empty if there is none."""
+    """Split the value after a name off a key; return the rest and the value, which may be empty."""
     start = key.find(name) + len(name)
     if start < len(name):
         return key, b""

@@ -64,7 +64,7 @@ Row = list[int]
 
 
 class RequestList:
-    """Consecutive requests of one code. Rows are valid until the buffer is read into again.
+    """Consecutive requests of one code. Rows are valid until the next read into the buffer.
 
     Args:
         code: The request code.
@@ -115,7 +115,7 @@ class RequestList:
         end: int,
         serve_rows: Callable[[Channel, Sequence[Row]], int],
     ) -> int:
-        """Serve the requests that follow each other from a position of the buffer.
+        """Serve consecutive requests from a position of the buffer.
 
         Args:
             channel: The connection.

@@ -58,7 +58,7 @@ class FastSendBacks:
         self._unit_mode = value("unitMode")
 
     def serve(self, channel: Channel, view: memoryview, position: int, end: int) -> int:
-        """Serve the requests that follow each other; see ``RequestList.serve``."""
+        """Serve consecutive requests; see ``RequestList.serve``."""
         return self._requests.serve(channel, view, position, end, self._put)
 
     def _put(self, channel: Channel, rows: Sequence[Row]) -> int:

@@ -53,7 +53,7 @@ class FastTransactionEnds:
         self._decision = value("commitOrRollback")
 
     def serve(self, channel: Channel, view: memoryview, position: int, end: int) -> int:
-        """Serve the ends that follow each other; see ``RequestList.serve``."""
+        """Serve consecutive ends; see ``RequestList.serve``."""
         return self._requests.serve(channel, view, position, end, self._decide)
 
     def _decide(self, channel: Channel, rows: Sequence[Row]) -> int:

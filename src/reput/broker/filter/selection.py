@@ -31,7 +31,7 @@ class Selection:
     """Tags codes to select; empty for all messages."""
     message_filter: "MessageFilter | None" = None
     version: int = 0
-    """Version of the subscription from heartbeats, if it is one of those."""
+    """Version of the subscription, if it comes from heartbeats."""
     filter_letters: int = 0
     """Length of the expression that the filter is compiled from."""
 

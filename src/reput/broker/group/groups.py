@@ -19,7 +19,7 @@ _SUBSCRIPTION_BYTES = 300
 
 
 class Connected(Protocol):
-    """The part of a connection that is used here."""
+    """The part of a connection that groups use."""
 
     @property
     def peer(self) -> str:

@@ -68,7 +68,7 @@ class Members:
             self.left(group)
 
     def left(self, group: str) -> None:
-        """Notify the other members of a group that has lost one."""
+        """Notify the remaining members of a group that a member has left."""
         if self._groups.consumer(group) is None:
             self._filters.unregister(group, self._clock.now_ms())
         self.notify(group)

@@ -14,7 +14,7 @@ from reput.broker.quotas import OWN, AddressQuota
 from reput.format.bodies import MessageQueue
 
 EXPIRED_AT_ONCE = 10_000
-"""Locks that one call of ``expire`` removes at most."""
+"""Maximum number of locks that one call of ``expire`` removes."""
 
 
 @dataclass(slots=True)

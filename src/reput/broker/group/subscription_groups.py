@@ -192,7 +192,7 @@ class SubscriptionGroups:
         self._check_room(groups)
 
     def reserve(self, groups: Iterable[SubscriptionGroup]) -> Reservation:
-        """Check as ``check_room``, and keep the room for these groups until it is released.
+        """Check like ``check_room``, and reserve room for these groups until it is released.
 
         Raises:
             LimitExceeded: There would be too many groups, or their settings would be too large.
@@ -242,7 +242,7 @@ class SubscriptionGroups:
             self._notify()
 
     def copy_forbidden(self, by_group: dict[str, dict[str, int]]) -> None:
-        """Replace what groups are forbidden by what this broker's master has."""
+        """Replace the forbidden topics of groups by those of this broker's master."""
         if self.table.copy_forbidden(by_group):
             self._forbidden_count = sum(len(topics) for topics in by_group.values())
             self._notify()

@@ -29,7 +29,7 @@ from reput.store.interface import BrokerStore
 QUEUE_ID = 0
 """Id of a light queue within its name."""
 _QUEUES_MAX = 1_000
-"""Queues that a pop looks at, at most; each takes some microseconds if it is blocked."""
+"""Maximum number of queues that a pop examines; each takes some microseconds if it is blocked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class PoppedLite:
     counts: list[int] = field(default_factory=list)
     """Number of earlier deliveries of each message."""
     has_more: bool = False
-    """True if there are queues that were not looked at."""
+    """True if some queues were not examined."""
 
 
 @dataclass(slots=True, eq=False)
@@ -79,12 +79,12 @@ class HeldLitePop:
 
     @property
     def bytes_about(self) -> int:
-        """Approximate memory of its filter, in bytes: it has none."""
+        """Memory of its filter, in bytes: 0, as it has no filter."""
         return 0
 
     @property
     def places(self) -> tuple[WaitPlace]:
-        """Its client, or its wildcard group."""
+        """Client of the pop, or its wildcard group."""
         return (self.place,)
 
     @property
@@ -127,7 +127,7 @@ class LitePops:
         self._frees: dict[tuple[str, str], int] = {}
         """Queue and group of blocks -> when their messages can be read again, in ms."""
         self._times: list[tuple[int, str, str]] = []
-        """Heap of these times, with outdated ones."""
+        """Heap of these times; it may contain outdated entries."""
 
     # Popping ----------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class LitePops:
     # Messages that clients hold -----------------------------------------------------------------
 
     def acknowledge(self, queue: str, group: str, queue_offset: int, pop_ms: int) -> None:
-        """Record that a message was consumed; one that is not held is ignored.
+        """Record that a message was consumed; a message that is not held is ignored.
 
         Raises:
             ValueError: It is not in the block that the group holds.
@@ -212,7 +212,7 @@ class LitePops:
         *,
         is_suspended: bool,
     ) -> None:
-        """Change when a message becomes visible; one that is not held is ignored.
+        """Change when a message becomes visible; a message that is not held is ignored.
 
         Args:
             queue: Its light queue.
@@ -229,7 +229,7 @@ class LitePops:
         self.arrived(queue, group)
 
     def reset(self, queue: str, group: str, queue_offset: int) -> None:
-        """Set the position of a group in a queue; it holds no messages of it any more."""
+        """Set the position of a group in a queue, and release the messages that it holds there."""
         if self._offsets.find(queue, group, QUEUE_ID) != queue_offset:
             self._offsets.set(queue, group, QUEUE_ID, queue_offset)
             self._release(queue, group)
@@ -280,7 +280,7 @@ class LitePops:
         self.held.wake(*self.subscriptions.place_of(client))
 
     def expire(self, before_ms: int) -> Steps[None]:
-        """Remove the clients that have named no subscription since then, in monotonic ms."""
+        """Remove the clients without a subscription request since a time, in monotonic ms."""
         for client in self.subscriptions.expired(before_ms):
             yield from self.subscriptions.remove(client)
 
@@ -299,7 +299,7 @@ class LitePops:
                 self.held.wake(*place)
 
     def freed(self, now_ms: int) -> bool:
-        """Wake the held pops of queues whose blocks are over; return whether there were any."""
+        """Wake the held pops of queues whose blocks have expired; return whether there were any."""
         did = False
         while self._times and self._times[0][0] <= now_ms:
             free_ms, queue, group = heapq.heappop(self._times)

@@ -49,7 +49,7 @@ class LiteGroup:
     is_exclusive: bool
     """True if a lite topic has one client of the group."""
     resets_exclusive: bool
-    """True if a client that takes a lite topic from another one begins at its first message."""
+    """True if a client that takes over a lite topic begins at the first message."""
     resets_unsubscribed: bool
     """True if the group begins at the first message after a client has unsubscribed."""
     is_wildcard: bool
@@ -109,13 +109,13 @@ class LiteClient:
     group: str
     topic: str
     channel: Channel
-    """The connection that has named its subscriptions last."""
+    """Connection of the client's latest subscription request."""
     seen_ms: int
-    """When it has named them, in monotonic ms."""
+    """Time of that request, in monotonic ms."""
     polled_ms: int = -1
-    """When it has popped last, in ms since the epoch; -1 if never."""
+    """Time of the client's last pop, in ms since the epoch; -1 without one."""
     queues: set[str] = field(default_factory=set)
-    """Its light queues; empty for a client of a wildcard group."""
+    """Light queues of the client; empty for a client of a wildcard group."""
     waiting: Queues = field(default_factory=dict)
     """Queues that may have messages for it."""
 
@@ -163,7 +163,7 @@ class LiteSubscriptions:
     def obtain(
         self, client_id: str, group: str, topic: str, channel: Channel, now_ms: int
     ) -> LiteClient:
-        """Return a client, which is there now; create it if it is new.
+        """Return a connected client; create it if it is new.
 
         Raises:
             RequestRefused: It is a client of another group.
@@ -195,7 +195,7 @@ class LiteSubscriptions:
                 del self._wildcards[client.topic][client.group]
 
     def expired(self, before_ms: int) -> list[LiteClient]:
-        """Return the clients that have named no subscription since then, in monotonic ms."""
+        """Return the clients without a subscription request since a time, in monotonic ms."""
         return [client for client in self._clients.values() if client.seen_ms < before_ms]
 
     # Subscriptions ----------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class LiteSubscriptions:
         return others
 
     def subscribe_all(self, client: LiteClient) -> bool:
-        """Let a client of a wildcard group read all lite topics; return whether it is new."""
+        """Subscribe a client of a wildcard group to all lite topics; return whether it is new."""
         groups = self._wildcards.setdefault(client.topic, {})
         clients = groups.setdefault(client.group, _Wildcard()).clients
         is_new = client.client_id not in clients

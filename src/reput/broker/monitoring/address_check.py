@@ -29,7 +29,7 @@ _BRIDGES = tuple(map(ipaddress.ip_network, ("172.16.0.0/12", "10.88.0.0/16")))
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An address that clients cannot reach, or not all of them."""
+    """An address that some or all clients cannot reach."""
 
     address: str
     reason: str

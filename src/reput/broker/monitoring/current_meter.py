@@ -11,7 +11,7 @@ from reput.remoting.metrics_server import Family, HistogramFamily, single
 
 
 class MeteredBroker(Protocol):
-    """A broker, as far as it is measured."""
+    """The part of a broker that is measured."""
 
     parts: Parts
     loops: Loops
@@ -20,7 +20,7 @@ class MeteredBroker(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False while the store is closed and opened again."""
+        """False while the store is being reopened."""
 
     def connection_counts(self) -> dict[str, int]:
         """Return the number of connections of each port."""

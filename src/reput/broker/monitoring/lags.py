@@ -26,7 +26,7 @@ class Lags:
     messages: dict[Pair, int] = field(default_factory=dict)
     """Messages after the consumer offset, of the worst pairs, the worst first."""
     seconds: dict[Pair, float] = field(default_factory=dict)
-    """Age of the oldest of them, in the worst queue; of the pairs that were read."""
+    """Age of the oldest unconsumed message in the worst queue, for the pairs that were read."""
     other_messages: int | None = None
     """Messages of all other pairs; None if there are none."""
 

@@ -16,13 +16,13 @@ QUEUES_MAX = 10_000
 
 
 class MeasuredBroker(Protocol):
-    """A broker, as far as it is measured."""
+    """The part of a broker that is measured."""
 
     parts: Parts
 
     @property
     def is_open(self) -> bool:
-        """False while the store is closed and opened again."""
+        """False while the store is being reopened."""
 
 
 async def answer(

@@ -6,7 +6,7 @@ from reput.broker.parts import Parts
 from reput.broker.replication.state import SlaveState
 
 REPLICAS_LISTED = 16
-"""Number of slaves that are listed; there are more only by mistake."""
+"""Maximum number of listed slaves; more connect only by mistake."""
 _REFUSING = frozenset(
     {
         SlaveState.DIVERGED,

@@ -314,7 +314,7 @@ class RocketmqMeter:
             yield family
 
     def _message_type(self, topic: str) -> str:
-        """Return the type of a topic's messages: that of the topic, as they are counted by topic.
+        """Return the type of a topic's messages: that of the topic, since counters are by topic.
 
         Java: the type of each message.
         """

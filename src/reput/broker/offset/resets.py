@@ -46,7 +46,7 @@ class ResetOffsets:
         return queue_offset
 
     def discard(self, topic: str, group: str, queue_id: int) -> None:
-        """Remove the pending offset of a queue, if there is one; negative: of all queues."""
+        """Remove the pending offset of a queue; a negative queue id means all queues."""
         queues = self._waiting.get((topic, group), {})
         for pending_id in list(queues) if queue_id < 0 else [queue_id]:
             self.take(topic, group, pending_id)

@@ -46,7 +46,7 @@ class Checkpoint:
     is_suspended: bool = False
     """True if the next delivery does not count as an attempt."""
     was_read: bool = False
-    """True if its record was read: another broker, or this one before its start, put it."""
+    """True if its record was read from the log: another broker, or an earlier run, has put it."""
     settled: int = 0
     """Bit i is set when message i was acknowledged or copied to the retry topic."""
     saved: int = 0
@@ -101,7 +101,7 @@ _Due = tuple[int, int, Checkpoint]
 
 
 class Checkpoints:
-    """The unfinished checkpoints, and finished ones that a start would still read."""
+    """Unfinished checkpoints, and finished checkpoints that a restart would still read."""
 
     def __init__(self) -> None:
         self._by_key: dict[Key, Checkpoint] = {}
@@ -201,7 +201,7 @@ class Checkpoints:
         self._unsaved[checkpoint] = None
 
     def end(self, checkpoint: Checkpoint) -> None:
-        """Abandon the remaining messages of a checkpoint: no group needs them any more."""
+        """Abandon the remaining messages of a checkpoint, which no group needs any more."""
         self._settle(checkpoint, checkpoint.all_bits)
         self._unsaved[checkpoint] = None
 

@@ -95,7 +95,7 @@ class PopOrders:
     def blocked_until(
         self, topic: str, group: str, queue_id: int, attempt_id: str | None, now_ms: int
     ) -> int | None:
-        """Return when a queue can be read again without further acknowledgements; None: now.
+        """Return when a queue can be read without further acknowledgements; None for now.
 
         Args:
             topic: Topic of the queue.
@@ -191,7 +191,7 @@ class PopOrders:
         return True
 
     def suspend(self, topic: str, group: str, queue_id: int, pop_ms: int, visible_ms: int) -> bool:
-        """Delay a whole block to ``visible_ms``; its present delivery does not count.
+        """Delay a whole block to ``visible_ms`` without counting this delivery.
 
         Returns:
             False if the block has changed.

@@ -51,7 +51,7 @@ class PopParameters(NamedTuple):
     queue_id: int
     """Queue id; -1 for any queue."""
     count_max: int
-    """Messages at most, 1 to 32."""
+    """Maximum number of messages, 1 to 32."""
     invisible_ms: int
     selection: Selection = EVERYTHING
     starts_at_end: bool = False
@@ -98,7 +98,7 @@ class HeldPop:
     """Returns the reply to this pop if there is one; in any case if the argument is True."""
     is_question: bool = False
     grant: Grant | None = None
-    """What allowed the request; None without access control."""
+    """Permission that the request was granted; None without access control."""
     is_over: bool = False
 
     def retry(self, *, is_last: bool) -> Command | None:
@@ -180,7 +180,7 @@ class Pops:
     # Popping ----------------------------------------------------------------------------------
 
     def pop(self, wanted: PopParameters, now_ms: int) -> Popped:
-        """Pop messages; they are invisible to the rest of the group from now on.
+        """Pop messages, which become invisible to the rest of the group.
 
         Raises:
             RequestRefused: The topic does not exist any more.
@@ -205,7 +205,7 @@ class Pops:
         return popped
 
     def reset(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """Let a group pop from another queue offset on, and set its consumer offset.
+        """Set the queue offset from which a group pops, and its consumer offset.
 
         Messages that it holds in order do not block the queue any more. Others that it holds stay
         invisible for their time: if they are after the new offset, they are popped again now.
@@ -326,7 +326,7 @@ class Pops:
     def _take(
         self, popped: Popped, wanted: PopParameters, position: PopPosition, result: GetResult
     ) -> bool:
-        """Let the group hold messages; return whether it does."""
+        """Record that the group holds messages; return whether that succeeded."""
         topic, group, queue_id, begin = (
             position.topic,
             position.group,
@@ -493,7 +493,7 @@ class Pops:
         self.held.wake(topic_popped, group)
 
     def freed(self, now_ms: int) -> bool:
-        """Wake the held pops of ordered queues whose blocks are over.
+        """Wake the held pops of ordered queues whose blocks have expired.
 
         Returns:
             True if there were such queues.

@@ -122,7 +122,7 @@ class Revive:
         self._read: dict[int, int] = {}
         """Revive queue -> offset of the next record to be read."""
         self._own: dict[int, set[int]] = {}
-        """Revive queue -> offsets of later records that were put here."""
+        """Revive queue -> offsets of later records that this broker has put."""
         self._done: DurableProgress[int] = DurableProgress()
         self._published: dict[int, int] = {}
         self.checkpoints_end = 0
@@ -269,11 +269,11 @@ class Revive:
         return taken
 
     def is_unknown(self, key: Key) -> bool:
-        """Return whether a checkpoint that is not here may be one of an earlier broker."""
+        """Return whether a missing checkpoint may have been put by an earlier broker."""
         return key.pop_ms < self.loaded_ms and key not in self.checkpoints
 
     def may_come(self, key: Key, due_ms: int, now_ms: int) -> bool:
-        """Return whether a checkpoint is perhaps still in the timer, where Java has parked it.
+        """Return whether a checkpoint that Java has parked may still be in the timer.
 
         Args:
             key: Its key.
@@ -535,7 +535,7 @@ class Revive:
         return self._have_left(checkpoint.due_ms - LATE_MS) and self._is_read(queue_id)
 
     def _have_left(self, time_ms: int) -> bool:
-        """Return whether each record that Java parked in the timer until some time has left it."""
+        """Return whether the timer has delivered every record that Java parked until a time."""
         return self._timers is None or self._timers.have_left(time_ms)
 
     def _is_read(self, queue_id: int) -> bool:

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 def create_user(parts: Parts, channel: Channel, request: Command) -> None:
-    """Make a user."""
+    """Create a user."""
     rules = _rules(parts)
     name, wanted = _wanted_user(request)
     kind = UserType.NORMAL if not wanted.user_type else _parsed(UserType, wanted.user_type)
@@ -107,7 +107,7 @@ def update_user(parts: Parts, channel: Channel, request: Command) -> None:
 
 
 def delete_user(parts: Parts, channel: Channel, request: Command) -> Command | None:
-    """Delete a user with its rules; there may be none."""
+    """Delete a user with its rules, if it exists."""
     rules = _rules(parts)
     name = headers.decode(UserHeader, request.ext_fields).username or ""
     if not name.strip():
@@ -363,7 +363,7 @@ def _refused(text: str) -> RequestRefused:
 
 
 def _answer(parts: Parts, channel: Channel, request: Command, *tables: SavedTable) -> None:
-    """Reply when the changed tables are durable; held requests of before end at once."""
+    """Reply when the changed tables are durable; held requests that lose permission end at once."""
     if parts.access is not None:
         parts.access.end_revoked()
 

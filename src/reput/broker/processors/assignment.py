@@ -56,7 +56,7 @@ def query_assignment(parts: Parts, channel: Channel, request: Command) -> LongRe
 
 
 def _own_queues(parts: Parts, query: QueryAssignmentBody) -> TopicQueues | None:
-    """Return the queues of this broker where they are all; None if a route is needed, or missing.
+    """Return the queues of this broker if there are no others; None if that needs a route.
 
     A light queue has no route: it is queue 0 of the broker that is asked, as in Java.
     """

@@ -281,7 +281,7 @@ async def _reply_with_status(
 
 
 def _status_of(member: Member[Channel], answer: Command | BaseException) -> QueueOffsets | None:
-    """Return a member's positions; None, with a line in the log, if its reply has none."""
+    """Return a member's positions; log a warning and return None if its reply has none."""
     try:
         if isinstance(answer, BaseException):
             raise answer

@@ -44,7 +44,7 @@ EXPIRATION = "lite.topic.expiration"
 LITE = (MESSAGE_TYPE, "LITE")
 _POLICY_FIRST, _POLICY_END = 1, 2
 _RETURNED_MAX = 10_000
-"""Lite topics in a reply at most."""
+"""Maximum number of lite topics in a reply."""
 _ACTIONS = ("PARTIAL_ADD", "PARTIAL_REMOVE", "COMPLETE_ADD", "COMPLETE_REMOVE")
 
 

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def update_account(parts: Parts, channel: Channel, request: Command) -> None:
-    """Create or change an account; what the request does not name stays."""
+    """Create an account, or change the fields that the request names."""
     control = _control(parts, request)
     header = headers.decode(UpdateAclAccountHeader, request.ext_fields)
     access_key, secret_key = header.access_key or "", header.secret_key or ""
@@ -160,7 +160,7 @@ def _answer(
     work: Callable[[], Awaitable[None]],
     failed: ResponseCode,
 ) -> None:
-    """Do the work after that of earlier requests, and answer; errors get the code of Java."""
+    """Do the work of a request after earlier ones, and reply; errors have Java's code."""
 
     async def answer() -> None:
         try:

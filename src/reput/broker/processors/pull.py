@@ -229,7 +229,7 @@ def _selection(parts: Parts, header: PullMessageHeader) -> Selection:
 def _let_kernel_answer(
     parts: Parts, header: PullMessageHeader, topic: TopicConfig, wanted: Selection
 ) -> None:
-    """Let the kernel answer the following pulls of this group, if it can."""
+    """Enable the kernel for the following pulls of this group, if possible."""
     if wanted.message_filter is not None:
         return
     if any(_sys_flags(parts, topic.name, header.consumer_group)):
@@ -356,7 +356,7 @@ def _sys_flags(parts: Parts, topic_name: str, group_name: str) -> tuple[int, int
 
 
 def _remark(status: GetStatus) -> str:
-    """Return Java's name of a result: Java makes a queue when it is read."""
+    """Return Java's name of a result; Java creates a queue when it is read."""
     is_missing = status is GetStatus.NO_MATCHED_LOGIC_QUEUE
     return (GetStatus.NO_MESSAGE_IN_QUEUE if is_missing else status).name
 

@@ -50,7 +50,7 @@ from reput.store.consume_queue import ConsumeQueue
 BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Longest body of a reply, in bytes: a frame without room for its header."""
 UNIT_COUNT_MAX = 4096
-"""Units that one query of a queue returns at most: half a megabyte of text."""
+"""Maximum number of units that one query of a queue returns: half a megabyte of text."""
 
 Taking = Callable[[ExtUnit], bool]
 """Predicate of a group's filter on units."""

@@ -275,7 +275,7 @@ def _illegal(parts: Parts) -> str:
 
 
 def _remark(parts: Parts, result: PutResult) -> str:
-    """Return why a put has another status than PUT_OK: RocketMQ's text, then ours."""
+    """Return the reason for a put status other than PUT_OK: RocketMQ's text and an explanation."""
     status, reason = result.status, result.reason
     if CODES[status] is ResponseCode.MESSAGE_ILLEGAL:
         return f"{_illegal(parts)} {reason}"

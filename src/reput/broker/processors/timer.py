@@ -149,7 +149,7 @@ def timer_metrics(parts: Parts, channel: Channel, request: Command) -> Command:
 def switch_engine(parts: Parts, channel: Channel, request: Command) -> None:
     """Let the file-based timer resume taking up messages if it was stopped (5.4).
 
-    Java has a second engine, in RocksDB, and refuses it like this unless it was enabled at start.
+    Java refuses its second engine, in RocksDB, in the same way unless it was enabled at the start.
     """
 
     async def resume() -> str:

@@ -49,7 +49,7 @@ UNCHECKED_AFTER = 3
 """Consecutive attempts in which the master accepts slaves, but does not answer requests, after
 which it is followed unchecked: a master that starts opens its port for slaves first."""
 _DISPATCH_PAUSE_MS = 1
-"""Time between the acknowledgement of bytes and their dispatch: the frames of it share a step."""
+"""Delay of the dispatch after an acknowledgement, so that several frames share a step."""
 _RANGE_INTERVAL_MS = 5_000
 """Interval between requests for the end of the master's log, in ms."""
 
@@ -100,7 +100,7 @@ class OwnLog:
         return self._store.record_at(physical_offset)
 
     def rest(self) -> tuple[int, bytes]:
-        """Return physical offset and bytes of the record that is not whole yet; maybe no bytes.
+        """Return physical offset and bytes of the incomplete last record, which may be empty.
 
         Of a blank only the first bytes are returned, which show what it is.
         """
@@ -221,7 +221,7 @@ class Follower:
             self._receiver.disconnect(Disconnected(f"the master is {address} now"))
 
     def _addresses(self) -> MasterAddresses:
-        """Return the addresses of the master; the one for slaves is empty if none is known."""
+        """Return the addresses of the master; the address for slaves is empty if it is unknown."""
         known, configured = self._registration.master, self._settings.store.ha_master_address
         if not configured:
             return known
@@ -444,7 +444,7 @@ class Follower:
         self._topics_task = asyncio.create_task(self._copy_topics_of_records(master, check))
 
     async def _copy_topics_of_records(self, master: MasterRequests, check: TopicCheck) -> None:
-        """Copy the topics of records that have come, then acknowledge the records."""
+        """Copy the topics of received records, then acknowledge the records."""
         log_end = self._store.replica_log.end
         await self._copy_topics(master)
         check.copied(log_end)
@@ -481,13 +481,13 @@ class Follower:
             raise Disconnected(_text_of(error)) from error
 
     def _received(self) -> None:
-        """Dispatch bytes that were received, soon."""
+        """Schedule the dispatch of received bytes."""
         if self._dispatching is None:
             loop = asyncio.get_running_loop()
             self._dispatching = loop.call_later(_DISPATCH_PAUSE_MS / 1000, self._dispatch)
 
     def _dispatch(self) -> None:
-        """Dispatch what the log has, and continue."""
+        """Dispatch the records of the log, and continue."""
         self._dispatching = None
         try:
             self._store.replica_log.dispatch()
@@ -502,7 +502,7 @@ class Follower:
         self._end_if_bad()
 
     def _synced(self, problem: Exception | None) -> None:
-        """Report after a sync, and dispatch what had to wait for it."""
+        """Report after a sync, and dispatch the records that waited for it."""
         if problem is not None:
             text = self._store.flusher.problem or f"the disk failed: {problem}"
             self._end(Disconnected(text, SlaveState.FAILED))
@@ -538,7 +538,7 @@ class Follower:
 
 
 def _all_of_it(end: int) -> int:
-    """Acknowledge everything: a master that answers no requests has no topics to copy."""
+    """Acknowledge everything, for a master that answers no requests."""
     return end
 
 

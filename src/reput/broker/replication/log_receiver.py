@@ -24,7 +24,7 @@ from reput.store.config import DurableIn, StoreConfig
 from reput.store.replica_log import ReplicaLog
 
 RECEIVED_AT_ONCE = 1 << 20
-"""Bytes after which the event loop turns, although there is more."""
+"""Maximum bytes received in one turn of the event loop."""
 SPARE_BYTES = 256 * 1024
 """Maximum bytes that are received together with the header of a frame."""
 _SLICE_MS = 10
@@ -60,7 +60,7 @@ class ByteStream(Protocol):
     def receive(self, buffers: Sequence[memoryview]) -> int:
         """Receive into buffers, in order; return the number of bytes.
 
-        Fewer bytes than there is room for mean that no more are there at present.
+        If the buffers are not full, no more bytes are available at present.
 
         Raises:
             BlockingIOError: Nothing is there.
@@ -223,7 +223,7 @@ class LogReceiver:
     # Receiving --------------------------------------------------------------------------------
 
     def on_readable(self) -> None:
-        """Receive the available bytes, acknowledge them, and have them dispatched."""
+        """Receive the available bytes, acknowledge them, and request their dispatch."""
         self._read_ms, self._status.read_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         try:
             try:
@@ -279,7 +279,7 @@ class LogReceiver:
         return asked, count
 
     def _receive_next(self) -> tuple[int, int]:
-        """Receive a header and what follows it; return as ``_receive_rest``."""
+        """Receive a header and the data after it; return the same as ``_receive_rest``."""
         missing = self._parser.missing
         with self._log.spare(SPARE_BYTES) as spare:
             count = self._receive([self._header[:missing], spare])
@@ -337,7 +337,7 @@ class LogReceiver:
             )
 
     def _begin_frame(self, header: FrameHeader, filled: int) -> None:
-        """Prepare for the data of a frame, of which some may be there, in the log's spare."""
+        """Prepare for the data of a frame, whose first bytes may be in the log's spare."""
         log, status = self._log, self._status
         if not log.end:
             log.begin_at(header.physical_offset, self._clock.now_ms())
@@ -358,7 +358,7 @@ class LogReceiver:
     # Reporting --------------------------------------------------------------------------------
 
     def acknowledge(self) -> None:
-        """Acknowledge what was received; if that means durability, after a sync."""
+        """Acknowledge the received bytes; after a sync, if that means durability."""
         end = self._acknowledged_end(self._log.end)
         if self._acks_durable:
             self._sync_soon()
@@ -375,7 +375,7 @@ class LogReceiver:
         self._report(self._acknowledged_end(log.durable_end if self._acks_durable else log.end))
 
     def _report(self, physical_offset: int) -> None:
-        """Send a report; one that must wait for an unsent one is replaced by later ones."""
+        """Send a report, or keep only the latest while an earlier report is still being sent."""
         if self._ended.done():
             return
         self._reported = physical_offset

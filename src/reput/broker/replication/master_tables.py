@@ -155,7 +155,7 @@ class MasterTables:
         )
 
     async def _decoded(self, reply: Command, what: str, decode: Callable[[bytes], _T]) -> _T:
-        """Return what a body has; it is decoded in a thread. Raises ``Unanswered``."""
+        """Decode a body in a thread, and return the result. Raises ``Unanswered``."""
         body = bytes(reply.body)
         try:
             return await asyncio.to_thread(decode, body)

@@ -38,7 +38,7 @@ from reput.store.timer_table import TimerProgress
 INTERVAL_MS = 3_000
 """Interval between two rounds, in ms."""
 _LOOK_MS = 100
-"""Time between two looks whether the log has come, for positions that wait for it."""
+"""Interval of the checks whether the log has reached the positions that wait for it."""
 _T = TypeVar("_T")
 
 _NO_OFFSET = -1
@@ -52,7 +52,7 @@ class Positions(NamedTuple):
     log_end: int
     """Physical offset of the end of its log afterwards."""
     consumer_offsets: dict[tuple[str, str], Queues] | None
-    """None, as the others: it is not known."""
+    """None if unknown, like the other positions."""
     delay_offsets: dict[int, int] | None
     timer: TimerProgress | None
 
@@ -138,7 +138,7 @@ class MetadataSync:
                 await asyncio.sleep(INTERVAL_MS / 1000)
 
     async def _round(self, client: RemotingClient) -> None:
-        """Copy all tables, and wait for the next time."""
+        """Copy all tables periodically."""
         status = self._status
         if status.state is SlaveState.FOLLOWING and status.master_address:
             await self.copy(MasterRequests(client, status.master_address))
@@ -198,7 +198,7 @@ class MetadataSync:
             raise Unanswered("; ".join(problems))
 
     async def copy_topics(self, master: MasterRequests) -> None:
-        """Copy the topics that the master has from now on or later.
+        """Copy the current topics of the master, or a later version of them.
 
         Raises:
             Unanswered: They cannot be fetched or read.
@@ -211,7 +211,7 @@ class MetadataSync:
                 await self._on_topics(log_end)
 
     async def _take_positions(self) -> None:
-        """Take the positions that wait, if the log is here and on the disk.
+        """Apply the positions that wait, once the log has reached them and is durable.
 
         A power failure must not leave tables that are ahead of the log.
         """

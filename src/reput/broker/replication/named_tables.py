@@ -76,13 +76,13 @@ class _Copy:
         self._own = own
         self._is_built_in = is_built_in
         self._base: DataVersion | None = None
-        """The master's version when the slave had all of it; None in the first round."""
+        """The master's version at the last complete copy; None in the first round."""
         self._current: tuple[DataVersion, int] | None = None
         """The master's version, and number of changes here, after the last whole copy."""
         self._names: set[str] | None = None
         """Entries that the master had then or since; None in the first round: all of the slave."""
         self.missing: set[str] = set()
-        """Entries that the master has deleted, and this slave not yet."""
+        """Entries that the master has deleted, but this slave has not."""
 
     def is_current(self, reply: NamedEntries) -> bool:
         """Return True if nothing has changed on either side since the last copy."""
@@ -223,7 +223,7 @@ class NamedTables:
         copy.finish(reply)
 
     def forget_master(self) -> None:
-        """Forget what another master has deleted."""
+        """Forget the deletions of another master."""
         self._doomed.clear()
 
 

@@ -105,7 +105,7 @@ class SlaveReports:
         return self.last if self.has_minimum or self.last >= self.start > 0 else None
 
     def add(self, values: Sequence[int], sent_offset: int) -> None:
-        """Check further reports; the last one counts.
+        """Check further reports, of which the last one is valid.
 
         Args:
             values: The values, oldest first.

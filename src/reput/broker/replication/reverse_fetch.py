@@ -79,7 +79,7 @@ class ReverseFetch:
         self._commits = commits
 
     async def run(self) -> None:
-        """Take what the slaves have that answer in time; problems are logged."""
+        """Copy the offsets of the slaves that answer in time; problems are logged."""
         if not (self._config.name_servers and self._store.max_physical_offset):
             return
         answered: list[tuple[str, DatedOffsets]] = []

@@ -31,7 +31,7 @@ ROUND_BYTES = 4 * 1024 * 1024
 """Maximum number of bytes sent to a slave per turn of the event loop."""
 
 NO_PROGRESS = -1
-"""Time of the progress of a slave that has made none."""
+"""Time of the last progress of a slave that has not made any."""
 
 _NO_BYTES = b""
 
@@ -359,7 +359,7 @@ class SlaveLink:
         return now_ms - self._written_ms >= interval_ms
 
     def becomes_idle(self, now_ms: int, duration_ms: int) -> bool:
-        """Return True, once, if the slave acknowledges nothing, although it got a whole frame.
+        """Return True, once, if the slave has received a whole frame but acknowledges nothing.
 
         Args:
             now_ms: The time, monotonic ms.

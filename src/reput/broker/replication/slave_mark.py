@@ -33,7 +33,7 @@ class SlaveMark:
         return Path(self._path).exists()
 
     def topics_end(self) -> int:
-        """Return the physical offset up to which the topics are known; 0 if no copy was whole."""
+        """Return the physical offset up to which topics are known; 0 without a complete copy."""
         text = Path(self._path).read_text("ascii", "replace").strip()
         return int(text) if text.isdecimal() else 0
 
@@ -43,7 +43,7 @@ class SlaveMark:
             self._disk.replace(self._path, b"")
 
     def record_topics(self, physical_offset: int) -> None:
-        """Record up to where the topics are known. Raises ``WriteFailed``."""
+        """Record the physical offset up to which the topics are known. Raises ``WriteFailed``."""
         if physical_offset != self._written:
             self._disk.replace(self._path, b"%d\n" % physical_offset)
             self._written = physical_offset

@@ -47,7 +47,7 @@ class OwnLog(Protocol):
         """Return the record at a physical offset; None if there is none."""
 
     def rest(self) -> tuple[int, bytes]:
-        """Return physical offset and bytes of an incomplete last record; maybe no bytes."""
+        """Return physical offset and bytes of the incomplete last record, which may be empty."""
 
 
 class Finding(NamedTuple):
@@ -97,7 +97,7 @@ async def check(log: OwnLog, master: Master, master_log: MasterRange) -> Finding
 
 
 async def _check_rest(log: OwnLog, master: Master) -> Finding:
-    """Compare the last, incomplete record: a new master may have another one there."""
+    """Compare the incomplete last record, which may differ on a new master."""
     physical_offset, data = log.rest()
     if may_be_blank(data):
         return Finding(SlaveState.FOLLOWING)

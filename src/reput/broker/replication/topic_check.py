@@ -17,7 +17,7 @@ from reput.store.interface import BrokerStore
 
 
 class TopicCheck:
-    """Looks at the records that a connection brings.
+    """Checks the topics of the records that a connection receives.
 
     Args:
         store: The store.
@@ -39,7 +39,7 @@ class TopicCheck:
         self._known_end = known_end
         self._copy_topics = copy_topics
         self._checked = store.dispatcher.dispatched_offset
-        """Physical offset of the first record that was not looked at."""
+        """Physical offset of the first record that was not examined."""
         self._unknown: dict[tuple[str, int], int] = {}
         """Topic and queue id -> physical offset of the first record that waits for them."""
         self._deleted: set[tuple[str, int]] = set()

@@ -56,7 +56,7 @@ class UsersCopy:
         self._take(users, acls)
 
     def _take(self, users: Sequence[User], acls: Mapping[str, Acl]) -> None:
-        """Put the users and rules in force, in one step: no request is judged by a mixture."""
+        """Replace the users and rules in one step, so that no request is checked with a mixture."""
         wanted = {user.name: user for user in users}
         subjects = {subject_of(name): name for name in wanted}
         changed, deleted = set(), set()

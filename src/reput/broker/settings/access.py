@@ -82,7 +82,7 @@ class AccessSettings:
     authorization_strategy: str = ""
     """Class of Java; as ``authenticationStrategy``."""
     authorization_whitelist: str = ""
-    """The same, for requests that need no rule."""
+    """Requests that need no rule, in the form of ``authenticationWhitelist``."""
     init_authentication_user: Secret = NO_SECRET
     """A super user that is made at the start if it does not exist: ``{"username":…,"password":…}``.
     """

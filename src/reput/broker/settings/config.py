@@ -136,17 +136,17 @@ class BrokerConfig:
     # --- resources of connections ---------------------------------------------
 
     reput_connections_max: Count = limits.CONNECTIONS.maximum
-    """Connections at most; further ones are closed at once."""
+    """Maximum number of connections; further ones are closed at once."""
     reput_connections_per_address_max: Count = limits.CONNECTIONS_PER_ADDRESS.maximum
-    """Connections from one address at most."""
+    """Maximum number of connections from one address."""
     reput_unfinished_bytes_max: Count = limits.UNFINISHED_BYTES.maximum
-    """Bytes of incomplete frames and handshakes at most; above it one of the largest is closed."""
+    """Maximum bytes of incomplete frames and handshakes; above it one of the largest is closed."""
     reput_unfinished_bytes_per_address_max: Count = limits.UNFINISHED_BYTES_PER_ADDRESS.maximum
-    """The same, for the connections from one address."""
+    """Maximum bytes of incomplete frames and handshakes on the connections from one address."""
     reput_unread_bytes_max: Count = limits.UNREAD_BYTES.maximum
-    """Bytes of unread and half-made replies at most; above it one of the largest is closed."""
+    """Maximum bytes of unread and half-made replies; above it one of the largest is closed."""
     reput_unread_bytes_per_address_max: Count = limits.UNREAD_BYTES_PER_ADDRESS.maximum
-    """The same, for the connections from one address."""
+    """Maximum bytes of unread and half-made replies on the connections from one address."""
 
     # --- topics and groups ---------------------------------------------------
 
@@ -157,7 +157,7 @@ class BrokerConfig:
     auto_create_topic_enable: bool = True
     """Create a topic when a client sends to it."""
     default_topic_queue_nums: Count = 8
-    """Queues of such a topic at most; clients request 4."""
+    """Maximum number of queues of such a topic; clients request 4."""
     auto_create_subscription_group: bool = True
     """Create a group when a client consumes with it."""
     cluster_topic_enable: bool = True
@@ -169,7 +169,7 @@ class BrokerConfig:
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
     """Name of that topic."""
     reput_topics_max: Count = limits.TOPICS.maximum
-    """Topics at most."""
+    """Maximum number of topics."""
     reput_auto_created_topics_max: Count = limits.AUTO_CREATED_TOPICS.maximum
     """Topics above which none is created automatically."""
     reput_auto_created_topics_per_address_max: Count = (
@@ -178,16 +178,16 @@ class BrokerConfig:
     """Maximum number of topics that are created automatically for one address, until the next
     start."""
     reput_queues_max: Count = limits.QUEUES.maximum
-    """Queues of all topics at most, counting the read or write queues of each, whichever are more.
+    """Maximum number of queues of all topics: the read or write queues of each, whichever are more.
     """
     reput_groups_max: Count = limits.GROUPS.maximum
-    """Groups at most."""
+    """Maximum number of groups."""
     reput_auto_created_groups_max: Count = limits.AUTO_CREATED_GROUPS.maximum
     """Groups above which none is created automatically."""
     reput_auto_created_groups_per_address_max: Count = (
         limits.AUTO_CREATED_GROUPS_PER_ADDRESS.maximum
     )
-    """Groups that one address creates automatically at most, until the next start."""
+    """Maximum number of groups that one address creates automatically, until the next start."""
     reput_consumer_offsets_max: Count = limits.CONSUMER_OFFSETS.maximum
     """Consumer offsets at most: one per group and queue."""
     reput_consumer_offsets_per_address_max: Count = limits.CONSUMER_OFFSETS_PER_ADDRESS.maximum
@@ -250,21 +250,21 @@ class BrokerConfig:
     notify_consumer_ids_changed_enable: bool = True
     """Notify the members of a group when one joins or leaves."""
     reput_connection_groups_max: Count = limits.CONNECTION_GROUPS.maximum
-    """Groups per connection at most, of producers and consumers."""
+    """Maximum number of groups per connection, of producers and consumers."""
     reput_memberships_max: Count = limits.MEMBERSHIPS.maximum
-    """Memberships of connections in groups at most."""
+    """Maximum number of memberships of connections in groups."""
     reput_memberships_per_address_max: Count = limits.MEMBERSHIPS_PER_ADDRESS.maximum
-    """The same, for the connections from one address."""
+    """Maximum number of memberships of the connections from one address."""
     reput_group_members_max: Count = limits.GROUP_MEMBERS.maximum
-    """Members of a group at most."""
+    """Maximum number of members of a group."""
     reput_subscription_bytes_max: Count = limits.ALL_SUBSCRIPTION_BYTES.maximum
-    """Bytes of the subscriptions of all groups with members at most."""
+    """Maximum bytes of the subscriptions of all groups with members."""
     reput_held_per_connection_max: Count = limits.HELD_PER_CONNECTION.maximum
-    """Held pulls per connection at most, and held pops; further ones are answered at once."""
+    """Maximum held pulls, and held pops, per connection; further ones are answered at once."""
     reput_held_per_address_max: Count = limits.HELD_PER_ADDRESS.maximum
-    """The same, for the connections from one address."""
+    """Maximum held pulls, and held pops, of the connections from one address."""
     reput_locks_max: Count = limits.LOCKS.maximum
-    """Queues locked by groups at most."""
+    """Maximum number of queues locked by groups."""
     channel_expired_timeout: Annotated[int, Range(1, JAVA_LONG_MAX)] = 120_000
     """Time without a heartbeat after which a client is removed."""
     rebalance_lock_max_live_time: Annotated[int, Range(1, JAVA_LONG_MAX)] = 60_000
@@ -273,7 +273,7 @@ class BrokerConfig:
     # --- lite topics ---------------------------------------------------------
 
     max_lite_subscription_count: Annotated[int, Range(0)] = limits.LITE_SUBSCRIPTIONS.maximum
-    """Subscriptions of all clients to lite topics at most."""
+    """Maximum number of subscriptions of all clients to lite topics."""
     lite_subscription_check_timeout_mills: Annotated[int, Range(1, JAVA_LONG_MAX)] = 180_000
     """Time after which a client that does not repeat its subscriptions is removed."""
     lite_ttl_check_interval: Annotated[int, Range(1, JAVA_LONG_MAX)] = 120_000
@@ -292,7 +292,7 @@ class BrokerConfig:
     pop_from_retry_probability: Annotated[int, Range(0, 100)] = 20
     """Percentage of pops that read retry topics first; the others read them last."""
     pop_from_retry_probability_for_priority: Annotated[int, Range(0, 100)] = 0
-    """The same, for pops from a topic of `message.type=PRIORITY` in order of priority."""
+    """Percentage of pops by priority (`message.type=PRIORITY`) that read retry topics first."""
     priority_order_asc: bool = True
     """Higher queues have higher priority: such pops begin with the last queue."""
     enable_retry_topic_v2: bool = False
@@ -312,7 +312,7 @@ class BrokerConfig:
     flush_delay_offset_interval: Annotated[int, Range(1)] = 10_000
     """Interval of saving the positions of delay levels and of the timer."""
     default_query_max_num: Count = 32
-    """Messages that a query by unique key returns at most."""
+    """Maximum number of messages that a query by unique key returns."""
     config_black_list: str = "configBlackList;brokerConfigPath"
     """Keys, separated by semicolons, that cannot be changed over the network."""
     reput_remote_settings: RemoteSettings = RemoteSettings.SAFE

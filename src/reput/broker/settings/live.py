@@ -29,7 +29,7 @@ from reput.store.config import StoreConfig
 from reput.store.disk import Disk
 
 _ROLE_KEYS = frozenset({"brokerRole", "brokerId"})
-"""Keys whose change lets the broker reopen its store in the new role."""
+"""Keys whose change makes the broker reopen its store in the new role."""
 
 _LOCAL_KEYS = _ROLE_KEYS | {"haForceMaster"}
 """Keys that clients on the broker's machine may change."""
@@ -85,7 +85,7 @@ _STORE_AT_ONCE = frozenset(
         "timer_stop_enqueue",
     }
 )
-"""Fields of retention, the one that stops the timer, and the one of puts that stall."""
+"""Fields of retention, of the timer's stop, and of stalled puts."""
 
 _EXTRA_SETTINGS = {"filterServerNums": "0"}
 """Keys with the values that apply here; ``mqadmin exportConfigs`` requires them."""
@@ -112,7 +112,7 @@ class Change:
     is_written: bool
     """False if there is no file, so that the change is lost at the next start."""
     role: str = ""
-    """The new role and id, which the broker takes after its reply; empty if they stay."""
+    """The new role and id, which apply after the reply; empty if they do not change."""
 
     def __str__(self) -> str:
         """Return a message for the client; empty if everything is in force and written."""
@@ -270,7 +270,7 @@ class LiveConfig:
         return CheckedChange(changes, wanted, store)
 
     def changes_role(self, plan: CheckedChange) -> bool:
-        """Return True if a change gives the broker another role or id than the one in force."""
+        """Return True if a change affects the role or id of the broker."""
         before = self.store.broker_role, self.broker.broker_id
         return before != (plan.store.broker_role, plan.broker.broker_id)
 

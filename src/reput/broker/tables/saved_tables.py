@@ -52,7 +52,7 @@ class SavedTables:
         return True
 
     async def save_due(self) -> None:
-        """Make the tables durable whose interval is over."""
+        """Make the tables durable whose interval has passed."""
         for table in self._tables:
             if table.is_due(self._clock.now_ms()):
                 await self.save(table)

@@ -61,9 +61,9 @@ from reput.store.kernels.send_rules import TIMER_UNITS_MS
 from reput.store.timer_table import JavaTimer, TimerProgress, TimerTable
 
 MESSAGES_PER_STEP = 1024
-"""Messages per step at most: 1 to 3 ms, during which no request is served."""
+"""Maximum number of messages per step: 1 to 3 ms, during which no request is served."""
 BYTES_PER_STEP = 1024 * 1024
-"""Record bytes per step at most; the first message is always delivered."""
+"""Maximum record bytes per step; the first message is always delivered."""
 ODD_PER_STEP = 256
 """Limit per step of messages that fall back to Python: recalls, and possibly recalled messages."""
 LOOP = "timers"
@@ -87,7 +87,7 @@ class _Waiting(NamedTuple):
     """A decoded message of the timer's queue."""
 
     data: bytes
-    """Its record."""
+    """Record of the message."""
     out_ms: int
     stored_ms: int
     properties: bytes
@@ -293,7 +293,7 @@ class Timers:
         return max(0, queue.max_offset - self._taken_up) if queue is not None else 0
 
     def copy_progress(self, progress: TimerProgress) -> None:
-        """Take the progress of the master; on a slave, which must have the master's log by then."""
+        """Adopt the progress of the master, on a slave that has the master's log up to it."""
         queue = self._find_queue()
         # RocketMQ's masters do not send the oldest message that may wait.
         low = queue.min_offset if queue is not None else 0
@@ -303,7 +303,7 @@ class Timers:
             self.table.put(progress)
 
     def skip_all(self) -> None:
-        """Deliver none of the messages that wait now."""
+        """Skip all messages that wait now."""
         self._runs = TimerRuns()
         self._taken_up += self.pending_count
 
@@ -320,7 +320,7 @@ class Timers:
 
     @property
     def _repeats(self) -> bool:
-        """True if not all is taken up again since the start: the saved progress is still valid."""
+        """True while older messages are read after a start: the saved progress is still valid."""
         return self._taken_up < self._before.taken_up and self.pending_count > 0
 
     def _slot_ms(self, progress: TimerProgress) -> int:
@@ -354,7 +354,7 @@ class Timers:
         return -(-deliver_ms // self._precision_ms) * self._precision_ms
 
     def next_due_ms(self, now_ms: int) -> int | None:
-        """Return when there is work again, ``now_ms`` if there is some; None if no message waits.
+        """Return the time of the next work, at least ``now_ms``; None if no message waits.
 
         A message that is parked later may be due before that.
         """
@@ -366,7 +366,7 @@ class Timers:
         return None if first_ms is None else max(now_ms, first_ms + self._precision_ms)
 
     def have_left(self, time_ms: int) -> bool:
-        """Return whether each message that an earlier broker parked until some time has left.
+        """Return whether every message that an earlier broker parked until a time has left.
 
         Args:
             time_ms: The time, in ms since the epoch.
@@ -380,7 +380,7 @@ class Timers:
         return first_ms is None or first_ms > time_ms
 
     def may_hold(self, topic: str) -> bool:
-        """Return whether a message of a topic waits, or perhaps one of an earlier broker."""
+        """Return whether a message of a topic waits, or may wait since an earlier run."""
         return self._taken_up < self._loaded_end or self.metrics.count(topic) > 0
 
     def close(self, now_ms: int) -> None:
@@ -549,7 +549,7 @@ class Timers:
     def _mark(
         self, places: Places, waiting: Numbers, is_rolled: npt.NDArray[np.bool_], now_ms: int
     ) -> bytes:
-        """Return the properties to be added to messages that leave; ``places`` refers to them."""
+        """Return the properties to add to due messages; ``places`` refers to slices of them."""
         precision_ms = self._precision_ms
         enqueued_ms = waiting[:, words.TIMER_STORED_MS] // precision_ms * precision_ms
         if is_rolled.any():

@@ -28,7 +28,7 @@ class Values(Protocol):
 
     @property
     def violation(self) -> str:
-        """RocketMQ's text about a value that is not allowed; it has the allowed ones."""
+        """RocketMQ's text about an invalid value, which lists the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Topics:
         self.made_count = 0
         """Number of topics created by requests of clients."""
         self.written_count = 0
-        """Number of them that are in the file."""
+        """Number of these topics that are in the file."""
         self._unwritten: dict[str, int] = {}  # name -> its number among the created ones
         self._has_light = has_light
         self.system_topics: frozenset[str] = frozenset()
@@ -299,7 +299,7 @@ class Topics:
         self._check_room(topics)
 
     def reserve(self, topics: Iterable[TopicConfig]) -> Reservation:
-        """Check as ``check_room``, and keep the room for these topics until it is released.
+        """Check like ``check_room``, and reserve room for these topics until it is released.
 
         Raises:
             LimitExceeded: There would be too many topics or queues.

@@ -14,14 +14,14 @@ from reput.format.message import StoredMessage
 
 
 class CheckAction(enum.Enum):
-    """What a round does with a half message."""
+    """Action of a round of checks for a half message."""
 
     YOUNG = enum.auto()
-    """Too young, and so are all messages after it: the round ends."""
+    """The message and all later ones are too young: the round ends."""
     IMMUNE = enum.auto()
-    """Its producer asked for a longer immunity: the round continues with the next message."""
+    """The producer has set a longer immunity: the round continues with the next message."""
     DUE = enum.auto()
-    """Its producer is asked."""
+    """The broker sends a check to the producer of the message."""
     GIVEN_UP = enum.auto()
     """Checked the maximum number of times, or too old for its producer to remember."""
 

@@ -45,7 +45,7 @@ from reput.store.table_files import ConsumerOffsetTable
 TOPICS = names.HALF_TOPIC, names.OP_HALF_TOPIC
 """Topics of half and op messages; created with the first half message."""
 QUEUE_ID = 0
-"""Their only queue."""
+"""The only queue of half messages and of op messages."""
 LOOP = "transactions"
 MESSAGES_PER_STEP = 32
 BYTES_PER_STEP = 1024 * 1024
@@ -53,7 +53,7 @@ BYTES_PER_STEP = 1024 * 1024
 OPS_PER_RUN = 256
 """Op messages that are forgotten together."""
 GIVEN_UP_MAX = 100_000
-"""Given up messages that are remembered as undecided by their producers.
+"""Abandoned messages that are remembered as undecided by their producers.
 
 The same number applies to messages from before the start that are known to be decided.
 """
@@ -142,15 +142,15 @@ class Transactions:
         """Waiting half messages that were copied: queue offset of the first copy -> of the last.
         """
         self._given_up: dict[int, None] = {}
-        """Queue offsets of first copies, in the order of giving up."""
+        """Queue offsets of the first copies of abandoned messages, in order."""
         self._known_from = 0
         """First copy from which on a message is decided if it neither waits nor was given up."""
         self._decided_since: dict[int, None] = {}
-        """First copies of older messages that are decided, as far as that is known; bounded."""
+        """First copies of older messages that are known to be decided; bounded."""
         self._forgotten_to = 0
         """First copies before this offset may have been given up without being remembered."""
         self._early_ops: set[int] = set()
-        """While reading again: decided queue offsets that are before the first undecided one."""
+        """Decided queue offsets before the first undecided one, while a start reads messages."""
         self._copies_from = self._copies_to = 0
         self._published = 0, 0
         self._round: _Round | None = None
@@ -241,7 +241,7 @@ class Transactions:
         return not is_refused and all(self._topics.get(topic) is not None for topic in TOPICS)
 
     def hold_back(self, message: IncomingMessage, properties: dict[str, str], now_ms: int) -> None:
-        """Turn a message into a half message, and add the properties of one.
+        """Turn a message into a half message: change its topic, and add the properties for that.
 
         Args:
             message: The message, without its properties.
@@ -331,7 +331,7 @@ class Transactions:
         return [place_of(queue_offset) for queue_offset in queue_offsets]
 
     def look_up(self, half: StoredMessage) -> Iterator[None]:
-        """Find out, in steps, whether a half message was decided; then ``decide`` knows it.
+        """Determine, in steps, whether a half message was decided; ``decide`` uses the result.
 
         A message from before the start is decided if an op message names it or a copy of it; else
         it was given up. The op message is after the half message, mostly soon.
@@ -513,7 +513,7 @@ class Transactions:
         )
 
     def _remembers(self, first: int, waiting: int) -> bool:
-        """Return True if a message that does not wait was decided, unless it was given up."""
+        """Return True if a message that does not wait was decided and not abandoned."""
         return waiting >= self._known_from and first >= self._forgotten_to
 
     def _is_known(self, first: int, half_offset: int) -> bool:
@@ -540,7 +540,7 @@ class Transactions:
         )
 
     def resume(self, stored: StoredMessage, now_ms: int) -> PutResult:
-        """Put a given up half message back into the half topic, to be checked from the beginning.
+        """Put an abandoned half message back into the half topic, with all its checks.
 
         Raises:
             RequestRefused: It is no such message.
@@ -587,7 +587,7 @@ class Transactions:
         return did
 
     def hasten(self, now_ms: int) -> None:
-        """Let the next round begin now, for a test that has moved the clock.
+        """Begin the next round now, for a test that has advanced the clock.
 
         Messages become due after ``transactionTimeOut``, and wait for a round up to
         ``transactionCheckInterval`` longer. No round begins sooner than the former time after the
@@ -677,7 +677,7 @@ class Transactions:
         self._marks.add(half_offset)
 
     def _has_op(self, half_offset: int) -> bool:
-        """Return True if a half message has an op message; only while reading again."""
+        """Return True if a half message has an op message; only while a start reads messages."""
         if half_offset < self._marks.start:
             return half_offset in self._early_ops
         return self._marks.is_done(half_offset) and not self._marks.is_copied(half_offset)
@@ -738,7 +738,7 @@ class Transactions:
         return True
 
     def _settle(self, half: StoredMessage, action: CheckAction, now_ms: int) -> bool:
-        """Put a half message again or give it up; return False if it must be retried."""
+        """Republish a half message or abandon it; return False if that must be retried."""
         if action is CheckAction.GIVEN_UP:
             return self._give_up(
                 half, now_ms, "it was checked the maximum number of times, or is too old"
@@ -798,7 +798,7 @@ class Transactions:
         self._abandon(next(copies, half_offset), half_offset)
 
     def _abandon(self, first: int, half_offset: int) -> None:
-        """Record that a message does not wait any more, and is undecided."""
+        """Record that a message no longer waits, but is undecided."""
         self._copies.pop(first, None)
         self._marks.add(half_offset)
         self._given_up[first] = None
@@ -887,7 +887,7 @@ class _Marks:
 
 
 class _Ops:
-    """Which op messages were read, and which of them are needed after a restart."""
+    """Positions of the op messages that were read, and the ones that a restart needs."""
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset

@@ -24,7 +24,7 @@ _ROCKSDB_CURES = {
     "configuration tables": "RocketMQ does not export this form: let another broker take new "
     "messages, and this one serve what it has until it is consumed (reput cluster drain)",
 }
-"""What RocksDB has -> what to do."""
+"""Kind of data that RocksDB contains -> what to do."""
 _STATIC_TOPICS = f"{paths.CONFIG}/topicQueueMapping.json"
 _TIERED = f"{paths.CONFIG}/tieredStoreMetadata.json"
 _CONTROLLER = "epochFileCheckpoint"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 class Verdict(enum.StrEnum):
-    """What a finding means for the move."""
+    """Consequence of a finding for the move."""
 
     OK = "ok"
     WARNING = "warning"
@@ -16,7 +16,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MoveFinding:
-    """A thing that was checked."""
+    """The result of a check."""
 
     area: str
     """``settings``, ``store``, ``features``, ``machine`` or ``way back``."""

@@ -38,9 +38,9 @@ class Supervision:
     option: str
     """Option of the count, for errors."""
     stores: tuple[str, ...] = ()
-    """Their stores; if empty, folders of ``storePathRootDir``."""
+    """Stores of the brokers; if empty, folders of ``storePathRootDir``."""
     is_pinned: bool = True
-    """Whether each is pinned to a core."""
+    """True if each broker is pinned to a core."""
     child_options: tuple[str, ...] = ()
     """Options of their processes, such as those of logs."""
     as_json: bool = False
@@ -285,7 +285,7 @@ async def _brokers(
 
 
 def _cores() -> list[int]:
-    """Return the cores that the process may use; none where it cannot be pinned to them."""
+    """Return the cores that the process may use; empty where processes cannot be pinned."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
@@ -311,7 +311,7 @@ async def _start_all(brokers: Sequence[Supervised]) -> None:
 
 
 async def _until(stop: serving.StopSignal, work: Coroutine[Any, Any, None]) -> bool:
-    """Do some work until the signal; return whether it was done."""
+    """Do some work until the signal; return whether it was completed."""
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait((task, stopped), return_when="FIRST_COMPLETED")
     stopped.cancel()

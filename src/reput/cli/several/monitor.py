@@ -138,7 +138,7 @@ def _own_text(broker: Supervised, *, is_up: bool) -> bytes:
 
 
 async def _get(socket: str, target: str, timeout_s: float) -> _Reply | None:
-    """Return the reply to a GET over a Unix socket; None if there is none in time."""
+    """Return the reply to a GET over a Unix socket; None after the timeout."""
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await asyncio.open_unix_connection(socket)

@@ -41,7 +41,7 @@ class BrokerPlan:
     own: Mapping[str, str]
     """Settings that it has for itself, by key of broker.conf."""
     core: int | None
-    """Core that it is pinned to; None if to none."""
+    """Core to which the broker is pinned; None if it is not pinned."""
 
     @property
     def conf(self) -> Path:

@@ -28,7 +28,7 @@ from reput.cli.systemd import FEEDS_PER_TIMEOUT, SOCKET, STOPPING, WATCHDOG_US
 FIRST_DELAY_S = 1.0
 DELAY_MAX_S = 60.0
 SERVED_S = 60.0
-"""A broker that has served for so long gets the first delay again, in seconds."""
+"""Time after which a serving broker restarts with the first delay again, in seconds."""
 CHOICES_MAX = 5
 """Starts with newly chosen ports, if another process has taken one meanwhile."""
 ANY_GRPC_PORT = "--any-grpc-port"
@@ -74,14 +74,14 @@ class Supervised:
         self.state = State.STARTING
         self.restart_count = 0
         self.last_end = ""
-        """How its process has ended last."""
+        """How the last process of the broker ended."""
         self._options = [*options, "--monitor-socket", str(socket)]
         if member.core is not None:
             self._options += ["--core", str(member.core)]
         self._environment = dict(environment)
         self._host = host
         self.fed_s = 0.0
-        """Time of its last report, by the monotonic clock; infinite once it stops."""
+        """Time of the broker's last report, by the monotonic clock; infinite once it stops."""
         self._last_line = ""
         self._reading: list[asyncio.Task[None]] = []
 

@@ -99,7 +99,7 @@ async def _put_user(
 async def delete_user(
     admin: AdminConnection, user: str, *, cluster: str | None = None, broker: str | None = None
 ) -> None:
-    """Delete a user with its rules; there may be none.
+    """Delete a user with its rules, if it exists.
 
     Args:
         user: Its name.
@@ -311,6 +311,6 @@ async def _ask(
     cluster: str | None,
     broker: str | None,
 ) -> list[Command]:
-    """Return the replies of the masters of a cluster or of all clusters, or of one broker."""
+    """Return the replies of one broker, or of the masters of one or all clusters."""
     addresses = await admin.calls.masters(cluster, broker, is_one_cluster=False)
     return await admin.calls.ask_all(addresses, lambda: requests.make(code, header))

@@ -103,7 +103,7 @@ class ClusterCalls:
         return await self.ask(await self.address(broker), request)
 
     async def ask_queue(self, queue: MessageQueue, request: Command) -> Command:
-        """Send a request to a queue's master, or to a slave if the master is gone."""
+        """Send a request to a queue's master, or to a slave if no master is registered."""
         route = await self.instance.route(queue.topic)
         if queue.broker_name not in route.brokers:
             route = await self.route(queue.topic)
@@ -175,7 +175,7 @@ class ClusterCalls:
         return [address for address in addresses if address is not None]
 
     async def masters_of_group(self, group: str) -> list[str]:
-        """Return the masters that know a group: all, if it has had no member yet."""
+        """Return the masters that know a group; all masters if it has not had a member yet."""
         try:
             return await self.masters_of_topic(names.retry_topic(group))
         except NoRoute:
@@ -184,7 +184,7 @@ class ClusterCalls:
     async def masters(
         self, cluster: str | None, broker: str | None, *, is_one_cluster: bool = True
     ) -> list[str]:
-        """Return the masters' addresses: of a cluster, of the only one, of all, or of one broker.
+        """Return the addresses of one broker, or of the masters of one, the only, or all clusters.
 
         Raises:
             InvalidOption: The cluster does not exist, is ambiguous, or both were given.

@@ -18,13 +18,13 @@ class MessagesOfKey(list[ReceivedMessage]):
     """Messages of a topic that have a key, oldest first."""
 
     is_truncated = False
-    """True if there may be older ones: a broker returned as many as it was asked for, or may."""
+    """True if there may be older messages, as a broker has reached its limit."""
 
 
 async def message_by_offset_id(
     admin: AdminConnection, offset_message_id: str
 ) -> ReceivedMessage | None:
-    """Return the message with an offset id, of a batch the first; None if there is none.
+    """Return the message with an offset id, the first of a batch; None if it does not exist.
 
     The request goes to the broker in the id, known to name servers or not.
 
@@ -70,7 +70,7 @@ async def messages_by_offset_id(
 async def message_by_unique_key(
     admin: AdminConnection, topic: str, unique_key: str
 ) -> ReceivedMessage | None:
-    """Return the message with a unique key, as in ``SendResult``; None if there is none.
+    """Return the message with a unique key, as in ``SendResult``; None if it does not exist.
 
     If a lost reply made the client send it twice, the first copy is returned; if the key is that of
     a batch, its first message.

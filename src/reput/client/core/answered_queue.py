@@ -17,17 +17,17 @@ class AnsweredQueue:
         self.is_answered = False
         """True if the last request was answered without an error."""
         self.problem: Exception | None = None
-        """Error of the last request; None if it was answered, or none has ended yet."""
+        """Error of the last request; None if it succeeded, or before the first."""
 
     def note(self, problem: Exception | None) -> bool:
-        """Record the end of a request; return whether it ended otherwise than the previous one."""
+        """Record the result of a request; return whether it differs from the previous result."""
         before = self.is_answered, self.problem is None
         self.is_answered, self.problem = problem is None, problem
         return before != (self.is_answered, problem is None)
 
 
 def silent_topics(queues: Iterable[AnsweredQueue]) -> dict[str, Exception | None]:
-    """Return the topics of which no queue is answered, with the first error, if there is one."""
+    """Return the topics for whose queues no broker replies, with the first error, if any."""
     answered: set[str] = set()
     silent: dict[str, Exception | None] = {}
     for source in queues:

@@ -32,7 +32,7 @@ class Strategy(Protocol):
     def allocate(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """Return the queues of one member; none if it is not among ``client_ids``.
+        """Return the queues of one member; empty if it is not among ``client_ids``.
 
         Args:
             client_id: The member.
@@ -122,7 +122,7 @@ class ByMachineRoom:
 
 
 class MachineRoomNearby:
-    """Queues go to members in the broker's room; those of rooms without members, to all members.
+    """Assigns queues to members in the room of the broker; without such members, to all members.
 
     Args:
         inner: Strategy within a room.

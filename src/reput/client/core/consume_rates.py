@@ -41,7 +41,7 @@ class ConsumeRates:
         self.consumed_count = 0
         """Number of messages consumed since the start."""
         self.failed_count = 0
-        """Number of messages since the start that were not consumed, and are delivered again."""
+        """Number of messages since the start that failed and are delivered again."""
         self.dead_count = 0
         """Number of messages since the start that went to the dead letters."""
         self.listener_durations = Durations()

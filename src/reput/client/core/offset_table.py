@@ -31,7 +31,7 @@ class OffsetTable:
         self._offsets[queue] = consumer_offset
 
     def remove(self, queue: MessageQueue) -> None:
-        """Forget a queue: another member may advance it from now on."""
+        """Forget a queue, which another member may advance now."""
         self._offsets.pop(queue, None)
         self._saved.pop(queue, None)
 

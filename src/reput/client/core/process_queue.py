@@ -54,7 +54,7 @@ class ProcessQueue(Generic[M]):
         self.next_offset = next_offset
         """Queue offset of the next pull: all earlier messages were put, or did not match."""
         self.is_dropped = False
-        """True once the queue went to another member or was reset; never cleared."""
+        """True once the queue was assigned to another member or reset; never cleared."""
         self.message_count = 0
         """Number of waiting and taken messages."""
         self.size_bytes = 0
@@ -88,7 +88,7 @@ class ProcessQueue(Generic[M]):
 
     @property
     def last_offset(self) -> int:
-        """Queue offset of the newest message; ``next_offset`` if there is none."""
+        """Queue offset of the newest message; ``next_offset`` if the queue is empty."""
         return self._last_offset
 
     def put(self, messages: Sequence[M], next_offset: int, now_ms: int) -> int:

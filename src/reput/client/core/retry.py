@@ -35,9 +35,9 @@ RETRY_CODES = frozenset(
 """Response codes after which another broker may succeed."""
 
 BUSY_PAUSE_MS = 10
-"""Delay after the first busy reply to a send, in ms; doubled up to"""
+"""Delay after the first busy reply to a send, in ms; doubled up to BUSY_PAUSE_MAX_MS."""
 BUSY_PAUSE_MAX_MS = 500
-"""this maximum."""
+"""Maximum delay after busy replies, in ms."""
 BACKOFF_MAX_MS = 1_000
 """Maximum delay after other failures, in ms, unless the first one is longer."""
 

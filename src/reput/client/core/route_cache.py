@@ -69,7 +69,7 @@ class TopicRoute:
         return [name for name, addresses in self.brokers.items() if MASTER_ID not in addresses]
 
     def any_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """Return the address of the broker with this id, else of another one that has its messages.
+        """Return the address of the broker with this id, or of another broker with its messages.
 
         That is the broker with the following id if a slave is wanted, else the one with the lowest
         id: the master, if it is there.

@@ -14,7 +14,7 @@ WRITING = ("off", "on")
 
 
 def _wanted(view: View) -> tuple[str, bool]:
-    """Return the broker, and whether it is to be writable. Raises ``RequestFailed``."""
+    """Return the broker, and whether it should be writable. Raises ``RequestFailed``."""
     name, text = view.names["broker"], view.form.get("writing", "")
     if text not in WRITING:
         raise RequestFailed(400, f"writing={text[:40]!r}: allowed are {', '.join(WRITING)}")

@@ -37,9 +37,9 @@ class _Count:
     letters: int = 0
     """Letters that match."""
     sent_before: int = 0
-    """Those of them that have a receipt."""
+    """Matching letters that have a receipt."""
     is_exact: bool = True
-    """Whether all were read; else ``letters`` is the largest number possible."""
+    """True if all letters were read; else ``letters`` is an upper limit."""
     origins: Counter[str] = field(default_factory=Counter)
 
 
@@ -155,7 +155,7 @@ def _order(view: View) -> ResendOrder:
 
 
 async def _with_spans(order: ResendOrder, view: View) -> tuple[ResendOrder, Sequence[Missing]]:
-    """Return a resend with the offsets that are there, and the brokers that it leaves out.
+    """Return a resend of the existing offsets, and the brokers that it omits.
 
     Raises:
         RequestFailed: There are too many letters.

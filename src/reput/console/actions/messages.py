@@ -82,7 +82,7 @@ async def preview_send(view: View) -> Preview:
 
 
 async def run_send(view: View, preview: Preview) -> Receipt:
-    """Send the message, and return its place."""
+    """Send the message; return its queue and queue offset."""
     message = _message(view)
     async with view.parts.cluster.live.producer() as producer:
         result = await producer.send(message)

@@ -17,9 +17,9 @@ from reput.format.bodies import MessageQueue
 from reput.html.texts import time_text
 
 TARGETS = ("end", "begin", "time")
-"""Where a group is reset to: ``end`` skips all messages."""
+"""Positions to which a group is reset: ``end`` skips all messages."""
 TOLERANCE = 1_000
-"""Messages by which a queue may move between preview and confirmation."""
+"""Number of messages that a queue may receive between preview and confirmation."""
 END_MS = -1
 """The time that means the end of the queues."""
 _COLUMNS = ("Queue", "Offset now", "Offset then", "Change")
@@ -27,7 +27,7 @@ _COLUMNS = ("Queue", "Offset now", "Offset then", "Change")
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """A queue, and the offset of a group in it."""
+    """A queue with the consumer offset of a group."""
 
     place: str
     """Broker and number of the queue."""

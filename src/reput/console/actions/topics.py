@@ -101,7 +101,7 @@ async def preview_delete(view: View) -> Preview:
 
 
 async def run_delete(view: View, preview: Preview) -> Receipt:
-    """Delete a topic, and look whether it is gone."""
+    """Delete a topic, and check that it no longer exists."""
     topic, known = view.names["topic"], view.parts.cluster
     clusters = sorted({str(row[1]) for row in preview.rows})
     for cluster in clusters:

@@ -17,7 +17,7 @@ FIELDS = ("name", "cluster", "put_rate", "get_rate", "disk_share", "put_p99_ms",
 
 @dataclass(frozen=True, slots=True)
 class BrokerRow:
-    """A broker."""
+    """The row of a broker."""
 
     name: str
     cluster: str
@@ -28,15 +28,15 @@ class BrokerRow:
     problem: str
     """The last failure or refusal."""
     answer_ms: int | None
-    """Time of its last answer; None: none yet."""
+    """Time of the broker's last reply; None before the first."""
     version: str | Unknown
     boot_ms: int | Unknown
     put_rate: float | Unknown
-    """Messages stored a second, over ten seconds."""
+    """Messages stored per second, over ten seconds."""
     get_rate: float | Unknown
-    """Messages read a second, over ten seconds."""
+    """Messages read per second, over ten seconds."""
     put_p99_ms: float | Unknown
-    """Time of a put that 99 % of them stay below; brokers of 4.x do not say it."""
+    """99th percentile of the duration of puts; 4.x brokers do not report it."""
     disk_share: float | Unknown
     """Used share of the disk of the commit log."""
     today: int | Unknown
@@ -123,7 +123,7 @@ def _today(status: Mapping[str, str], why: Unknown) -> int | Unknown:
 
 
 def _share(status: Mapping[str, str], why: Unknown) -> float | Unknown:
-    """Return the used share of a disk: a negative one is that of a disk that cannot be read."""
+    """Return the used share of a disk; brokers report a negative share if they cannot read it."""
     text = status.get("commitLogDiskRatio")
     if text is None:
         return why
@@ -135,7 +135,7 @@ def _share(status: Mapping[str, str], why: Unknown) -> float | Unknown:
 
 
 def _p99(status: Mapping[str, str]) -> float | Unknown:
-    """Return the time of a put that 99 % stay below; 5.x and reput write it."""
+    """Return the 99th percentile of the duration of puts, as 5.x and reput report it."""
     text = status.get("putLatency99")
     if text is None:
         return Unknown("the broker does not say it")

@@ -43,14 +43,14 @@ FILTER = ("begin", "end", "key", "tags", "text")
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """A group that has a topic of dead letters."""
+    """A group with a dead-letter topic."""
 
     group: str
     topic: str
     count: int | Unknown
     """Messages in its queues."""
     last_ms: int | Unknown | None
-    """Store time of the last one; None without any."""
+    """Store time of the last dead letter; None without one."""
 
 
 async def groups_page(view: View) -> Page:

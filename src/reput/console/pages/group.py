@@ -26,7 +26,7 @@ class QueueRow:
     """Queue offset after the last message."""
     lag: Number
     last_ms: int | None
-    """Store time of the last message that was consumed; None: none, or it is deleted."""
+    """Store time of the last consumed message; None if there is none or it was deleted."""
     problem: str
     """The problem of the offset; empty without one."""
 
@@ -106,7 +106,7 @@ async def page(view: View) -> Page:
 
 
 def _queues(facts: BrokerFacts, stats: object, problems: list[str]) -> list[QueueRow]:
-    """Return the queues on a broker; why there are none is added to the problems."""
+    """Return the queues on a broker; if they are unknown, add the reason to the problems."""
     if not isinstance(stats, ConsumeStats):
         if isinstance(stats, Unknown):
             problems.append(f"progress is not known: {stats.unknown}")
@@ -169,7 +169,7 @@ def _members(connections: Mapping[str, object]) -> tuple[list[MemberRow], list[s
 
 
 def _subscriptions(connections: Mapping[str, object]) -> dict[str, str]:
-    """Return topic to expression; where brokers disagree, each of them."""
+    """Return the expressions of each topic: several where brokers disagree."""
     by_topic: dict[str, set[str]] = {}
     for connection in connections.values():
         if isinstance(connection, ConsumerConnection):

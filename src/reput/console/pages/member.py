@@ -28,7 +28,7 @@ class OwnedQueue:
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
-    """What a member measures of a topic."""
+    """Measurements of a member for a topic."""
 
     topic: str
     pulled_per_s: float

@@ -31,7 +31,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.message import StoredMessage
 
 GROUPS_MAX = 200
-"""Groups of a topic that are asked for their offsets."""
+"""Maximum number of groups of a topic whose offsets are requested."""
 _GROUPS_AT_ONCE = 16
 _TOPIC_PROPERTIES = (properties.RETRY_TOPIC, properties.REAL_TOPIC)
 """Properties with the topic that a message had before: of dead letters, retries, delays."""
@@ -45,17 +45,17 @@ _TRANSACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """How far a group is with regard to a message."""
+    """Progress of a group with regard to a message."""
 
     group: str
     consumer_offset: int | Unknown | None
-    """Next queue offset that the group reads; None: it has none."""
+    """Next queue offset that the group reads; None if the group has no offset."""
     state: str
     """``consumed``, ``waits``, ``never read the queue``, or ``unknown``."""
 
 
 async def page(view: View) -> Page:
-    """Return the page of a message. A message that is not there has a page with the reasons."""
+    """Return the page of a message, with the reasons if it is missing."""
     messages, missing = await _find(view)
     message = messages[0] if messages else None
     data: dict[str, Any] = {
@@ -196,7 +196,7 @@ def _is_seen(view: View, message: ReceivedMessage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """What a client has recorded of a message."""
+    """Trace of a message that a client has recorded."""
 
     time_ms: int
     what: str
@@ -206,7 +206,7 @@ class TraceEvent:
     """Address of the client."""
     duration_ms: int | None
     result: str | None
-    """``success``, ``failed`` or the state of a transaction; None: it has none yet."""
+    """``success``, ``failed`` or the state of a transaction; None before the end."""
 
 
 async def _trace(view: View, message: ReceivedMessage) -> list[TraceEvent] | Unknown | None:

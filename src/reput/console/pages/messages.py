@@ -45,7 +45,7 @@ class _Search:
 
 
 def place_of(view: View) -> list[str]:
-    """Return the parts of the path before those of messages: none, or those of a store."""
+    """Return the parts of the path before ``messages``: those of a store, or none."""
     return ["s", view.names["store"]] if "store" in view.names else []
 
 
@@ -65,7 +65,7 @@ def store_of(view: View) -> StorePlace:
 
 
 async def page(view: View) -> Page:
-    """Return the page: with the first rows, if there is something to search for."""
+    """Return the page, with the first rows if the request contains a search."""
     source = source_of(view)
     wanted = _search(view)
     answer: Answer | None = None

@@ -14,12 +14,12 @@ from reput.html.texts import time_text
 SHOWN = 8
 """Rows of each list on the overview."""
 DISK_SHARE_WARN = 0.75
-"""Used share of a disk from which on it is a problem."""
+"""Used share of a disk above which it is a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewProblem:
-    """Something that is wrong, and where to look."""
+    """A problem, with the page about it."""
 
     text: str
     names: tuple[str, ...]
@@ -111,7 +111,7 @@ def _not_consumed(groups: list[str]) -> list[OverviewProblem]:
 
 
 def _sum_of(cluster: WatchedCluster, series: str, now_ms: int) -> list[float | None]:
-    """Return the rates of all masters; None where one of them is not known."""
+    """Return the total rates of all masters; None where a rate is unknown."""
     hours = [
         cluster.history.hour((series, facts.place.name), now_ms)
         for facts in cluster.snapshot.masters()

@@ -18,7 +18,7 @@ _Read = Callable[[str], asyncio.Task[Mapping[str, Any]]]
 _TABLES = ("topics", "queues", "groups")
 """Facts with the names of topics and groups."""
 WAIT_S = 2.0
-"""Time that a page waits for a folder; then it says that the folder is still being read."""
+"""Time that a page waits for a folder before it reports that the folder is being read."""
 
 
 async def list_page(view: View) -> Page:

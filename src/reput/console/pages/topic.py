@@ -15,7 +15,7 @@ from reput.format.codes import PERM_READ, PERM_WRITE
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue."""
+    """The row of a queue."""
 
     broker: str
     queue_id: int
@@ -25,7 +25,7 @@ class QueueRow:
     """Queue offset after the last message."""
     messages: Number
     last_ms: int | None
-    """Store time of the last message; None: there was none, or it is not known."""
+    """Store time of the last message; None if it is unknown or there is no message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ async def page(view: View) -> Page:
 def _queues(
     facts: BrokerFacts, topic: str, answers: Mapping[str, Ends | Unknown]
 ) -> list[QueueRow]:
-    """Return the queues on a broker: with their ends, or with why these are not known."""
+    """Return the queues on a broker, with their ends or the reason why these are unknown."""
     name = facts.place.name
     answer = answers.get(name, Unknown(f"{name} is silent: {facts.problem}"))
     if isinstance(answer, Unknown):

@@ -75,7 +75,7 @@ class StoreFolders:
         return self._read_once(name, "info", lambda store: store.info())
 
     def facts(self, name: str) -> asyncio.Task[Mapping[str, Any]]:
-        """Return the task that reads all that a page shows of a store. Raises ``UnknownStore``."""
+        """Return the task that reads all facts on the page of a store. Raises ``UnknownStore``."""
         return self._read_once(name, "facts", lambda store: store.facts())
 
     def _read_once(

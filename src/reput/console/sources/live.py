@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reput.client.producer import Producer
 
 DEADLINE_S = 2.0
-"""How long all requests of a page take at most, together."""
+"""Maximum total time of the requests of a page."""
 IN_FLIGHT_MAX = 16
 """Requests to a broker that wait for their answers."""
 _T = TypeVar("_T")
@@ -114,7 +114,7 @@ class Live:
         return Ends(now_ms, tuple(sorted(queues, key=lambda ends: ends.queue_id)))
 
     async def members(self, address: str, group: str) -> ConsumerConnection | None:
-        """Return the members of a group that a broker knows; None: none."""
+        """Return the members of a group that a broker reports; None without a report."""
         header = headers.ConsumerGroupHeader(consumer_group=group)
         request = requests.make(RequestCode.GET_CONSUMER_CONNECTION_LIST, header)
         try:
@@ -143,7 +143,7 @@ class Live:
 
 
 async def gather(asked: Mapping[str, Awaitable[_T]]) -> dict[str, _T | Unknown]:
-    """Wait for requests within one deadline; what did not come is ``Unknown``.
+    """Wait for requests with one deadline; missing results are ``Unknown``.
 
     Args:
         asked: Requests by name, as the name of a broker.

@@ -30,7 +30,7 @@ _PULL_COUNT = 32
 """Messages that brokers return to a pull, unless configured otherwise."""
 _PULLS_AT_ONCE = 8
 _HELD_BYTES = 1 << 20
-"""Size of the replies that are looked at together, about."""
+"""Approximate size of the replies that are processed together."""
 _CALLS_AT_ONCE = 16
 
 _T = TypeVar("_T")
@@ -164,7 +164,7 @@ class LiveMessages:
         return [span for span, _ in results if span.low < span.high], missing
 
     async def read(self, part: Span, question: Question) -> ScanPart:
-        """Pull the messages of a part, several pulls at once, and select what may match."""
+        """Pull the messages of a part, with concurrent pulls, and select those which may match."""
         if part.broker in self._silent:
             return _failed(part, question, self._silent[part.broker])
         queue = MessageQueue(topic=question.topic, broker_name=part.broker, queue_id=part.queue_id)
@@ -255,7 +255,7 @@ class LiveMessages:
     # --- index and places ---------------------------------------------------------------------
 
     async def query(self, topic: str, key: str, window: Window, *, is_unique: bool) -> Lookup:
-        """Ask the index of each broker of a topic."""
+        """Query the index of each broker of a topic."""
         begin_ms, end_ms = window.query
         header = headers.QueryMessageHeader(
             topic=topic,

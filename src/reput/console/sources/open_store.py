@@ -114,7 +114,7 @@ class OpenStore:
         return Spans(tuple(spans), (broker,), tuple(missing))
 
     def part(self, part: Span, question: Question) -> ScanPart:
-        """Read a part of a queue. Unreadable messages are missing, and the others are read."""
+        """Read a part of a queue; unreadable messages are reported as missing."""
         messages, missing = [], []
         is_batch = part.queue_id in self._reader.batch_queue_ids.get(question.topic, ())
         read = _of_batch_queue if is_batch else _of_queue

@@ -47,7 +47,7 @@ class Owner(Protocol):
         """Handle that it has no calls, while the server stops."""
 
     def on_closed(self, channel: "GrpcChannel") -> None:
-        """Handle its end."""
+        """Handle the end of the stream."""
 
 
 class GrpcChannel(Addressed, asyncio.BufferedProtocol):

@@ -162,7 +162,7 @@ class Stream:
 
 
 class Http2Connection:
-    """A connection.
+    """An HTTP/2 connection of a server or client, without I/O.
 
     Args:
         new_stream: Returns the stream of a new request.
@@ -845,7 +845,7 @@ class Http2Connection:
             self._continue(stream)
 
     def _continue(self, stream: Stream) -> None:
-        """Send what a window now allows, and notify the stream if nothing is left."""
+        """Send as much as a window now allows, and notify the stream if everything was sent."""
         if stream.unsent is not None:  # else an event of another stream has ended it
             is_sent = self._send_unsent_of(stream)
             if is_sent and not stream.has_ended:

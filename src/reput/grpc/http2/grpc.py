@@ -42,7 +42,7 @@ _RECURRING = frozenset((*_REPLY_HEADERS, *_OK_TRAILERS))
 _DATA_PREFIX = struct.Struct(">IBIBI")
 """Head of a DATA frame, and prefix of a message."""
 _SMALL_BYTES = 4 * 1024
-"""Messages up to this size need no room: calls themselves take as much."""
+"""Size up to which messages need no reserved room, since a call itself takes as much."""
 _CALL_BYTES = 512
 """Bytes that an open call counts for in its connection, besides the values of its headers."""
 _GRPC = re.compile(rb"application/grpc(?:\+[^;]*)?\s*(?:;.*)?", re.IGNORECASE)
@@ -428,7 +428,7 @@ class Call(Stream):
         return self.headers.get(name.encode(), b"").decode(errors="replace")
 
     def on_headers(self, headers: Headers) -> None:
-        """Find the method; called by the connection."""
+        """Find the method of the call; called by the connection."""
         self.headers = headers
         self._open_bytes = _CALL_BYTES + sum(map(len, headers.values()))
         self.connection.open_call(self._open_bytes)

@@ -76,7 +76,7 @@ _ALIKE = frozenset(
         *(b"accept-encoding", b"x-mq-language", b"x-mq-client-version", b"x-mq-protocol"),
     )
 )
-"""Names whose values do not differ from call to call, as those of dates and ids do."""
+"""Names of headers whose values are the same in many calls, unlike dates and ids."""
 
 
 def _wrong(reason: str) -> Http2Error:

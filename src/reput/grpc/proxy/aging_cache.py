@@ -61,7 +61,7 @@ class AgingCache(Generic[V]):
         return len(self._entries)
 
     async def get(self, name: str) -> V | None:
-        """Return a value; None if there is none.
+        """Return the value of a key; None if the key has no value.
 
         Raises:
             ReputError: It cannot be loaded, and none is known that is young enough.
@@ -109,7 +109,7 @@ class AgingCache(Generic[V]):
 
 
 def _report(task: "asyncio.Task[object]") -> None:
-    """Log why a value could not be loaded again; an error of ours is not expected."""
+    """Log why a value could not be loaded again; only known errors are expected."""
     if task.cancelled() or (error := task.exception()) is None:
         return
     if isinstance(error, ReputError):

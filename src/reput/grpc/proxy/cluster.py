@@ -121,7 +121,7 @@ class Cluster:
         return None if known is None else _address(known[0])
 
     async def look(self) -> None:
-        """Ask a name server for all brokers, unless it was asked just now.
+        """Request all brokers from a name server, unless that was done just now.
 
         Raises:
             RemotingError: No name server replied.

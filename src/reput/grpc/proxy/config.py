@@ -86,17 +86,17 @@ class ProxyConfig:
     # --- resources of connections ----------------------------------------
 
     reput_connections_max: Count = limits.CONNECTIONS.maximum
-    """Connections of clients at most; further ones are closed at once."""
+    """Maximum number of connections of clients; further ones are closed at once."""
     reput_connections_per_address_max: Count = limits.CONNECTIONS_PER_ADDRESS.maximum
-    """Connections from one address at most."""
+    """Maximum number of connections from one address."""
     reput_unfinished_bytes_max: Count = limits.UNFINISHED_BYTES.maximum
-    """Bytes of incomplete frames and handshakes at most; above it one of the largest is closed."""
+    """Maximum bytes of incomplete frames and handshakes; above it one of the largest is closed."""
     reput_unfinished_bytes_per_address_max: Count = limits.UNFINISHED_BYTES_PER_ADDRESS.maximum
-    """The same, for the connections from one address."""
+    """Maximum bytes of incomplete frames and handshakes on the connections from one address."""
     reput_unread_bytes_max: Count = limits.UNREAD_BYTES.maximum
-    """Bytes of unread and half-made replies at most; above it one of the largest is closed."""
+    """Maximum bytes of unread and half-made replies; above it one of the largest is closed."""
     reput_unread_bytes_per_address_max: Count = limits.UNREAD_BYTES_PER_ADDRESS.maximum
-    """The same, for the connections from one address."""
+    """Maximum bytes of unread and half-made replies on the connections from one address."""
 
     def __post_init__(self) -> None:
         config.check_ranges(self)

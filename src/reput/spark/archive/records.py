@@ -128,7 +128,7 @@ def columns_of(table: pa.Table) -> Columns:
 
 
 def messages_inside(columns: Columns) -> Iterator[Columns]:
-    """Yield the messages inside of the batch records of some records; nothing without such."""
+    """Yield the messages inside of the batch records among some records."""
     is_batch = (columns.numbers("sys_flag") & flags.INNER_BATCH) != 0
     if is_batch.any():
         yield from unwrapped(columns.take(is_batch))

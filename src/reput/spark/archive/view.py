@@ -61,7 +61,7 @@ class ArchiveReader(StoreReader):
     """Read-only access to an archive; open with ``ArchiveReader.open``."""
 
     def __init__(self, folder: Folder, manifests: list[Manifest], broker: str) -> None:
-        """Prefer ``open``."""
+        """Open an archive; callers use ``open``."""
         super().__init__(folder)
         self.manifests = manifests
         self._broker = broker
@@ -244,7 +244,7 @@ class ArchivedQueue(ConsumeQueueView):
 
     @property
     def end_physical_offset(self) -> int | None:
-        """Physical offset after the last unit's record: none."""
+        """None: an archive does not have the physical offset after the last unit's record."""
         return None
 
 

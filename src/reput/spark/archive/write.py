@@ -29,7 +29,7 @@ from reput.store.commit_log_view import CommitLogView, Damage
 from reput.store.files import open_folder
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-"""Size of the records of a row group, in bytes: the amount that a lookup of one message reads."""
+"""Size of the records of a row group, in bytes: what a lookup of one message reads."""
 ROW_GROUP_ROWS_MAX = 64 * 1024
 PART_BYTES = 512 * 1024 * 1024
 """Size of the records of a Parquet file, in bytes."""

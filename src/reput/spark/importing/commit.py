@@ -62,7 +62,7 @@ _NEW_FILES_MAX = 2
 _COPY_BYTES = 8 * 1024 * 1024
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _RENAME_SWAP = 2
-"""The same of macOS."""
+"""Attribute of macOS with the same purpose."""
 
 log = logging.getLogger("reput.spark")
 

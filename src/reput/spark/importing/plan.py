@@ -48,7 +48,7 @@ class Piece:
     """Records ``[first, stop)`` of a fragment."""
 
     fragment: int
-    """Its number."""
+    """Number of the fragment."""
     first: int
     stop: int
     position: int

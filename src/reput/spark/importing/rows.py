@@ -360,7 +360,7 @@ class _Common:
         return pc.if_else(pc.equal(joined, ""), None, joined)
 
     def _map(self) -> tuple[pa.Array | None, dict[str, pa.Array]]:
-        """Return the properties without own columns, as one string, and the others."""
+        """Return the properties without a column, as one string, and the properties with one."""
         column = self._column("properties")
         if column is None:
             return None, {}

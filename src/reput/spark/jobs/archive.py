@@ -71,7 +71,7 @@ class VerifyResult:
     """Messages that ``compact`` has not dropped."""
     archive_bytes: int
     problems: tuple[str, ...]
-    """Disagreements with the manifests, in words; empty if there is none."""
+    """Differences from the manifests, as sentences."""
 
     @property
     def is_whole(self) -> bool:
@@ -225,7 +225,7 @@ def _segments(
 
 
 def _to_do(reader: StoreReader, archive: str, segments: list[Segment]) -> list[Segment]:
-    """Return the segments that are not archived, and delete outdated files of them.
+    """Return the segments that are not archived, and delete their outdated files.
 
     The files of a log file that has grown since are deleted here, where no task can be writing
     them. The manifest is deleted last: until then it names the files to delete.

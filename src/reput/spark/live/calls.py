@@ -65,7 +65,7 @@ class ReadFailed(ReputError):
 
 
 class NotRegistered(RemotingError):
-    """Brokers are not registered with any name server, at the moment or any more."""
+    """Brokers are not registered with any name server, temporarily or permanently."""
 
     retriable = True
 
@@ -448,7 +448,7 @@ class RetryingClient:
         return await self.patiently(what, queue.topic, ask)
 
     def pull_template(self, queue: MessageQueue, expression: str) -> PullTemplate:
-        """Return the constant part of such pulls of a queue."""
+        """Return the constant part of the pulls of a queue."""
         config = self._admin.calls.instance.config
         request = self._pull_request(queue, 0, 0, expression)
         request.ext_fields = {**(request.ext_fields or {}), **config.request_fields()}

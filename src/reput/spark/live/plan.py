@@ -154,7 +154,7 @@ class Planner:
         return [*whole, *(Extent(*each, RECORD_BYTES) for each in ranges)]
 
     async def _whole(self, spans: Mapping[MessageQueue, tuple[int, int]]) -> list[Extent]:
-        """Return the parts of queues as they are, with estimates of their record sizes."""
+        """Return the parts of queues unsplit, with estimates of their record sizes."""
         sizes = await all_of(self._record_bytes(queue, *span) for queue, span in spans.items())
         return [
             Extent(queue, *span, size)

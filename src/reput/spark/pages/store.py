@@ -161,7 +161,7 @@ class _Timeline:
     """Columns, empty ones included."""
     is_dense: bool
     paths: list[tuple[str, str]]
-    """(color, path) of each topic, whose unit across is one column."""
+    """(color, path) of each topic; the horizontal unit of the path is one column."""
     hits: list[charts.Rectangle]
     values: list[charts.ValueTick]
     times: list[charts.Label]

@@ -34,7 +34,7 @@ class RowOptions:
     trusted_properties: frozenset[str] = frozenset()
     """Properties reserved for brokers that messages keep."""
     namespace: str = ""
-    """Namespace that messages to brokers get; empty: none."""
+    """Namespace of the messages to brokers; empty: no namespace."""
 
     def full_topic(self, topic: str) -> str:
         """Return the name of a topic on brokers."""

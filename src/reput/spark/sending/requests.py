@@ -53,7 +53,7 @@ class KeyMaker:
         self._base = hashlib.blake2b(seed, digest_size=_DIGEST_BYTES)
 
     def key(self, message: OutgoingMessage, properties: bytes) -> str:
-        """Return the key of a row whose property string has none."""
+        """Return the keys of a row whose property string has no keys."""
         digest = self._base.copy()
         digest.update(_ROW.pack(message.row, zlib.crc32(message.body)))
         digest.update(b"%s\0%d\0" % (message.topic.encode(), len(message.body)))
@@ -141,7 +141,7 @@ class OutgoingRequest:
 
     @property
     def rows(self) -> str:
-        """Its rows, for error messages."""
+        """Rows of the messages in the request, for error messages."""
         first, last = self.parcels[0].message.row, self.parcels[-1].message.row
         return f"row {first}" if first == last else f"rows {first} to {last}"
 

@@ -26,7 +26,7 @@ class BadRow(ReputError):
     """Error of a row that is not a valid message.
 
     Args:
-        row: Its number among the rows of its task, from 0.
+        row: Number of the row among the rows of its task, from 0.
         column: The invalid column.
         reason: The error, and the allowed values.
     """
@@ -155,7 +155,7 @@ _OF_KAFKA = {
     "partition": "queue_id",
     "timestamp": "born_timestamp",
 }
-"""Columns of Spark's Kafka sink, and what they are here."""
+"""Columns of Spark's Kafka sink -> the columns of this sink."""
 _WINDOW_ROWS = 1024
 """Number of rows that are Python objects at a time."""
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1

@@ -105,7 +105,7 @@ class SentCounts:
 def send(
     batches: Iterable[pa.RecordBatch], options: SendOptions, identity: TaskIdentity
 ) -> SentCounts:
-    """Send the rows of a task; return when brokers have all of them.
+    """Send the rows of a task; return when brokers have stored all of them.
 
     Raises:
         BadRow: A row is not a valid message, or brokers do not accept it.

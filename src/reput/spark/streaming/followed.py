@@ -100,7 +100,7 @@ class Followed(Protocol):
         """Refresh, and return the selected queues; ``positions`` are the known ones."""
 
     def queues_of(self, positions: Iterable[QueueKey]) -> Mapping[QueueKey, FollowedQueue]:
-        """Refresh, and return the existing queues among these, selected or not."""
+        """Refresh; return the queues at these positions that exist, selected or not."""
 
     def whereabouts(self, key: QueueKey) -> Whereabouts:
         """Return the state of a queue at the last refresh."""

@@ -37,7 +37,7 @@ class CheckpointTooNew(ReputError):
 
 
 class QueueKey(NamedTuple):
-    """A queue of a position."""
+    """Key of a queue in a stream's position: broker, topic and queue id."""
 
     topic: str
     broker: str

@@ -241,7 +241,7 @@ class QueueStream:
         )
 
     def _check_whereabouts(self, key: QueueKey, start: int) -> None:
-        """Raise ``StoreUnavailable`` if its broker is away; report a deleted queue."""
+        """Raise ``StoreUnavailable`` if its broker is not registered; report a deleted queue."""
         where = self._followed.whereabouts(key)
         if where is Whereabouts.AWAY:
             raise StoreUnavailable(
@@ -263,7 +263,7 @@ class QueueStream:
             log.warning("data loss: %s", what)
 
     def _waits(self, count: int, limits: TriggerLimits) -> bool:
-        """Return whether too few messages wait, and not for too long."""
+        """Return whether to wait for more messages: there are few, and the oldest is recent."""
         if count == 0 or self._frozen is not None or count >= (limits.min_offsets or 0):
             self._waiting_since_ms = None
             return False

@@ -13,7 +13,7 @@ from reput.store.verify import number_runs
 from reput.store.verify.number_runs import Mask
 
 RUNS_MAX = 20
-"""Findings of one kind in one file; the rest is summed up in one more."""
+"""Maximum findings of one kind in one file; a further finding summarizes the rest."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the part that is being checked, the work done, and all its work."""
@@ -78,7 +78,7 @@ class FindingKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding and its place."""
+    """A finding with its file and position."""
 
     severity: Severity
     kind: FindingKind

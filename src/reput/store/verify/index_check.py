@@ -98,7 +98,7 @@ class IndexChecks:
     # Files
 
     def check_files(self, progress: Progress) -> None:
-        """Check each file, and record where its entries point. Call before the walk."""
+        """Check each file, and record where its entries point. Call before the scan."""
         views = self._reader.index.files
         usual = number_runs.usual(view.size for view in views)
         for done, view in enumerate(views):
@@ -197,7 +197,7 @@ class IndexChecks:
                     self._keyless.append(run)
 
     def check(self, log: LogCheck) -> None:
-        """Report keys without entries and entries without keys. Call after the walk."""
+        """Report keys without entries and entries without keys. Call after the scan."""
         count = self._before_count
         if count:
             text = f"begins at physical offset {self._start}; {count} messages are before that"

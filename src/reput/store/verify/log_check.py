@@ -66,7 +66,7 @@ class KeySink(Protocol):
     """A check that takes the keys of messages."""
 
     def compare(self, columns: kernels.Columns | None, begin: int, end: int) -> None:
-        """Compare the keys of messages in ``[begin, end)``; without columns there are none."""
+        """Compare the keys of messages in ``[begin, end)``; no columns: no messages."""
 
 
 class LogCheck:
@@ -142,7 +142,7 @@ class LogCheck:
 
     @cached_property
     def holes(self) -> Spans:
-        """Spans of the holes. Use it after the walk."""
+        """Spans of the holes, known after the log was scanned."""
         return Spans(
             np.array([hole.physical_offset for hole in self._holes], np.int64),
             np.array([hole.end for hole in self._holes], np.int64),

@@ -67,6 +67,6 @@ class Spans:
 
 
 def usual(sizes: Iterable[int]) -> int:
-    """Return the size that most files have, without empty files; 0 if there is none."""
+    """Return the most frequent size of the files that are not empty; 0 without such files."""
     counts = Counter(size for size in sizes if size)
     return max(counts, key=lambda size: (counts[size], size), default=0)

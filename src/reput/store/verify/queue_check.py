@@ -150,7 +150,7 @@ class QueueChecks:
     # Units and files
 
     def check(self, log: LogCheck, progress: Progress) -> None:
-        """Judge files, units without a record and records without a unit. Call after the walk."""
+        """Judge files, units without a record and records without a unit. Call after the scan."""
         families = {
             paths.CONSUME_QUEUE: self._reader.queue_ids,
             paths.BATCH_CONSUME_QUEUE: self._reader.batch_queue_ids,

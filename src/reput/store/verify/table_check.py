@@ -11,7 +11,7 @@ from reput.store.verify.log_check import LogCheck
 
 
 def check_checkpoint(reader: StoreReader, ledger: Ledger, log: LogCheck) -> None:
-    """Compare the checkpoint with the end of the log. Call after the walk."""
+    """Compare the checkpoint with the end of the log. Call after the scan."""
     path = paths.CHECKPOINT
     entry = reader.folder.entry(path)
     state = reader.state

@@ -62,7 +62,7 @@ class UnitComparison:
     is_none: Mask
     """Records without a unit: no file, zeros or filler."""
     is_pending: Mask
-    """Records without a unit that get one at the broker's next start."""
+    """Records whose missing unit the broker adds at its next start."""
     is_mine: Mask
     """Records that their unit points at."""
     is_wrong_size: Mask
@@ -191,7 +191,7 @@ class UnclaimedVerdicts:
     hole_of: Offsets
     """Number of the hole of the log that the unit points into; -1 if there is none."""
     is_wrong: Mask
-    """Units that point at another record, or at no start of one."""
+    """Units that point at another record, or not at the start of a record."""
 
 
 def judge_unclaimed(

@@ -59,7 +59,7 @@ RANGE_BYTES = 128 * 1024 * 1024
 RANGE_BYTES_MAX = 1 << 31
 """Limit of a range: an offset in it and a key's hash are packed into one number."""
 SAMPLE = 100
-"""Lost messages, holes, and findings of each kind that a result lists at most."""
+"""Maximum number each of lost messages, holes, and findings by kind in a result."""
 _TASKS_AT_ONCE = 4096
 """Task results that the driver holds at a time."""
 _UNITS_A_TASK = 4 * 1024 * 1024

@@ -17,7 +17,7 @@ from reput.store.verify.number_runs import Spans
 from reput.store.verify.unit_check import judge_unclaimed, message_at
 
 _LOOKED_UP_MAX = 100
-"""Wrong units of a file whose records are read."""
+"""Maximum number of wrong units of a file whose records are read."""
 _UNITS_AT_ONCE = 1 << 20
 
 
@@ -32,7 +32,7 @@ class UnclaimedUnits:
     first_claimed: int
     """Queue offset of the first unit that a record claimed; filler may be before it."""
     present: tuple[queue_runs.Run, ...] = ()
-    """Queue offsets among these that have a record, which has been judged."""
+    """The queue offsets whose record exists and has been judged."""
     is_batch: bool = False
 
 
@@ -76,13 +76,13 @@ class UnitsResult:
 
 
 _Damaged = tuple[QueueKey, Reason, Offsets, UnitArray]
-"""Units of a queue, and why they point at no record."""
+"""Units of a queue, with the reason why they point at no record."""
 
 
 def judge_units(
     inputs: AuditInputs, holes: Spans, table: str | None, task: UnitsTask
 ) -> UnitsResult:
-    """Judge units that no record claimed; write a row for each damaged message to the table."""
+    """Judge units that no record claims; write a row for each damaged message to the table."""
     result = UnitsResult()
     damaged: list[_Damaged] = []
     for queue in task.queues:

@@ -25,7 +25,7 @@ class Judged:
     stages: Codes
     """Positions in ``STAGES``."""
     due_ms: Offsets
-    """When a delayed message is due; 0 for all other messages."""
+    """Time at which a delayed message is due; 0 for other messages."""
     readers: "Readers"
     tags_codes: Offsets
 

@@ -32,7 +32,7 @@ class Reason(enum.StrEnum):
     """The reason why a message is lost or damaged."""
 
     NO_UNIT = "no_unit"
-    """There is no file for its unit, or zeros or filler in its place."""
+    """Its unit has no file, or zeros or filler in its place."""
     OTHER_UNIT = "other_unit"
     """The unit at its queue offset points elsewhere."""
     WRONG_SIZE = "wrong_size"
@@ -72,7 +72,7 @@ class Stage(enum.StrEnum):
     UNDELIVERED = "undelivered"
     """A delayed message before the offset of its level that its topic lacks. Only with a table."""
     UNDECIDED = "undecided"
-    """A half message, neither committed nor rolled back as far as is known."""
+    """A half message without a known commit or rollback."""
     COMMITTED = "committed"
     """A half message that was committed to its topic. Only with a table."""
     ROLLED_BACK = "rolled_back"
@@ -111,7 +111,7 @@ class Fault(enum.StrEnum):
     UNIT_ZERO = "unit_zero"
     """Zeros amid the units of a queue, for which there is no record."""
     UNIT_BLANK = "unit_blank"
-    """Filler amid the units of a queue, for which there is no record."""
+    """Filler without a record between the units of a queue."""
     UNIT_INVALID = "unit_invalid"
     """A unit with a negative offset or size."""
     UNIT_TWICE = "unit_twice"
@@ -185,7 +185,7 @@ class LostMessage:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Consecutive messages of a queue that a hole took."""
+    """Consecutive messages of a queue that were lost in a hole."""
 
     topic: str
     queue_id: int
@@ -332,7 +332,7 @@ class AuditResult:
     faults: dict[str, int]
     """Counts by ``Fault``, including notes."""
     fault_count: int
-    """Number of findings that are no notes."""
+    """Number of findings, without notes."""
     duplicated: int | None = None
     """Records beyond the first of a message that is stored more than once; None without a table."""
     table: str | None = None

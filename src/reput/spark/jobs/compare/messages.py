@@ -133,7 +133,7 @@ def _records(reader: StoreReader, part: LogSpan) -> _Records:
 
 
 def _changed(left: StoreReader, right: StoreReader, mine: _Records) -> Offsets:
-    """Return where the records of the left side start that hold a byte that is another right."""
+    """Return the starts of the left side's records in which a byte differs from the right side."""
     if not len(mine.starts):
         return mine.starts
     stop = int(mine.starts[-1] + mine.sizes[-1])

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 """Seconds between two checks of the log when there is nothing new."""
 _RANGES_A_STEP = 32
-"""Ranges that a step takes at most, which bounds its rows and the driver's memory."""
+"""Maximum number of ranges that a step takes, which bounds its rows and the driver's memory."""
 _VERSION = 1
 
 
@@ -420,7 +420,7 @@ class _Following:
         )
 
     def _refuse_gap(self, job: DispatchJob, saved: _Saved) -> None:
-        """Refuse a log that is another one, or lacks the records that come next."""
+        """Refuse a log that was replaced, or lacks the next records."""
         if job.reader.log.min_offset > saved.log_end:
             raise StoreChanged(
                 f"{self._store} begins at physical offset {job.reader.log.min_offset}, "

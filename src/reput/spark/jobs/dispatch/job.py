@@ -202,7 +202,7 @@ class DispatchJob:
         }
 
     def refuse_other_sizes(self, folder: Folder) -> None:
-        """Refuse to make files of other sizes than the existing ones: a kind of file has one size.
+        """Refuse sizes of files that differ from those of the existing files of the same kind.
 
         Some files may have been cut, by a crash or a bad copy.
         """

@@ -219,7 +219,7 @@ class QueuePlan:
 
 @dataclass(slots=True)
 class _Progress:
-    """What the records of a range did to a queue so far."""
+    """Effect of the records of a range on a queue so far."""
 
     before: QueueEnd
     queue_end: QueueEnd
@@ -404,7 +404,7 @@ def plan_index(
 
 
 def cut_spans(spans: Iterable[tuple[int, int]], cuts: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the spans, split at each place that is inside of one."""
+    """Return the spans, split at each position inside of a span."""
     parts: list[tuple[int, int]] = []
     places = sorted(set(cuts))
     for start, stop in spans:

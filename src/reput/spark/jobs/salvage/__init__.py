@@ -115,7 +115,7 @@ class Salvaged:
     record_count: int
     record_bytes: int
     holes: tuple[Hole, ...]
-    """All bytes of the source's log that are no whole record, also after its end."""
+    """All bytes of the source's log that belong to no whole record, also after its end."""
     queues: tuple[SalvagedQueue, ...]
     """Queues that have or had messages, by topic and queue id."""
     tables: tuple[tuple[str, str], ...]

@@ -149,7 +149,7 @@ def _list_queues(reader: StoreReader, keys: Iterable[QueueKey]) -> Scanned:
 
 
 def with_times(scanned: Sequence[Scanned]) -> list[Hole]:
-    """Return the holes of all ranges; one without a store time gets that of a range before it."""
+    """Return the holes of all ranges; missing store times are those of an earlier range."""
     holes: list[Hole] = []
     last_ms = 0
     for task in scanned:
