@@ -13,13 +13,13 @@ import pyarrow as pa
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import (
     kernels,
-    sys_flag as flags,
 )
 from reput.format.message import Verdict
 from reput.spark import plan
 from reput.spark.filters import Constraint
 from reput.spark.option_table import FAILFAST, PERMISSIVE, SALVAGE
 from reput.spark.options import ReadOptions
+from reput.spark.portions import portions, unwrapped
 from reput.spark.rows import DamagedRow, RowFilter, RowMaker
 from reput.store import paths
 from reput.store.commit_log_view import Damage, LogBatch
@@ -35,8 +35,6 @@ log = logging.getLogger("reput.spark")
 _CHECKSUMS = (Verdict.BAD_CRC, Verdict.BAD_RECORD_CRC)
 """Damage of complete records."""
 _POINT_BYTES_A_BATCH = 4 * 1024 * 1024
-_PACKED_BYTES_A_BATCH = 1024 * 1024
-"""Size of batches of compressed records, in bytes: they expand many times."""
 
 T = TypeVar("T")
 
@@ -342,28 +340,6 @@ class PartitionReader:
             yield from self._rows(batch.columns().take(is_there))
             runs = [run for run in batch.damage if run.physical_offset <= physical_offset < run.end]
             yield from self._damage([(run, self._row(run)) for run in runs])
-
-
-def portions(columns: kernels.Columns) -> Iterator[kernels.Columns]:
-    """Split rows into portions that stay small when their bodies are decompressed."""
-    is_packed = (columns.numbers("sys_flag") & flags.COMPRESSED) != 0
-    packed = np.where(is_packed, columns.numbers("store_size"), 0)
-    numbers = np.cumsum(packed, dtype=np.int64) // _PACKED_BYTES_A_BATCH
-    for number in np.unique(numbers):
-        rows = np.flatnonzero(numbers == number)
-        yield columns if len(rows) == columns.count else columns.take(rows)
-
-
-def unwrapped(columns: kernels.Columns) -> Iterator[kernels.Columns]:
-    """Yield records with the messages inside of batch records in their place.
-
-    In portions if there are such records, as their bodies may be decompressed.
-    """
-    if not (columns.numbers("sys_flag") & flags.INNER_BATCH).any():
-        yield columns
-        return
-    for part in portions(columns):
-        yield part.unwrapped()
 
 
 def _inside_limits(columns: kernels.Columns, limits: Limits) -> npt.NDArray[np.bool_]:

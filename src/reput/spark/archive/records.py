@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from reput.format import message as record, sys_flag as flags
 from reput.format.kernels import Columns
 from reput.spark.options import ReadOptions
-from reput.spark.partition_reader import unwrapped
+from reput.spark.portions import unwrapped
 from reput.spark.rows import FIELDS, RowMaker
 
 HEAD, BODY, TAIL = "record_head", "body", "record_tail"
