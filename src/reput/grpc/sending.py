@@ -33,6 +33,7 @@ from reput.grpc.settings import RETRY_DELAYS_S
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.transactions import Half, Transactions
 from reput.grpc.wire.grpc_messages import TransactionResolution, TransactionSource
+from reput.remoting.client import cancel
 
 SEND_MS = 10_000
 """Timeout of a send to a broker, in ms, for a client without a deadline."""
@@ -91,11 +92,15 @@ class Sender:
         broker_name = broker.broker_name
         if not broker.has_timers:
             outgoing = [with_delay_level(message, broker, now_ms) for message in outgoing]
-        pending = []
-        for each in outgoing:
-            await pause()
-            pending.append(await client.send(broker_name, _request(each, queue_id), timeout_ms))
-        replies = await asyncio.gather(*pending)
+        pending: list[asyncio.Future[Command]] = []
+        try:
+            for each in outgoing:
+                await pause()
+                pending.append(await client.send(broker_name, _request(each, queue_id), timeout_ms))
+            replies = await asyncio.gather(*pending)
+        except BaseException:
+            cancel(pending)
+            raise
         entries = []
         for reply, each in zip(replies, outgoing, strict=True):
             await pause()

@@ -239,7 +239,7 @@ async def test_half_messages_are_checked_by_the_new_master(pair: Pair) -> None:
 
     def is_asked() -> bool:
         pair.clock.advance(SECOND_MS)
-        asked[:] = [request for request in promoted.heard if request.code == CHECK]
+        asked[:] = [request for request in promoted.received if request.code == CHECK]
         return bool(asked)
 
     await pair.until(is_asked)
