@@ -90,7 +90,7 @@ DIFFERENCES = {
 """Units and messages that we have and Java lost, by store."""
 
 
-@pytest.mark.parametrize(("version", "name", "twin"), CASES)
+@pytest.mark.parametrize(("version", "name", "java_name"), CASES)
 @pytest.mark.sampled(4)
 def test_recovery_restores_at_least_what_java_restores(
     version: str, name: str, java_name: str, tmp_path: Path

@@ -34,7 +34,7 @@ from reput.spark.live.calls import (
 from reput.spark.live.plan import LiveTask, Loss, Planner
 from reput.spark.live.pull_pipeline import Chunk, PullPipeline
 from reput.spark.options import LiveOptions, ReadOptions
-from reput.spark.partition_reader import portions
+from reput.spark.portions import portions
 from reput.spark.rows import RowFilter, RowMaker, warn_of_ignored
 from reput.spark.store_planner import Summary, option_constraint
 
