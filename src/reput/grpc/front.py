@@ -432,6 +432,7 @@ class Front:
         )
         del request, queue, sent  # a poll lasts for long
         call.forget_content()
+        call.hold(wanted.text_bytes)
         pop = lite.pop if lite.is_lite(client) else receiving.pop
         popping = asyncio.ensure_future(pop(client, wanted, self._clock))
         # If the call or its connection ends before the reply, no client has seen the messages.

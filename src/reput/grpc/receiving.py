@@ -8,10 +8,12 @@ import dataclasses
 import itertools
 import logging
 import struct
+import sys
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reput import limits
 from reput.client.core import pop_handles, requests
 from reput.client.core.pop_handles import ReplyHandles
 from reput.client.core.subscription import Subscription
@@ -72,6 +74,11 @@ class ReceiveParameters:
     renews: bool
     attempt_id: str | None
 
+    @property
+    def text_bytes(self) -> int:
+        """Memory of the texts that the client chooses, in bytes."""
+        return sys.getsizeof(self.subscription.expression) + sys.getsizeof(self.attempt_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -115,7 +122,11 @@ def wanted(
 
     Raises:
         StatusError: A value is not allowed.
+        LimitExceeded: The attempt id or the expression is so long that brokers refuse it.
     """
+    attempt_id = request.get("attempt_id")
+    limits.POP_ATTEMPT_LETTERS.check(len(attempt_id or ""))
+    limits.HEADER_BYTES.check(len(request.get("filter_expression", {}).get("expression", "")))
     queue = request.get("message_queue", {})
     topic = queue.get("topic", {}).get("name", "")
     renews = bool(request.get("auto_renew"))
@@ -132,7 +143,7 @@ def wanted(
         invisible_ms,
         poll_ms + early_ms if poll_ms else 0,
         renews,
-        request.get("attempt_id"),
+        attempt_id,
     )
 
 

@@ -526,7 +526,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
 
     async def writable(self) -> None:
         """Wait until the peer reads, or the connection is closed."""
-        if not self.is_writable:
+        while not self.is_writable:  # the first of many that waited may have filled it again
             if self._can_write is None:
                 self._can_write = asyncio.Event()
             await self._can_write.wait()

@@ -5,6 +5,7 @@ Expected statuses, settings and handles are those of rocketmq-proxy 5.5.0.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -221,6 +222,27 @@ def test_nothing_to_receive_is_a_status(
     )
     assert [set(reply) for reply in replies] == [{"status"}, {"delivery_timestamp"}]
     assert replies[0]["status"]["code"] == 40_401
+
+
+@pytest.mark.parametrize(
+    ("more", "limit"),
+    [
+        ({"attempt_id": "x" * 256}, "pop_attempt_letters"),
+        ({"filter_expression": {"type": 1, "expression": "t" * 262_145}}, "header_bytes"),
+    ],
+)
+def test_a_receive_with_long_texts_is_refused(
+    broker: LocalBroker,
+    client: GrpcClient,
+    request: pytest.FixtureRequest,
+    more: dict[str, Any],
+    limit: str,
+) -> None:
+    """No broker accepts them, and each would be kept as long as the call."""
+    topic = new_topic(broker, request)
+    client.consume("long-group", topic)
+    replies = client.receive(**receive_request("long-group", topic, **more))
+    assert limit in replies[0]["status"]["message"]
 
 
 def test_a_message_that_is_not_acknowledged_comes_again(

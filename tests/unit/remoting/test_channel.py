@@ -224,6 +224,28 @@ async def test_a_waiting_writer_is_notified_of_the_close() -> None:
     await waiting
 
 
+async def test_writers_that_waited_do_not_all_write_at_once() -> None:
+    """The first one may fill the connection again: a hundred large requests were in memory."""
+    channel, _, _ = opened()
+    writers: list[int] = []
+
+    async def write(number: int) -> None:
+        await channel.writable()
+        writers.append(number)
+        channel.pause_writing()
+
+    channel.pause_writing()
+    tasks = [asyncio.ensure_future(write(number)) for number in range(3)]
+    for number in range(3):
+        await asyncio.sleep(0)
+        channel.resume_writing()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(writers) == number + 1
+    await asyncio.gather(*tasks)
+    assert sorted(writers) == [0, 1, 2]
+
+
 async def test_requests_to_the_peer() -> None:
     channel, transport, _ = opened()
     first, second = (

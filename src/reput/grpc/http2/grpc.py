@@ -638,6 +638,12 @@ class Call(Stream):
             self._room_bytes += size
             connection.room.add(connection, connection.peer.address, size)
 
+    def hold(self, size: int) -> None:
+        """Count bytes that the method keeps until the call ends, like those of the headers."""
+        if not self.has_ended and self.trailers is None:
+            self._open_bytes += size
+            self.connection.open_bytes += size
+
     def _leave_room(self, size: int) -> None:
         connection = self.connection
         if connection.room is not None and size:

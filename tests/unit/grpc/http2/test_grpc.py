@@ -392,6 +392,19 @@ def test_an_open_call_counts_with_its_headers(end: str) -> None:
     assert peer.connection.open_bytes == 0
 
 
+def test_what_a_method_holds_counts_until_the_call_ends() -> None:
+    calls: list[Call] = []
+    peer = grpc_peer(echo_service(calls))
+    peer.send(peer.call(1, b"", path=b"/test.Service/Later"))
+    before = peer.connection.open_bytes
+    calls[0].hold(10_000)
+    assert peer.connection.open_bytes == before + 10_000
+    calls[0].reply(b"")
+    assert peer.connection.open_bytes == 0
+    calls[0].hold(10_000)
+    assert peer.connection.open_bytes == 0
+
+
 def test_too_many_bytes_of_open_calls_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP2_KEPT_BYTES", limits.HTTP2_KEPT_BYTES.at(100_000))
     peer = grpc_peer(echo_service())
