@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,8 @@ _TAIL_UNITS_MAX = 1024
 _TAIL_GROWTH = 4
 _TAIL_BYTES_MAX = 64 * 1024 * 1024
 """Limit of the memory of all tails; above it, new tails stay small."""
+_AHEAD_UNITS = 2048
+"""Number of units that one read gets for a reader that reads in order."""
 _DESCRIPTORS_MAX = 128
 _MAPPED_MAX = 16
 """Number of files that stay mapped after a search by time."""
@@ -52,8 +54,6 @@ _SYNC_ONE_BY_ONE_MAX = 32
 """Number of files above which one call syncs the whole file system."""
 _FIRST_READ_BYTES = 4096
 """Bytes of a queue file that are read first, a page: most of many queues have no others."""
-_AHEAD_UNITS = 2048
-"""Number of units that one read gets for a reader that reads in order."""
 _AHEAD_QUEUES_MAX = 128
 """Number of queues whose units are kept after a read ahead: 5 MB."""
 QUEUES_PER_STEP = 16
@@ -87,6 +87,38 @@ class QueueEnd(NamedTuple):
         return cq_unit.Unit(self.physical_offset, self.size, self.tags_code)
 
 
+class _Family(Protocol):
+    """The family of a queue: all queues of a store, which share descriptors and a read buffer."""
+
+    root: str
+    file_size: int
+    tail_bytes: int
+
+    def mark(self, queue: "ConsumeQueue") -> None: ...
+    def path_of(self, queue: "ConsumeQueue", start: int) -> str: ...
+    def load_units(self, queue: "ConsumeQueue", start: int) -> UnitArray: ...
+    def modified_ns(self, queue: "ConsumeQueue", start: int) -> int: ...
+    def create(self, queue: "ConsumeQueue", path: str) -> None: ...
+    def forget_made_files(self, queue: "ConsumeQueue") -> None: ...
+    def write(
+        self, queue: "ConsumeQueue", start: int, position: int, data: memoryview | bytes
+    ) -> None: ...
+    def write_to(
+        self,
+        queue: "ConsumeQueue",
+        start: int,
+        path: str,
+        position: int,
+        data: memoryview | bytes,
+    ) -> None: ...
+    def note_written(self, file_paths: list[str]) -> None: ...
+    def read(self, queue: "ConsumeQueue", queue_offset: int, count: int) -> tuple[int, int]: ...
+    def append_to_read(self, count: int, units: npt.NDArray[np.uint8]) -> None: ...
+    def note_ahead(self, queue: "ConsumeQueue") -> None: ...
+    def delete(self, queue: "ConsumeQueue", start: int) -> None: ...
+    def sync_names(self, queue: "ConsumeQueue") -> None: ...
+
+
 class ConsumeQueue(QueueEnds):
     """The units of one queue, from ``min_offset`` to ``max_offset``."""
 
@@ -96,7 +128,7 @@ class ConsumeQueue(QueueEnds):
     )
 
     def __init__(
-        self, family: "ConsumeQueues", topic: str, queue_id: int, address: int, row: Words
+        self, family: _Family, topic: str, queue_id: int, address: int, row: Words
     ) -> None:
         super().__init__(address, row)
         self._family = family
@@ -1285,6 +1317,7 @@ def _count_units(units: UnitArray, physical_offset: int = 1 << 62) -> int:
 
 
 def _has_bytes(units: UnitArray) -> bool:
+    """Return True if any byte of units is not zero."""
     return bool(units.view(np.uint8).any())
 
 

@@ -12,9 +12,8 @@ from reput.errors import LimitExceeded, RequestRefused, WriteFailed
 from reput.format import names
 from reput.format.bodies import DataVersion, TopicConfigData, TopicConfigTable
 from reput.format.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
-from reput.store import table_files
 from reput.store.config_tables import Table, TopicConfig
-from reput.store.table_files import TopicTable
+from reput.store.table_files import DataVersion as TableVersion, TopicTable
 
 SCHEDULE_QUEUE_COUNT = 18
 _BENCHMARK_QUEUE_COUNT = 1024
@@ -445,7 +444,7 @@ def _topic(name: str, queue_count: int, perm: int, filter_type: str = "SINGLE_TA
     )
 
 
-def data_version(version: table_files.DataVersion) -> DataVersion:
+def data_version(version: TableVersion) -> DataVersion:
     """Return the version of a table in the form of a message body."""
     return DataVersion(
         counter=version.counter,
