@@ -22,10 +22,10 @@ from reput.clock import SystemClock
 from reput.format import message as record, names, properties as props
 from reput.format.codes import RequestCode
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
-from reput.store.timer_table import TimerTable
+from reput.store.tables.timer_table import TimerTable
+from reput.store.writing.incoming import IncomingMessage
 
 NAME = "broker_delay"
 QUESTION = (

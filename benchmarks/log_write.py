@@ -16,10 +16,10 @@ from typing import Protocol
 
 import numpy as np
 
-from reput.store.disk import Disk
-from reput.store.mapped_file import RESERVE_BYTES
-from reput.store.mapped_file_queue import MappedFileQueue
-from reput.store.transient_pool import TransientPool
+from reput.store.files.disk import Disk
+from reput.store.log.mapped_file import RESERVE_BYTES
+from reput.store.log.mapped_file_queue import MappedFileQueue
+from reput.store.log.transient_pool import TransientPool
 
 NAME = "log_write"
 QUESTION = "us of an append by way of writing: mean, p99.9, worst; CPU of all threads; ms of a roll"

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from reput.store import paths
+from reput.store.files import paths
 
 NAME = "many_queues"
 QUESTION = "seconds until 16,000 queues can be read and are restarted, memory; bytes a queue"
@@ -26,9 +26,9 @@ def _status(field: str) -> float:
 def fill(root: str, topics: int, queues: int, per_queue: int) -> None:
     """Print the times of filling, reading and restarting a store; run in a separate process."""
     from reput.format import properties
-    from reput.store import incoming
     from reput.store.config import StoreConfig
     from reput.store.message_store import MessageStore
+    from reput.store.writing import incoming
 
     encoded = {
         topic: b"".join(

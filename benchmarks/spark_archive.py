@@ -14,7 +14,7 @@ from benchmarks import stores
 from reput.format import body as bodies, message as record, properties
 from reput.spark.jobs.archive import archive
 from reput.spark.session import local_session
-from reput.store import paths
+from reput.store.files import paths
 
 NAME = "spark_archive"
 QUESTION = "log to zstd Parquet on two cores; one message by id, key and time of many; few columns"

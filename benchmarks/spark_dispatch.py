@@ -13,7 +13,7 @@ from benchmarks import store_open
 from reput.spark import session
 from reput.spark.jobs.dispatch import RANGE_BYTES, run_dispatch
 from reput.spark.jobs.running import SparkRunner
-from reput.store import paths
+from reput.store.files import paths
 
 NAME = "spark_dispatch"
 QUESTION = "queues and index from a log on two cores; recovery in one process and Java's beside it"

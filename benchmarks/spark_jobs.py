@@ -21,7 +21,7 @@ from reput.spark.jobs.dispatch import dispatch
 from reput.spark.jobs.restore import restore
 from reput.spark.jobs.salvage import salvage
 from reput.spark.session import local_session
-from reput.store import paths
+from reput.store.files import paths
 from reput.store.reader import StoreReader
 
 NAME = "spark_jobs"

@@ -9,8 +9,8 @@ from reput.broker.filter.filters import Filters
 from reput.broker.settings.config import BrokerConfig
 from reput.format import cq_unit, properties as props, sql92
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 
 NAME = "sql_filter"
 QUESTION = "evaluations of cached expressions, and units that a pull checks, per CPU second"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from benchmarks import java
 from reput.format import properties
-from reput.store import incoming, paths
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage
+from reput.store.files import paths
 from reput.store.message_store import MessageStore
+from reput.store.writing import incoming
+from reput.store.writing.incoming import IncomingMessage
 
 NAME = "store_open"
 QUESTION = "seconds from process start until the store is ready; Java's store on the same folder"

@@ -11,10 +11,10 @@ from pathlib import Path
 from benchmarks import java
 from reput.clock import SystemClock
 from reput.format import properties
-from reput.store import incoming
 from reput.store.config import FlushDiskType, StoreConfig
-from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
+from reput.store.writing import incoming
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 
 NAME = "store_put"
 QUESTION = "messages/s into one store, queues and index included; Java's store beside it"

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from benchmarks.store_open import delete_derived
 from reput.cores import usable_cores
 from reput.format import properties
-from reput.store import incoming
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
+from reput.store.writing import incoming
+from reput.store.writing.incoming import IncomingMessage
 
 NAME = "store_rebuild"
 QUESTION = "seconds until queues and index are derived again, with one thread and with all"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from reput.format import body as bodies, cq_unit, message as record, properties
-from reput.store import paths
+from reput.store.files import paths
 
 HOST = record.Host(bytes([192, 0, 2, 1]), 10911)
 FIRST_TIME_MS = 1_700_000_000_000

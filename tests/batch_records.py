@@ -14,8 +14,8 @@ from reput.format import batch, headers, properties as props, sys_flag as flags
 from reput.format.batch import InnerMessage
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 
 BATCHES, PLAIN = "Batches", "Plain"
 COUNTS = (3, 1, 4, 2, 5)

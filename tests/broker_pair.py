@@ -19,8 +19,8 @@ from reput.remoting.channel import Channel
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import TimeSlices
 from reput.store.config import BrokerRole
-from reput.store.config_tables import TopicConfig
 from reput.store.kernels import hot
+from reput.store.tables.config_tables import TopicConfig
 
 NOW_MS = 1_700_000_000_000
 STORE_HOST = Host(b"\xc0\0\x02\x01", 10911)

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096

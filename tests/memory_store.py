@@ -27,13 +27,13 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import StoredMessage
-from reput.store import incoming
 from reput.store.config import BrokerRole, StoreConfig
-from reput.store.dispatch import Listener
-from reput.store.flush import PendingPut
 from reput.store.getting import GetResult, GetStatus, MessageFilter, QueryResult
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.reader import END_OF_TIME_MS, Boundary
+from reput.store.writing import incoming
+from reput.store.writing.dispatch import Listener
+from reput.store.writing.flush import PendingPut
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus, Refused
 
 
 class _Unit(NamedTuple):

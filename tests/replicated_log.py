@@ -6,8 +6,8 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reput.store.commit_log import LogPiece
-from reput.store.replica_acks import ReplicaAcks
+from reput.store.log.commit_log import LogPiece
+from reput.store.log.replica_acks import ReplicaAcks
 
 GUARD_S = 20.0
 

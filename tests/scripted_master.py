@@ -20,8 +20,8 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import ViewMessageHeader
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from scripted_cluster import ScriptedServer
 
 FILE_SIZE = 64 * 1024

@@ -31,7 +31,7 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import Host, StoredMessage
-from reput.store.files import Entry
+from reput.store.files.files import Entry
 
 START_MS = 1_700_000_000_000
 STEP_MS = 7

@@ -17,7 +17,7 @@ import pytest
 
 from reput.clock import Clock, ManualClock
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
 from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader

@@ -15,8 +15,8 @@ from reput.format import batch, message as record, properties as props
 from reput.format.batch import InnerMessage
 from reput.format.message import StoredMessage
 from reput.store.getting import GetResult
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, Stores, config
 
 FILE_KINDS = ("async", "sync", "pool", "reference")

@@ -9,10 +9,11 @@ from reput.broker.transaction.transactions import End, Transactions
 from reput.clock import ManualClock
 from reput.format import message as record, names, properties as props
 from reput.format.message import Host, StoredMessage
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage, PutResult
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
-from reput.store.table_files import ConsumerOffsetTable, TopicTable
+from reput.store.tables.offsets import ConsumerOffsetTable
+from reput.store.tables.topics import TopicTable
+from reput.store.writing.incoming import IncomingMessage, PutResult
 
 GROUP = "producers"
 TIMEOUT_MS = 6_000

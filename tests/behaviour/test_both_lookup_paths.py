@@ -14,7 +14,7 @@ from broker_pair import NOW_MS, Both
 from reput.format import command as commands, properties as props
 from reput.format.codes import RequestCode
 from reput.format.command import Command, Serialization
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 
 LONG_MAX = (1 << 63) - 1
 COUNT = 60

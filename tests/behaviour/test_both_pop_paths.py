@@ -21,8 +21,8 @@ from reput.format import command as commands, headers
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import PopMessageHeader
-from reput.store.config_tables import TopicConfig
-from reput.store.pop_reader import PopBatch, PopReader
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.writing.pop_reader import PopBatch, PopReader
 
 MESSAGES = 400
 

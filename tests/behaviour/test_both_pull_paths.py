@@ -22,7 +22,7 @@ from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from reput.format.codes import PullFlag, RequestCode, ResponseCode
 from reput.format.command import IS_ONEWAY, Command, Serialization
 from reput.format.headers import PullMessageHeader
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 
 TEXT = PullFlag.HAS_SUBSCRIPTION
 COMMIT = PullFlag.COMMIT_OFFSET

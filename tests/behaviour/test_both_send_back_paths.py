@@ -22,7 +22,7 @@ from reput.format.codes import RequestCode
 from reput.format.command import IS_ONEWAY, Command, Serialization
 from reput.format.headers import SendBackHeader
 from reput.format.message import Host
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 
 V6 = Host(bytes(15) + b"\1", 4711)
 RETRIED = b"RETRY_TOPIC\1Orders\2REAL_TOPIC\1x\2REAL_QID\0017\2DELAY\0014\2WAIT\1true"

@@ -15,7 +15,7 @@ from behaviour.test_both_pull_paths import COMMIT, MESSAGES, TEXT, fill, pull
 from broker_pair import NOW_MS, Both, replies_in
 from reput.format.command import Serialization
 from reput.store.config import BrokerRole
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.groups import SubscriptionGroup
 
 ALL_IS_FAR = {"access_message_in_memory_max_ratio": 0}
 """Every message counts as far from the end of the log."""

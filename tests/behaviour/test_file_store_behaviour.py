@@ -7,9 +7,9 @@ import pytest
 from descriptors import open_below
 from reput.errors import WriteFailed
 from reput.format import java
-from reput.store import paths
+from reput.store.files import paths
 from reput.store.getting import GetStatus
-from reput.store.incoming import PutResult, PutStatus
+from reput.store.writing.incoming import PutResult, PutStatus
 from store_fixture import RoomyDisk, Stores
 from store_subject import decoded, message, step_to_the_end
 

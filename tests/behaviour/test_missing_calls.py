@@ -15,9 +15,9 @@ from reput import descriptors
 from reput.broker.replication.slave_socket import PlainSlaveSocket
 from reput.errors import StoreUnavailable, WriteFailed
 from reput.spark.importing import commit
-from reput.store import disk as disks, folder_lock, memory
-from reput.store.disk import Disk
-from reput.store.folder_lock import FolderLock
+from reput.store.files import disk as disks, folder_lock, memory
+from reput.store.files.disk import Disk
+from reput.store.files.folder_lock import FolderLock
 
 OF_LINUX = (
     *("posix_fallocate", "fdatasync", "sendfile", "preadv", "memfd_create"),
@@ -31,7 +31,7 @@ del select.epoll
 sys.platform = "darwin-like"
 from reput import descriptors
 descriptors._IS_LINUX = True  # the layout of locks is still that of this system
-from reput.store import disk, folder_lock
+from reput.store.files import disk, folder_lock
 assert folder_lock._OFD_SETLK is None
 disk._libc = object()  # without syncfs and statx
 from reput.client import ConsumerConfig, ConsumeFromWhere, Message
@@ -132,7 +132,7 @@ def test_a_lock_of_the_process_excludes_other_stores(
     lock = FolderLock(str(tmp_path))
     with pytest.raises(StoreUnavailable, match="in use"):
         FolderLock(str(tmp_path))
-    command = f"from reput.store.folder_lock import FolderLock; FolderLock({str(tmp_path)!r})"
+    command = f"from reput.store.files.folder_lock import FolderLock; FolderLock({str(tmp_path)!r})"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, check=False)
     assert b"in use" in done.stderr
     lock.release()

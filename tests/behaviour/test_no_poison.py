@@ -37,9 +37,9 @@ from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id
 from reput.format.recall_handle import RecallHandle
 from reput.remoting.time_slices import run_whole
-from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.reader import StoreReader
 from reput.store.verify import Severity, VerifyReport, verify
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 
 START_MS = 1_700_000_000_000
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"

@@ -17,10 +17,10 @@ import store_fixture
 from reput.clock import ManualClock
 from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format import message as record, properties as props
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
+from reput.store.writing.incoming import IncomingMessage
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -13,8 +13,8 @@ import pytest
 import store_fixture
 from reput.format import message as record, properties as props
 from reput.format.message import StoredMessage
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 
 pytestmark = pytest.mark.crash
 
@@ -123,7 +123,7 @@ def test_damage_is_kept_and_reported_and_later_messages_are_read(
 DELETING = """
 import ctypes, sys, threading
 import store_fixture
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 
 config = store_fixture.config(sys.argv[1], mapped_file_size_commit_log=16384, max_message_size=4096)

@@ -23,7 +23,7 @@ import store_fixture
 from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
 from reput.format import message as record, message_id, sys_flag as flags
 from reput.format.message import StoredMessage
-from reput.store.commit_log_view import Damage
+from reput.store.log.commit_log_view import Damage
 from reput.store.reader import Boundary, StoreReader
 from store_builder import MemoryFolder, message
 

@@ -15,10 +15,10 @@ import store_fixture
 from reput.clock import ManualClock
 from reput.errors import DiskFull, StoreUnavailable
 from reput.format import message as record
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from store_fixture import Stores
 
 pytestmark = pytest.mark.crash
@@ -145,7 +145,7 @@ def test_index_files_that_cannot_be_created_do_not_pile_up(stores: Stores) -> No
 LIMITED = """
 import resource, signal, sys
 import store_fixture
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

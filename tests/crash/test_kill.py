@@ -31,7 +31,7 @@ CHILD = """
 import random, sys
 import store_fixture
 from reput.format import properties as props
-from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
 
 root, seed, is_sync = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "SYNC_FLUSH"

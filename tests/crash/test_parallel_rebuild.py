@@ -18,11 +18,12 @@ import store_fixture
 from reput.clock import ManualClock
 from reput.errors import DiskFull
 from reput.format import names, properties as props, sys_flag as flags
-from reput.store import paths, rebuild
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
+from reput.store.opening import rebuild
+from reput.store.writing.incoming import IncomingMessage
 from store_fixture import START_MS, needs_kernels
 from store_subject import message
 
@@ -220,7 +221,7 @@ def test_a_full_disk_ends_the_start_and_the_next_one_succeeds(
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from reput.store import rebuild
+from reput.store.opening import rebuild
 import test_parallel_rebuild as tests
 
 rebuild.PARALLEL_BYTES_MIN, rebuild.PIECE_BYTES = 1, 4096

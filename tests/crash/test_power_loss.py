@@ -21,10 +21,10 @@ from lossy_disk import Loss, LossyDisk
 from reput.clock import ManualClock
 from reput.format import message as record, properties as props
 from reput.format.message import StoredMessage
-from reput.store.flush import PendingPut
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
+from reput.store.writing.flush import PendingPut
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -9,12 +9,12 @@ import pytest
 import golden
 from reput import config
 from reput.format import cq_unit, index_entry, message as record
-from reput.store import paths
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
-from reput.store.table_files import ConsumerFilterTable
+from reput.store.tables.filters import ConsumerFilterTable
 
 WHOLE = [
     (version, name) for version, name in golden.STORES if name in ("clean", "ext", "recovered")

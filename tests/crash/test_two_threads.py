@@ -20,11 +20,11 @@ import pytest
 import store_fixture
 from reput.clock import SystemClock
 from reput.format import batch, java, message as record, properties as props
-from reput.store import incoming
-from reput.store.flush import PendingPut
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
+from reput.store.writing import incoming
+from reput.store.writing.flush import PendingPut
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -42,9 +42,9 @@ from reput.format.headers import SubjectHeader
 from reput.format.signing import Credentials, Signer
 from reput.grpc.server import FrontServer
 from reput.secret import Secret
-from reput.store import retention
 from reput.store.config import BrokerRole, FlushDiskType
-from reput.store.incoming import IncomingMessage
+from reput.store.writing import retention
+from reput.store.writing.incoming import IncomingMessage
 from reput.testing import LocalBroker
 from scripts import count_journeys as journeys
 from store_fixture import START_MS, Stores, needs_kernels
@@ -152,7 +152,7 @@ def test_steps_must_be_entered_in_order() -> None:
 def test_the_names_of_steps() -> None:
     names = numbered("send", "The fast path")
     assert ("store/send_ingest.py", "SendIngest.receive") in names
-    assert ("store/putting.py", "Putter") in names
+    assert ("store/writing/putting.py", "Putter") in names
     assert all("kernels" not in path for path, _ in names)
 
 

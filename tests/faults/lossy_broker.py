@@ -16,7 +16,7 @@ from typing import Any, Self
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lossy_disk import Loss, LossyDisk
-from reput.store import disk
+from reput.store.files import disk
 
 EXIT_CODE = 137
 

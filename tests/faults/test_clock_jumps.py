@@ -16,10 +16,10 @@ from broker_subject import Subject
 from reput.broker.counters.stats import Stats
 from reput.clock import ManualClock
 from reput.format import message as record
-from reput.store.file_ages import FileAges
-from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.files.file_ages import FileAges
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from store_fixture import START_MS, Stores
 
 pytestmark = pytest.mark.crash

@@ -30,9 +30,9 @@ from reput.errors import OutOfResources
 from reput.format import checkpoint_page
 from reput.remoting.client_faults import LINES_PER_S
 from reput.remoting.http_listener import HttpAnswer, HttpListener
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from reput_cluster import ReputCluster
 from store_fixture import START_MS, Stores
 

@@ -18,10 +18,10 @@ from reput.broker.tables.failures import LOGGED_AGAIN_MS, WriteFailures
 from reput.clock import ManualClock
 from reput.errors import DiskFull, WriteFailed
 from reput.format import message as record
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
-from reput.store.table_files import ConsumerOffsetTable
+from reput.store.tables.offsets import ConsumerOffsetTable
+from reput.store.writing.incoming import IncomingMessage
 from store_fixture import START_MS, RoomyDisk, some
 
 pytestmark = pytest.mark.crash

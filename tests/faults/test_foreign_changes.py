@@ -18,10 +18,10 @@ from reput.clock import ManualClock
 from reput.errors import StoreUnavailable, WriteFailed
 from reput.format import message as record
 from reput.format.codes import RequestCode, ResponseCode
-from reput.store.folder_lock import FolderLock
-from reput.store.folder_watch import CHECK_INTERVAL_MS
-from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.files.folder_lock import FolderLock
 from reput.store.message_store import MessageStore
+from reput.store.opening.folder_watch import CHECK_INTERVAL_MS
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from store_fixture import START_MS, RoomyDisk
 
 pytestmark = pytest.mark.crash

@@ -16,7 +16,7 @@ import broker_subject
 from broker_subject import Subject
 from reput.errors import CorruptRecord
 from reput.format.codes import ResponseCode
-from reput.store.table_files import DAMAGED_SUFFIX
+from reput.store.tables.saved_file import DAMAGED_SUFFIX
 
 pytestmark = pytest.mark.crash
 

@@ -14,9 +14,9 @@ import pytest
 import store_fixture
 from reput.clock import ManualClock
 from reput.format import cq_unit, message as record
-from reput.store import paths
-from reput.store.incoming import IncomingMessage
+from reput.store.files import paths
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 from store_fixture import START_MS, RoomyDisk
 
 pytestmark = pytest.mark.crash

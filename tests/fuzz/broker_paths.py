@@ -22,9 +22,9 @@ from broker_pair import NOW_MS, Both, Wire
 from fuzz import request_streams
 from reput.format import cq_unit
 from reput.format.message import Host
-from reput.store.config_tables import TopicConfig
-from reput.store.incoming import IncomingMessage
 from reput.store.kernels import control_block as state
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.writing.incoming import IncomingMessage
 
 QUEUE_COUNT = 10
 COMPARED = ("commitlog", "consumequeue", "index")

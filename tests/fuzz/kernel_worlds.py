@@ -33,11 +33,7 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import Host
-from reput.store import incoming
-from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
-from reput.store.copying import CopyRule
 from reput.store.hot_state import HotState
-from reput.store.incoming import IncomingMessage
 from reput.store.kernels import (
     acks_args,
     control_block as state,
@@ -48,6 +44,11 @@ from reput.store.kernels import (
     send_rules,
 )
 from reput.store.pull_subscriptions import PullSubscriptions, Reader
+from reput.store.queues.consume_queue import ConsumeQueue
+from reput.store.queues.consume_queues import ConsumeQueues
+from reput.store.writing import incoming
+from reput.store.writing.copying import CopyRule
+from reput.store.writing.incoming import IncomingMessage
 
 SEEDS = st.integers(0, 2**32)
 IS_SOAK = settings.default.max_examples > 100

@@ -12,7 +12,7 @@ from fuzz import broker_paths, request_streams as streams
 from fuzz.broker_paths import Paths, in_turn
 from fuzz.request_streams import Pop
 from reput.format import names, sys_flag as flags
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 
 EXAMPLES = settings.default.max_examples
 TIMERS = {"message_delay_level": streams.DELAY_LEVELS, "timer_max_delay_sec": 600}

@@ -19,8 +19,8 @@ from fuzz import broker_paths
 from fuzz.broker_paths import Paths, in_turn
 from interop import samples
 from reput.format import message as record, names, sys_flag as flags
-from reput.store.incoming import IncomingMessage
 from reput.store.kernels import copy_args as words
+from reput.store.writing.incoming import IncomingMessage
 
 EXAMPLES = settings.default.max_examples
 STORES: dict[str, dict[str, Any]] = {

@@ -33,7 +33,6 @@ from fuzz.kernel_worlds import (
 )
 from fuzz.request_streams import Pop
 from reput.format import command, message as record, names, pop_codec, properties as props
-from reput.store.copying import CopyRule
 from reput.store.kernels import (
     acks_args,
     control_block as state,
@@ -43,6 +42,7 @@ from reput.store.kernels import (
     pop_args,
     scan_args,
 )
+from reput.store.writing.copying import CopyRule
 
 try:
     native.engine()

@@ -18,9 +18,9 @@ from fuzz.kernel_worlds import IS_SOAK, NOW_MS, QUEUES, SEEDS, Fence, World
 from interop import samples
 from reput.format import cq_unit, message as record, sys_flag as flags
 from reput.format.message import Host
-from reput.store import incoming
-from reput.store.incoming import IncomingMessage
 from reput.store.kernels import control_block as state, hot, native, reference
+from reput.store.writing import incoming
+from reput.store.writing.incoming import IncomingMessage
 
 try:
     native.engine()

@@ -32,9 +32,9 @@ from reput.format import (
 from reput.format.batch import InnerMessage
 from reput.format.message import Host, StoredMessage
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage, PutResult
 from reput.store.message_store import MessageStore
 from reput.store.reader import Boundary
+from reput.store.writing.incoming import IncomingMessage, PutResult
 
 SIZES: Config = {
     "mappedFileSizeCommitLog": 65536,

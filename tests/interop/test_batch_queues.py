@@ -16,8 +16,8 @@ import pytest
 from interop import java_cluster
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, Queue
 from reput import config as configuration
-from reput.store import paths
 from reput.store.config import StoreConfig
+from reput.store.files import paths
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput_cluster import ReputCluster

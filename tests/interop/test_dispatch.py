@@ -11,8 +11,8 @@ from interop.same_puts import StoreModel, assert_java_has, everything, settings_
 from interop.test_java_opens_ours import an_hour_ago, put_all
 from reput import config
 from reput.spark.jobs.dispatch import run_dispatch
-from reput.store import paths
 from reput.store.config import StoreConfig
+from reput.store.files import paths
 from spark.dispatch_setting import Here
 
 pytestmark = pytest.mark.interop

@@ -11,8 +11,8 @@ from reput import config
 from reput.client import blocking
 from reput.client.message import Message
 from reput.spark.jobs.dispatch.follow import Followed, run_follow
-from reput.store import paths
 from reput.store.config import StoreConfig
+from reput.store.files import paths
 from spark.dispatch_setting import Here, files_of
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]

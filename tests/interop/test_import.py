@@ -10,7 +10,7 @@ from interop.java_cluster import JavaClient
 from interop.java_store import JavaStore
 from reput.format import message as record
 from reput.spark.importing.commit import Commit
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
 from reput.store.reader import StoreReader
 from spark.importing import SIZES, batch, write
 

@@ -11,7 +11,7 @@ from interop.java_store import Config, JavaStore, Put
 from interop.same_puts import StoreModel, assert_java_has, assert_ours_has, everything, settings_of
 from reput.clock import ManualClock, SystemClock
 from reput.format import message as record
-from reput.store import paths
+from reput.store.files import paths
 from reput.store.message_store import MessageStore
 from store_fixture import assert_sound
 

@@ -9,9 +9,9 @@ from interop.conftest import StartOracle
 from interop.java_oracle import ClusterOracle, Oracle
 from reput.format import bodies, names, pop_codec
 from reput.format.pop_codec import AckRecord, BatchAckBody, CheckpointRecord, Handle
-from reput.store import paths
-from reput.store.disk import Disk
-from reput.store.pop_tables import (
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.tables.pop_tables import (
     POP,
     ConsumerOrderTable,
     OrderBlock,

@@ -14,7 +14,7 @@ from interop import java_oracle
 from interop.clusters import until
 from interop.conftest import _or_skip
 from interop.java_cluster import ClientError, JavaClient, JavaCluster, JavaMessage
-from reput.store import paths
+from reput.store.files import paths
 from reput_cluster import DidNotStart, ReputCluster
 
 pytestmark = pytest.mark.interop

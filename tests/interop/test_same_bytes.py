@@ -26,7 +26,7 @@ from interop.same_puts import in_batch, plain, settings_of
 from reput.clock import ManualClock
 from reput.format import checkpoint_page, index_entry, message as record
 from reput.format.message import StoredMessage
-from reput.store import paths
+from reput.store.files import paths
 from reput.store.reader import StoreReader
 
 pytestmark = pytest.mark.interop

@@ -9,18 +9,13 @@ import pytest
 import golden
 from interop.java_oracle import Oracle
 from reput.format import fastjson
-from reput.store import paths
-from reput.store.config_tables import TopicConfig
-from reput.store.disk import Disk
-from reput.store.table_files import (
-    ConsumerFilter,
-    ConsumerFilterTable,
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    SubscriptionGroup,
-    SubscriptionGroupTable,
-    TopicTable,
-)
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.filters import ConsumerFilter, ConsumerFilterTable
+from reput.store.tables.groups import SubscriptionGroup, SubscriptionGroupTable
+from reput.store.tables.offsets import ConsumerOffsetTable, DelayOffsetTable
+from reput.store.tables.topics import TopicTable
 
 pytestmark = pytest.mark.interop
 

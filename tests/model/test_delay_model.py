@@ -27,10 +27,10 @@ from reput.clock import ManualClock
 from reput.errors import RequestRefused
 from reput.format import message as record, names, properties as props
 from reput.format.message import StoredMessage
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
-from reput.store.table_files import DelayOffsetTable
-from reput.store.timer_table import TimerTable
+from reput.store.tables.offsets import DelayOffsetTable
+from reput.store.tables.timer_table import TimerTable
+from reput.store.writing.incoming import IncomingMessage
 from store_fixture import START_MS, config
 
 LEVELS = ("1s 5s 10s", "1s", "10s 5s 1s", "2s 1s 5s 30s")

@@ -35,10 +35,12 @@ from reput.broker.pop.revive import ACK_SAVE_MS, LATE_MS, Revive
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import READ_WRITE, Topics
 from reput.clock import ManualClock
-from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
-from reput.store.pop_tables import ConsumerOrderTable
-from reput.store.table_files import ConsumerOffsetTable, SubscriptionGroupTable, TopicTable
+from reput.store.tables.groups import SubscriptionGroupTable
+from reput.store.tables.offsets import ConsumerOffsetTable
+from reput.store.tables.pop_tables import ConsumerOrderTable
+from reput.store.tables.topics import TopicTable
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from store_fixture import START_MS, config
 
 QUEUE_COUNT = 2

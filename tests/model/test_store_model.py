@@ -35,11 +35,11 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import Host, StoredMessage
-from reput.store import incoming
 from reput.store.getting import GetStatus
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
+from reput.store.writing import incoming
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, RoomyDisk, assert_sound, config
 from store_subject import batch_body, expire_files, message, step_to_the_end
 

@@ -10,8 +10,8 @@ from typing import Any
 import store_builder
 from reput.format import cq_unit
 from reput.spark.jobs.running import Done, Task
-from reput.store import paths
 from reput.store.config import StoreConfig
+from reput.store.files import paths
 from reput.store.message_store import MessageStore
 
 FAMILIES = (paths.CONSUME_QUEUE, paths.INDEX)

@@ -13,8 +13,8 @@ import golden
 from reput.spark.jobs.archive import archive, verify
 from reput.spark.jobs.restore import restore
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

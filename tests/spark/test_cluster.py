@@ -19,7 +19,7 @@ import pytest
 import golden
 import reput
 from reput.format import kernels
-from reput.store import paths
+from reput.store.files import paths
 from spark.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore")]

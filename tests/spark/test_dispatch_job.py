@@ -21,10 +21,10 @@ from reput.format import properties
 from reput.spark.jobs.dispatch import dispatch, run_dispatch
 from reput.spark.jobs.dispatch.follow import follow
 from reput.spark.jobs.running import Done, SparkRunner, Task, TaskFailed
-from reput.store import paths
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage
+from reput.store.files import paths
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 from spark.dispatch_setting import assert_same
 
 

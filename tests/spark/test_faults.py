@@ -21,9 +21,9 @@ import pytest
 import golden
 import store_fixture
 from reput.clock import ManualClock
-from reput.store import paths
-from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.files import paths
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from spark import killed_jobs
 
 pytestmark = [pytest.mark.crash, pytest.mark.filterwarnings("ignore")]

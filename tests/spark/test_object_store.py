@@ -17,8 +17,8 @@ from reput.spark.jobs.audit import audit
 from reput.spark.jobs.dispatch import dispatch
 from reput.spark.jobs.restore import restore
 from reput.spark.jobs.salvage import salvage
-from reput.store import paths
-from reput.store.files import open_folder
+from reput.store.files import paths
+from reput.store.files.files import open_folder
 from reput.store.reader import StoreReader
 from spark import reading
 from spark.in_process import InProcess

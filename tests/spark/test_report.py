@@ -14,7 +14,7 @@ from reput.cli import main as cli
 from reput.spark.jobs.audit import run_audit
 from reput.spark.jobs.running import SequentialRunner
 from reput.spark.report import Agreement, collect
-from reput.store import paths
+from reput.store.files import paths
 from reput.store.reader import StoreReader
 from reput.store.verify import Severity, verify
 

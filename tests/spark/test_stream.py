@@ -34,7 +34,7 @@ from reput.clock import ManualClock
 from reput.spark import datasource_api
 from reput.spark.stream_metrics import StreamListener
 from reput.spark.streaming.positions import decode
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 from reput.testing import LocalBroker
 from spark.live_traffic import queue
 

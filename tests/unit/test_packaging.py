@@ -204,7 +204,7 @@ with contextlib.redirect_stdout(Printed()):
 _ARROW = (
     "import reput.arrow\n"
     "from reput.format import properties\n"
-    "from reput.store.incoming import IncomingMessage\n"
+    "from reput.store.writing.incoming import IncomingMessage\n"
     "from reput.store.message_store import MessageStore\n"
     "with MessageStore.open('store') as store:\n"
     "    store.put(IncomingMessage('T', b'x', 0, properties.encode({})))\n"

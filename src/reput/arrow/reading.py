@@ -19,7 +19,7 @@ from reput.spark.archive import files as archive_files
 from reput.spark.filters import Constraint
 from reput.spark.scan import fields_of, scan_of
 from reput.spark.store_opening import store_paths
-from reput.store.files import open_folder
+from reput.store.files.files import open_folder
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 OnTask = Callable[[int, int], None]

@@ -80,20 +80,17 @@ from reput.remoting.channel import Channel
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
-from reput.store.config_tables import BATCH_QUEUES
-from reput.store.disk import Disk
-from reput.store.light_offsets import LightConsumerOffsetTable
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
-from reput.store.pop_tables import ConsumerOrderTable, RequestModeTable
-from reput.store.table_files import (
-    ConsumerFilterTable,
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    SavedTable,
-    SubscriptionGroupTable,
-    TopicTable,
-)
-from reput.store.timer_table import TimerTable
+from reput.store.tables.config_tables import BATCH_QUEUES
+from reput.store.tables.filters import ConsumerFilterTable
+from reput.store.tables.groups import SubscriptionGroupTable
+from reput.store.tables.light_offsets import LightConsumerOffsetTable
+from reput.store.tables.offsets import ConsumerOffsetTable, DelayOffsetTable
+from reput.store.tables.pop_tables import ConsumerOrderTable, RequestModeTable
+from reput.store.tables.saved_table import SavedTable
+from reput.store.tables.timer_table import TimerTable
+from reput.store.tables.topics import TopicTable
 
 PlainAccess = tuple[PlainFiles, PlainRules]
 """The files of access control 1.0, and the rules in them."""

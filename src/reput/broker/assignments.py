@@ -13,7 +13,7 @@ from reput.broker.pop.pops import ANY_QUEUE
 from reput.broker.settings.config import BrokerConfig
 from reput.format import allocation, names
 from reput.format.bodies import MessageQueue, TopicRouteData
-from reput.store.pop_tables import POP, PULL, RequestMode, RequestModeTable
+from reput.store.tables.pop_tables import POP, PULL, RequestMode, RequestModeTable
 
 _READ = 4
 _STRATEGIES: Mapping[str, Callable[[int, int, Sequence[int]], Sequence[int]]] = {

@@ -33,12 +33,12 @@ from reput.broker.republish import (
 )
 from reput.errors import CorruptRecord, WriteFailed
 from reput.format import cq_unit, java, names, properties as props
-from reput.store.consume_queue import ConsumeQueue
-from reput.store.consume_queue_view import UnitArray
-from reput.store.copying import CopyRule, places_of
-from reput.store.incoming import PutStatus
 from reput.store.interface import BrokerStore
-from reput.store.table_files import DelayOffsetTable
+from reput.store.queues.consume_queue import ConsumeQueue
+from reput.store.queues.consume_queue_view import UnitArray
+from reput.store.tables.offsets import DelayOffsetTable
+from reput.store.writing.copying import CopyRule, places_of
+from reput.store.writing.incoming import PutStatus
 
 MESSAGES_PER_STEP = 512
 """Maximum number of messages per step: about a millisecond, during which no request is served."""

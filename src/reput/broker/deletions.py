@@ -24,9 +24,9 @@ from reput.errors import WriteFailed
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices, run_whole
 from reput.store.interface import BrokerStore
-from reput.store.pop_tables import ConsumerOrderTable, RequestModeTable
-from reput.store.removal import Removal
-from reput.store.table_files import SavedTable
+from reput.store.tables.pop_tables import ConsumerOrderTable, RequestModeTable
+from reput.store.tables.saved_table import SavedTable
+from reput.store.writing.removal import Removal
 
 TOPICS_AT_ONCE = 50
 """Topics without settings whose queues are deleted in one step."""

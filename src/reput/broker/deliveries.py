@@ -10,7 +10,7 @@ from reput.broker.settings.live import LiveConfig
 from reput.limits import Refusals
 from reput.store.config import BrokerRole
 from reput.store.pull_subscriptions import PullSubscriptions
-from reput.store.table_files import ConsumerOffsetTable
+from reput.store.tables.offsets import ConsumerOffsetTable
 
 
 class Deliveries:

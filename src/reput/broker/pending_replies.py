@@ -22,9 +22,9 @@ from reput.format import command as commands
 from reput.format.command import Command
 from reput.remoting.channel import Channel
 from reput.remoting.time_slices import Steps, TimeSlices, run_whole
-from reput.store.flush import PendingPut
-from reput.store.incoming import IncomingMessage, PutResult
 from reput.store.interface import BrokerStore
+from reput.store.writing.flush import PendingPut
+from reput.store.writing.incoming import IncomingMessage, PutResult
 
 _SETTLED_AT_ONCE = 64
 """Replies that are sent before the time is checked."""

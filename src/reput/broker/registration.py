@@ -38,8 +38,8 @@ from reput.format.headers import (
 from reput.remoting.channel import Channel
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import chunks
-from reput.store.config_tables import TopicConfig
-from reput.store.table_files import DataVersion as TableVersion
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.saved_table import DataVersion as TableVersion
 
 PERIOD_MS_MIN = 10_000
 PERIOD_MS_MAX = 60_000

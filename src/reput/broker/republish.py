@@ -20,9 +20,9 @@ from reput.format import (
 )
 from reput.format.message import StoredMessage
 from reput.store.config import StoreConfig
-from reput.store.copying import CopyRule, Places
-from reput.store.incoming import IncomingMessage, PutStatus, with_properties
 from reput.store.interface import BrokerStore
+from reput.store.writing.copying import CopyRule, Places
+from reput.store.writing.incoming import IncomingMessage, PutStatus, with_properties
 
 RETRY_MS = 1_000
 """Pause after the store refused a copy, in ms."""

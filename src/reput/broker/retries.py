@@ -19,17 +19,17 @@ from reput.format.codes import PERM_WRITE, ResponseCode
 from reput.format.headers import SendBackHeader, SendMessageHeader
 from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id
-from reput.store.config_tables import TopicConfig
-from reput.store.incoming import IncomingMessage
 from reput.store.kernels.copy_args import FIRST_DELAY_LEVEL
 from reput.store.kernels.send_rules import TIMER_UNITS_MS
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.writing.incoming import IncomingMessage
 
 if TYPE_CHECKING:
     from reput.broker.group.subscription_groups import SubscriptionGroups
     from reput.broker.timer.timers import Timers
     from reput.broker.topic.topics import Topics
     from reput.clock import Clock
-    from reput.store.table_files import SubscriptionGroup
+    from reput.store.tables.groups import SubscriptionGroup
 
 DLQ_QUEUE_COUNT = 1
 RETRY_MAX_VERSION_MIN = 121

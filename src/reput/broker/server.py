@@ -38,10 +38,10 @@ from reput.remoting.server import BytesService, RemotingServer, Service
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import BrokerRole, StoreConfig
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
 from reput.store.kernels import hot
-from reput.store.log_cut import cut_log
 from reput.store.message_store import MessageStore
+from reput.store.opening.log_cut import cut_log
 
 _FORCE = "haForceMaster"
 

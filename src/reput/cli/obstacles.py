@@ -16,8 +16,8 @@ from reput.broker.server import Broker
 from reput.broker.settings.config import FAST_PORT_DISTANCE, HA_PORT_DISTANCE, BrokerSettings
 from reput.cli.processes import owner_of_port
 from reput.errors import InvalidOption
-from reput.store import paths
 from reput.store.config import BrokerRole, StoreConfig
+from reput.store.files import paths
 
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 _WRITTEN_FOLDERS = (paths.CONFIG, paths.CONSUME_QUEUE, paths.INDEX)

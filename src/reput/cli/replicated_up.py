@@ -30,9 +30,9 @@ from reput.errors import InvalidOption
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting import tls_settings
-from reput.store import paths
-from reput.store.disk import Disk
-from reput.store.folder_lock import FolderLock
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.folder_lock import FolderLock
 
 NAME = "broker-a"
 PORT_STEP = 10

@@ -8,7 +8,7 @@ from reput.cli.printing import Clock
 from reput.errors import InvalidOption, NotInStore
 from reput.format import batch, message as record
 from reput.format.message import StoredMessage
-from reput.store.commit_log_view import Damage, LogBatch
+from reput.store.log.commit_log_view import Damage, LogBatch
 from reput.store.reader import StoreReader
 
 TAG_SEPARATOR = "||"

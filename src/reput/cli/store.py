@@ -58,7 +58,7 @@ def info(session: Session, folder: FolderArgument, live: LiveOption = False) -> 
     Condition, sizes, first and last message, queues, index, checkpoint, data after the end of the
     log. Reads only the heads and tails of files, so it is quick on a store of any size.
     """
-    from reput.store import documents
+    from reput.store.verify import documents
 
     document = documents.info(_open(folder, live))
     return View(document, _info_fields(document, session.clock))
@@ -126,7 +126,7 @@ def ls(
     live: LiveOption = False,
 ) -> View:
     """List log files, queues, index files, topics or groups."""
-    from reput.store import documents
+    from reput.store.verify import documents
 
     listings = {
         Listing.LOG: documents.log_files,
@@ -329,7 +329,8 @@ def verify(
     Exit code 0: no damage, perhaps notes and warnings; 1: damage; 2: the store cannot be read.
     """
     from reput.cli.progress import ProgressBar
-    from reput.store import documents, verify as verification
+    from reput.store import verify as verification
+    from reput.store.verify import documents
 
     reader = _open(folder, live)
     with ProgressBar() as bar:

@@ -113,8 +113,9 @@ class Verifications:
 
 def main(path: str, is_live: bool, output: TextIO, clock: Clock) -> None:
     """Verify a store and print the lines."""
-    from reput.store import documents, verify
+    from reput.store import verify
     from reput.store.reader import StoreReader
+    from reput.store.verify import documents
 
     shown_ms = -STEP_MS
 

@@ -33,7 +33,7 @@ from reput.grpc.wire import protobuf
 from reput.grpc.wire.grpc_messages import METHODS, SERVICE
 from reput.remoting.connection import find_frame
 from reput.remoting.pipe import Pipe
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 
 _TOPICS_MAX = 64
 """Topics that are known at a time; and pairs of topic and group."""

@@ -20,7 +20,7 @@ from reput.grpc.backend import (
 )
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 
 _TYPE_DEFAULT = "NORMAL"
 

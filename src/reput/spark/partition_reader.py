@@ -21,8 +21,8 @@ from reput.spark.option_table import FAILFAST, PERMISSIVE, SALVAGE
 from reput.spark.options import ReadOptions
 from reput.spark.portions import portions, unwrapped
 from reput.spark.rows import DamagedRow, RowFilter, RowMaker
-from reput.store import paths
-from reput.store.commit_log_view import Damage, LogBatch
+from reput.store.files import paths
+from reput.store.log.commit_log_view import Damage, LogBatch
 from reput.store.reader import StoreReader
 
 if TYPE_CHECKING:

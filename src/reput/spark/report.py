@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType
 from reput import __version__
 from reput.format import index_entry
 from reput.spark.registration import let_workers_find_source
-from reput.store import tombstones
+from reput.store.queues import tombstones
 from reput.store.reader import StoreReader
 from reput.store.verify import queue_rows
 

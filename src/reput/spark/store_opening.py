@@ -6,7 +6,7 @@ from pathlib import Path
 from reput.errors import InvalidOption
 from reput.spark.archive import files as archive_files
 from reput.spark.options import ReadOptions
-from reput.store import paths
+from reput.store.files import paths
 from reput.store.reader import StoreReader
 
 

@@ -36,9 +36,9 @@ from reput.spark.option_table import FAILFAST, SALVAGE
 from reput.spark.options import Bound, ReadOptions
 from reput.spark.rows import RowFilter
 from reput.spark.store_opening import open_reader
-from reput.store import paths
-from reput.store.commit_log_view import LogFile
-from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
+from reput.store.files import paths
+from reput.store.log.commit_log_view import LogFile
+from reput.store.queues.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.reader import END_OF_TIME_MS, Boundary, Condition, StoreReader
 
 log = logging.getLogger("reput.spark")

@@ -17,8 +17,8 @@ import pyarrow as pa
 from reput.format import names
 from reput.spark.options import ReadOptions
 from reput.spark.store_opening import store_paths
-from reput.store.commit_log_view import LogBatch
-from reput.store.index_view import IndexFileView
+from reput.store.index.index_view import IndexFileView
+from reput.store.log.commit_log_view import LogBatch
 from reput.store.reader import StoreReader
 
 log = logging.getLogger("reput.spark")

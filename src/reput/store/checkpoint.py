@@ -22,7 +22,7 @@ from pathlib import Path
 from reput.errors import StoreUnavailable
 from reput.format import checkpoint_page
 from reput.format.checkpoint_page import Checkpoint
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
 
 _log = logging.getLogger(__name__)
 

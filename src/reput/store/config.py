@@ -16,7 +16,7 @@ from reput import config
 from reput.config import JAVA_INT_MAX, JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption
 from reput.format import cq_unit
-from reput.store import paths
+from reput.store.files import paths
 
 ByteCount = Annotated[int, Range(1)]
 Count = Annotated[int, Range(1)]

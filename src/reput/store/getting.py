@@ -13,14 +13,15 @@ import numpy as np
 from reput import limits
 from reput.errors import CorruptRecord
 from reput.format import cq_unit, index_entry, message as record
-from reput.store.batch_queue import BatchQueue, BatchQueues
-from reput.store.commit_log import CommitLog
 from reput.store.config import BrokerRole, StoreConfig
-from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
 from reput.store.hot_state import HotState
-from reput.store.index_file import STEPS, IndexFiles
+from reput.store.index.index_file import STEPS, IndexFiles
+from reput.store.index.lookup import Lookup
 from reput.store.kernels import control_block as state, hot
-from reput.store.lookup import Lookup
+from reput.store.log.commit_log import CommitLog
+from reput.store.queues.batch_queue import BatchQueue, BatchQueues
+from reput.store.queues.consume_queue import ConsumeQueue
+from reput.store.queues.consume_queues import ConsumeQueues
 from reput.store.reader import END_OF_TIME_MS, Boundary
 
 _BUFFER_BYTES = 512 * 1024

@@ -9,25 +9,25 @@ from typing import Protocol, Self
 
 from reput.errors import WriteFailed
 from reput.format.message import Host
-from reput.store.batch_queue import BatchQueue
-from reput.store.commit_log import LogPiece, LogView
 from reput.store.config import StoreConfig
-from reput.store.config_tables import ConsumerOffset
-from reput.store.consume_queue import ConsumeQueue
-from reput.store.copying import Copier
-from reput.store.dispatch import Listener
 from reput.store.durations import Durations
-from reput.store.flush import PendingPut
 from reput.store.getting import GetResult, MessageFilter, QueryResult
-from reput.store.incoming import IncomingMessage, PutResult
-from reput.store.mapped_file_queue import BufferPool
-from reput.store.pop_reader import PopReader
+from reput.store.log.commit_log import LogPiece, LogView
+from reput.store.log.mapped_file_queue import BufferPool
+from reput.store.log.replica_acks import ReplicaAcks
 from reput.store.pull_subscriptions import PullSubscriptions
+from reput.store.queues.batch_queue import BatchQueue
+from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.reader import END_OF_TIME_MS, Boundary
-from reput.store.removal import Removal
-from reput.store.replica_acks import ReplicaAcks
-from reput.store.replica_log import ReplicaLog
 from reput.store.send_ingest import Received
+from reput.store.tables.config_tables import ConsumerOffset
+from reput.store.writing.copying import Copier
+from reput.store.writing.dispatch import Listener
+from reput.store.writing.flush import PendingPut
+from reput.store.writing.incoming import IncomingMessage, PutResult
+from reput.store.writing.pop_reader import PopReader
+from reput.store.writing.removal import Removal
+from reput.store.writing.replica_log import ReplicaLog
 
 
 class Store(Protocol):

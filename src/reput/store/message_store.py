@@ -25,40 +25,43 @@ from reput.descriptors import spares
 from reput.errors import WriteFailed
 from reput.format import java, names
 from reput.format.message import Host
-from reput.store import config_tables, log_cut, paths
-from reput.store.batch_queue import BatchQueue, BatchQueues
 from reput.store.checkpoint import CheckpointFile
-from reput.store.commit_log import CommitLog, LogPiece, LogView
 from reput.store.config import BrokerRole, DurableIn, StoreConfig
-from reput.store.consume_queue import ConsumeQueue, ConsumeQueues
-from reput.store.copying import Copier
-from reput.store.disk import Disk
-from reput.store.dispatch import Dispatcher, Listener
-from reput.store.files import open_folder
-from reput.store.flush import Flusher, GroupCommit, PendingPut
-from reput.store.folder_lock import FolderLock
-from reput.store.folder_watch import FolderWatch
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import open_folder
+from reput.store.files.folder_lock import FolderLock
 from reput.store.getting import GetResult, Getter, MessageFilter, QueryResult
 from reput.store.hot_state import HotState
-from reput.store.incoming import NOT_ENOUGH_REPLICAS, IncomingMessage, PutResult, PutStatus
-from reput.store.index_file import IndexFiles
+from reput.store.index.index_file import IndexFiles
 from reput.store.kernels import control_block as state
-from reput.store.known_queues import KnownQueues
-from reput.store.pop_reader import PopReader
+from reput.store.log.commit_log import CommitLog, LogPiece, LogView
+from reput.store.log.replica_acks import ReplicaAcks
+from reput.store.opening import log_cut
+from reput.store.opening.folder_watch import FolderWatch
+from reput.store.opening.recovery import Progress, Recovery, RecoveryReport
+from reput.store.opening.summary import Summary
 from reput.store.pull_subscriptions import PullSubscriptions
-from reput.store.putting import Putter
+from reput.store.queues.batch_queue import BatchQueue, BatchQueues
+from reput.store.queues.consume_queue import ConsumeQueue
+from reput.store.queues.consume_queues import ConsumeQueues
+from reput.store.queues.known_queues import KnownQueues
+from reput.store.queues.tombstones import Tombstones
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb, refuse_rocksdb_tables
-from reput.store.recovery import Progress, Recovery, RecoveryReport
-from reput.store.removal import Removal, Removals
-from reput.store.replica_acks import ReplicaAcks
-from reput.store.replica_log import ReplicaLog
-from reput.store.retention import Retention
 from reput.store.send_ingest import Received, SendIngest
-from reput.store.summary import Summary
-from reput.store.tombstones import Tombstones
+from reput.store.tables import config_tables
+from reput.store.writing.copying import Copier
+from reput.store.writing.dispatch import Dispatcher, Listener
+from reput.store.writing.flush import Flusher, GroupCommit, PendingPut
+from reput.store.writing.incoming import NOT_ENOUGH_REPLICAS, IncomingMessage, PutResult, PutStatus
+from reput.store.writing.pop_reader import PopReader
+from reput.store.writing.putting import Putter
+from reput.store.writing.removal import Removal, Removals
+from reput.store.writing.replica_log import ReplicaLog
+from reput.store.writing.retention import Retention
 
 if TYPE_CHECKING:
-    from reput.store.filter_bits import Filters
+    from reput.store.queues.filter_bits import Filters
 
 QUEUE_FAILURE_MS_MAX = 30_000
 """Time for which queues may fail to be written before puts are refused; Java retries as long."""
@@ -253,7 +256,7 @@ class MessageStore:
             store = cls(config, clock, disk, lock)
             if filters is not None and config.enable_calc_filter_bit_map:
                 # Not at the top: the library that compiles filters takes long to import.
-                from reput.store.filter_bits import FilterBits
+                from reput.store.queues.filter_bits import FilterBits
 
                 store.dispatcher.filter_bits = FilterBits(filters)
             store._start(progress)

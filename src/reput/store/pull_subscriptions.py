@@ -13,10 +13,10 @@ import numpy.typing as npt
 from reput.format import java, names
 from reput.format.codes import MASTER_ID
 from reput.format.pull_reply import SUGGESTED_MAX
-from reput.store.consume_queue import ConsumeQueues
 from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, hot, tables
 from reput.store.kernels.pull_rules import LONG_MAX
+from reput.store.queues.consume_queues import ConsumeQueues
 
 _SLOT_COUNT_MIN = 1 << 6
 _LIST_SIZE_MIN = 1 << 6

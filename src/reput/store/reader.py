@@ -39,15 +39,13 @@ from reput.format import (
     properties as props,
 )
 from reput.format.message import StoredMessage, Verdict
-from reput.store import bulk_append, config_tables, paths
-from reput.store.commit_log_view import CommitLogView, Damage, LogBatch, LogFile
-from reput.store.consume_queue_view import (
-    BatchConsumeQueueView,
-    ConsumeQueueView,
-    ExtView,
-)
-from reput.store.files import Folder, open_folder
-from reput.store.index_view import IndexView
+from reput.store.files import paths
+from reput.store.files.files import Folder, open_folder
+from reput.store.index.index_view import IndexView
+from reput.store.log import bulk_append
+from reput.store.log.commit_log_view import CommitLogView, Damage, LogBatch, LogFile
+from reput.store.queues.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView, ExtView
+from reput.store.tables import config_tables
 
 _Queue = ConsumeQueueView | BatchConsumeQueueView | tuple[str, int]
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from reput.errors import WriteFailed
 from reput.format.message import Host
-from reput.store.commit_log import CommitLog
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
-from reput.store.incoming import Refused
 from reput.store.kernels import control_block as state, hot, send_rules
-from reput.store.putting import Putter
+from reput.store.log.commit_log import CommitLog
+from reput.store.writing.incoming import Refused
+from reput.store.writing.putting import Putter
 
 _REPLIES_BYTES = 512 * 1024
 _SCRATCH_BYTES = 512 * 1024

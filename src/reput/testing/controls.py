@@ -18,7 +18,7 @@ from reput.errors import InvalidOption
 from reput.format import names
 from reput.namesrv.server import NameServer
 from reput.remoting.time_slices import run_whole
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 from reput.testing.faults import Faults
 from reput.testing.shifted_clock import ShiftedClock
 

@@ -184,7 +184,7 @@ class Commands:
         self._broker = ScriptBroker(
             loaded.broker, loaded.store, clock=self._clock, config_path=str(conf)
         )
-        with mock.patch("reput.store.disk.Disk.usage", return_value=0.5):
+        with mock.patch("reput.store.files.disk.Disk.usage", return_value=0.5):
             await self._broker._open()
         self._broker.serving.slices.slice_s = 3600.0  # interrupt no request
         if not self._built_in_groups:

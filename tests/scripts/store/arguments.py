@@ -7,7 +7,7 @@ from reput.format import message as record, properties as props, sys_flag as fla
 from reput.format.batch import InnerMessage
 from reput.format.message import Host
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 from scripts import runner
 from store_fixture import START_MS
 

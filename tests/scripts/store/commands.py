@@ -39,17 +39,17 @@ from reput.format import (
 )
 from reput.format.checkpoint_page import Checkpoint
 from reput.format.message import StoredMessage
-from reput.store import paths
 from reput.store.config import StoreConfig
-from reput.store.config_tables import ConsumerOffset
-from reput.store.files import open_folder
-from reput.store.flush import PendingPut
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
-from reput.store.mapped_file import MappedFile
+from reput.store.files import paths
+from reput.store.files.files import open_folder
+from reput.store.log.mapped_file import MappedFile
 from reput.store.message_store import MessageStore
+from reput.store.opening.recovery import RecoveryReport
 from reput.store.reader import END_OF_TIME_MS, Boundary, StoreReader
-from reput.store.recovery import RecoveryReport
+from reput.store.tables.config_tables import ConsumerOffset
 from reput.store.verify import FindingKind, verify
+from reput.store.writing.flush import PendingPut
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from scripts.runner import Milliseconds, ScriptError
 from scripts.store import arguments, printing
 from scripts.store.arguments import Message, Moment, Text

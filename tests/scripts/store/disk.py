@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from lossy_disk import LossyDisk
 from reput.errors import DiskFull, WriteFailed
-from reput.store import paths
+from reput.store.files import paths
 
 
 class ScriptDisk(LossyDisk):

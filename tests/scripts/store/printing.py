@@ -13,7 +13,7 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import StoredMessage, Verdict
-from reput.store import paths
+from reput.store.files import paths
 from reput.store.verify import Finding, Severity, VerifyReport
 from store_fixture import START_MS
 

@@ -26,8 +26,8 @@ from reput.format.bodies import (
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.long_replies import CHUNK
-from reput.store.config_tables import TopicConfig
-from reput.store.pop_tables import POP, PULL, RequestMode
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.pop_tables import POP, PULL, RequestMode
 
 QUEUES = TopicQueues("T", {"b": 2, "a": 2})
 ALL = ["m1", "m2", "m3", "m4"]

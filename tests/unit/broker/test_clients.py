@@ -24,7 +24,7 @@ from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.remoting.time_slices import run_whole
 from reput.store.config import BrokerRole
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 
 
 def consumer(group: str, *topics: str, version: int = 1) -> ConsumerData:

@@ -19,10 +19,10 @@ from reput.clock import ManualClock
 from reput.errors import WriteFailed
 from reput.format import message as record, names, properties as props
 from reput.format.message import StoredMessage
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
-from reput.store.table_files import DelayOffsetTable
+from reput.store.tables.offsets import DelayOffsetTable
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, RoomyDisk, Stores
 
 LEVELS = "1s 5s 10s"

@@ -10,10 +10,10 @@ import broker_subject
 from broker_subject import Subject
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import TopicHeader, UpdateConsumerOffsetHeader
-from reput.store.batch_queue import BatchQueue
 from reput.store.config import FlushDiskType
-from reput.store.consume_queue import ConsumeQueue
-from reput.store.removal import Removal
+from reput.store.queues.batch_queue import BatchQueue
+from reput.store.queues.consume_queue import ConsumeQueue
+from reput.store.writing.removal import Removal
 
 
 async def commit(subject: Subject, topic: str, group: str, consumer_offset: int) -> None:

@@ -27,8 +27,8 @@ from reput.format.bodies import (
 from reput.format.codes import RequestCode, ResponseCode
 from reput.remoting.time_slices import run_whole
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
-from reput.store.table_files import ConsumerFilter, ConsumerFilterTable
+from reput.store.files.disk import Disk
+from reput.store.tables.filters import ConsumerFilter, ConsumerFilterTable
 
 DAY_MS = 24 * 3_600_000
 NOW_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import EndTransactionHeader
 from reput.store.config import BrokerRole
-from reput.store.replica_acks import Replica
+from reput.store.log.replica_acks import Replica
 
 GROUP = "producers"
 HALF = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": "0A0B"}

@@ -50,8 +50,8 @@ from reput.format.headers import (
 from reput.format.message import Host
 from reput.remoting import long_replies, time_slices
 from reput.remoting.long_replies import LongBody
-from reput.store.config_tables import TopicConfig
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.groups import SubscriptionGroup
 
 QUEUE_COUNT = 3_000
 TOPIC_COUNT = 3_000

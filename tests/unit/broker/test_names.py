@@ -14,7 +14,7 @@ import broker_subject
 from broker_subject import Subject
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.groups import SubscriptionGroup
 
 BAD_GROUPS = ["../../g", "a\nb", 'a"b', "a b", "a.b", "\x01", "ä", "g" * 256, " "]
 BAD_TOPICS = ["../T", "a\nb", "a.b", "T" * 128, " "]

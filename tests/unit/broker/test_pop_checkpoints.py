@@ -19,8 +19,8 @@ from reput.format import names, pop_codec, properties as props
 from reput.format.codes import ResponseCode
 from reput.format.pop_codec import AckRecord
 from reput.store.getting import GetResult
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 
 START_MS = 1_700_000_000_000
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"

@@ -3,8 +3,8 @@
 import pytest
 
 from reput.broker.topic import priority
-from reput.store.config_tables import TopicConfig
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.groups import SubscriptionGroup
 
 NAME = "_SYS_MSG_PRIORITY_"
 

@@ -32,7 +32,7 @@ from reput.format.headers import (
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.store.config import BrokerRole
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 
 START_MS = 1_700_000_000_000
 GUARD_S = 30.0

@@ -17,7 +17,7 @@ from reput.format.headers import (
     PullMessageHeader,
 )
 from reput.store.getting import GetResult
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 
 SUSPEND = 2
 IN_REQUEST = 4

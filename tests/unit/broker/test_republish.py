@@ -15,9 +15,9 @@ from reput.broker.republish import (
 from reput.errors import CorruptRecord
 from reput.format import message as record, properties as props, sys_flag as flags
 from reput.format.message import Host
-from reput.store import incoming
-from reput.store.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
+from reput.store.writing import incoming
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from store_fixture import Stores
 
 V6 = Host(bytes(range(16)), 10911)

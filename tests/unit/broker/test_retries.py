@@ -17,12 +17,13 @@ from reput.format import message as record, names, properties as props
 from reput.format.codes import VERSION
 from reput.format.headers import SendBackHeader
 from reput.format.message import Host, StoredMessage
-from reput.store import incoming
-from reput.store.config_tables import TopicConfig
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage, PutStatus, Refused
+from reput.store.files.disk import Disk
 from reput.store.reader import StoreReader
-from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable, TopicTable
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.groups import SubscriptionGroup, SubscriptionGroupTable
+from reput.store.tables.topics import TopicTable
+from reput.store.writing import incoming
+from reput.store.writing.incoming import IncomingMessage, PutStatus, Refused
 from store_fixture import Stores, needs_kernels
 
 LEVEL_COUNT = 18

@@ -28,9 +28,9 @@ from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.store.config import BrokerRole
-from reput.store.incoming import IncomingMessage
+from reput.store.log.replica_acks import Replica
 from reput.store.message_store import MessageStore
-from reput.store.replica_acks import Replica
+from reput.store.writing.incoming import IncomingMessage
 
 GUARD_S = 30.0
 

@@ -11,7 +11,7 @@ from reput.broker.settings.config import BrokerConfig
 from reput.errors import LimitExceeded, RequestRefused
 from reput.format import java
 from reput.format.codes import ResponseCode
-from reput.store.table_files import ConsumerFilter
+from reput.store.tables.filters import ConsumerFilter
 
 
 def test_codes_of_tags_are_their_hashes() -> None:

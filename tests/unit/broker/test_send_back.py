@@ -15,7 +15,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import SendBackHeader
 from reput.store.config import FlushDiskType
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 
 START_MS = 1_700_000_000_000
 DELAYS = "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s"

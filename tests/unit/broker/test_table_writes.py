@@ -20,9 +20,9 @@ from reput.format.bodies import TopicConfigData, TopicConfigList
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.store.config import FlushDiskType
-from reput.store.config_tables import TopicConfig
-from reput.store.disk import Disk
-from reput.store.table_files import TopicTable
+from reput.store.files.disk import Disk
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.topics import TopicTable
 
 if TYPE_CHECKING:
     from reput.remoting.channel import Channel

@@ -19,13 +19,13 @@ from reput.errors import CorruptRecord, RequestRefused
 from reput.format import message as record, names, properties as props, timer_check
 from reput.format.message import Host, StoredMessage
 from reput.format.timer_check import TimerCheck
-from reput.store import documents
 from reput.store.config import BrokerRole
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
-from reput.store.timer_table import TimerProgress, TimerTable
+from reput.store.tables.timer_table import TimerProgress, TimerTable
+from reput.store.verify import documents
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, RoomyDisk, Stores
 
 HOUR_MS = 3_600_000

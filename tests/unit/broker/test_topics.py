@@ -12,9 +12,9 @@ from reput.format.command import Command
 from reput.format.headers import (
     TopicHeader,
 )
-from reput.store.config_tables import TopicConfig
-from reput.store.disk import Disk
-from reput.store.table_files import TopicTable
+from reput.store.files.disk import Disk
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.topics import TopicTable
 
 
 async def delete(subject: Subject, name: str) -> Command:

@@ -12,8 +12,8 @@ from reput.broker.transaction import transactions
 from reput.broker.transaction.transactions import Transactions
 from reput.clock import ManualClock
 from reput.format import message as record, names, properties as props, sys_flag as flags
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from store_fixture import START_MS, RoomyDisk, Stores, needs_kernels
 from store_subject import expire_files
 from transaction_subject import BROKER_HOST, INTERVAL_MS, Subject

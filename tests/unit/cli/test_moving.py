@@ -21,7 +21,7 @@ from reput.cli import main as cli, serving
 from reput.cli.exit_codes import EXIT_DAMAGE, EXIT_ERROR
 from reput.cli.moving import machine, way_back
 from reput.errors import InvalidOption
-from reput.store import paths
+from reput.store.files import paths
 
 Document = dict[str, Any]
 GIB = 1 << 30

@@ -13,7 +13,7 @@ from reput.cli import log_lines
 from reput.cli.server_texts import CannotServe
 from reput.cli.several import merged_metrics, plan as planning
 from reput.errors import InvalidOption
-from reput.store import paths
+from reput.store.files import paths
 
 
 def settings_of(root: Path, **given: Any) -> tuple[BrokerSettings, dict[str, str]]:

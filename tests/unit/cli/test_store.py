@@ -16,7 +16,7 @@ import reput
 import store_builder
 from reput.cli import main as cli
 from reput.format import message as record
-from reput.store import paths
+from reput.store.files import paths
 from store_builder import message
 
 ROOT = Path(__file__).parents[3]
@@ -505,7 +505,7 @@ def test_refusals_are_one_line(
 def test_a_store_in_use_needs_live(
     capsys: Capture, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reput.store.files import LocalFolder
+    from reput.store.files.files import LocalFolder
 
     monkeypatch.setattr(LocalFolder, "lock_holder", lambda *_: 4711)
     assert "in use by process 4711" in complaint(capsys, "info", small)

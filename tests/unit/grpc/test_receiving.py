@@ -21,7 +21,7 @@ from reput.grpc import receiving
 from reput.grpc.receiving import GIVEN_BACK_MS
 from reput.grpc.server import FrontServer
 from reput.grpc.wire.grpc_messages import ClientType
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.groups import SubscriptionGroup
 
 START_MS = 1_700_000_000_000
 GROUP = "G"

@@ -19,7 +19,7 @@ from reput.grpc.receiving import AUTO_RENEW_MS, GIVEN_BACK_MS
 from reput.grpc.renewal import STEPS_MS
 from reput.grpc.server import KEPT, FrontServer
 from reput.grpc.wire.grpc_messages import ClientType
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 
 START_MS = 1_700_000_000_000
 

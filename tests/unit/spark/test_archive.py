@@ -30,13 +30,13 @@ from reput.spark.jobs.packing import pack
 from reput.spark.jobs.restore import RestoreResult, restore as restore_job
 from reput.spark.jobs.running import TaskFailed
 from reput.spark.store_planner import DataLoss
-from reput.store.archived import HEADER, MANIFESTS, is_archived, manifest_path
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
-from reput.store.files import open_folder
-from reput.store.incoming import IncomingMessage
+from reput.store.files.disk import Disk
+from reput.store.files.files import open_folder
+from reput.store.log.archived import HEADER, MANIFESTS, is_archived, manifest_path
 from reput.store.message_store import MessageStore
 from reput.store.reader import Boundary, StoreReader
+from reput.store.writing.incoming import IncomingMessage
 from spark import reading
 from spark.in_process import InProcess
 

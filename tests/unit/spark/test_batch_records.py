@@ -32,7 +32,7 @@ from reput.spark.options import TriggerLimits
 from reput.spark.scan import MessageScan
 from reput.spark.store_planner import DataLoss
 from reput.spark.streaming.stream import QueueStream
-from reput.store.files import open_folder
+from reput.store.files.files import open_folder
 from spark import reading
 from spark.in_process import InProcess
 from spark.reading import read

@@ -19,14 +19,14 @@ from reput.spark.jobs import archive as archive_job, compact as job
 from reput.spark.jobs.compact import CompactResult, archive_compaction
 from reput.spark.jobs.compact.expired import Retention
 from reput.spark.jobs.restore import restore
-from reput.store.archived import is_archived
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
-from reput.store.files import open_folder
-from reput.store.incoming import IncomingMessage, PutStatus
+from reput.store.files.disk import Disk
+from reput.store.files.files import open_folder
+from reput.store.log.archived import is_archived
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.verify import Severity, verify as verify_store
+from reput.store.writing.incoming import IncomingMessage, PutStatus
 from spark import reading
 from spark.in_process import InProcess
 

@@ -17,14 +17,15 @@ from reput.format import message as record
 from reput.format.message import StoredMessage, Verdict
 from reput.spark.importing import commit as import_commit, sink as store_sink
 from reput.spark.importing.commit import DRAFTS_SUFFIX
-from reput.store import bulk_append, paths
-from reput.store.disk import Disk
-from reput.store.files import open_folder
-from reput.store.incoming import IncomingMessage
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import open_folder
+from reput.store.log import bulk_append
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.verify import verify
 from reput.store.verify.findings import FindingKind
+from reput.store.writing.incoming import IncomingMessage
 from spark import importing
 from spark.importing import SIZES, Stream, batch, write
 

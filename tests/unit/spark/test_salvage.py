@@ -14,7 +14,7 @@ from reput.errors import DiskFull, InvalidOption, StoreUnavailable, WriteFailed
 from reput.spark.jobs import hole_filling
 from reput.spark.jobs.running import TaskFailed
 from reput.spark.jobs.salvage import DRAFT_SUFFIX, Salvaged, salvage
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
 from reput.store.reader import StoreReader
 from reput.store.verify import FindingKind, Severity, verify
 from spark.in_process import InProcess

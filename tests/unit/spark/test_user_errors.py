@@ -12,7 +12,7 @@ from reput.errors import InvalidOption, ReputError, StoreUnavailable, one_of
 from reput.spark import views
 from reput.spark.source import RocketMQDataSource, UnsupportedTable
 from reput.spark.store_planner import DataLoss
-from reput.store import files
+from reput.store.files import files
 from spark import reading
 
 MIDDLE_MS = store_builder.START_MS + 2 * store_builder.STEP_MS

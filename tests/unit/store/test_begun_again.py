@@ -10,8 +10,8 @@ import pytest
 from log_copy import assert_same, copy_log
 from reput.format import batch, message as record, sys_flag as flags
 from reput.format.batch import InnerMessage
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 from store_fixture import Stores
 from store_subject import message
 

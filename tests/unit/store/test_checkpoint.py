@@ -10,7 +10,7 @@ from descriptors import open_below
 from reput.errors import WriteFailed
 from reput.format.checkpoint_page import Checkpoint
 from reput.store.checkpoint import CheckpointFile
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
 
 
 class RecordingDisk(Disk):

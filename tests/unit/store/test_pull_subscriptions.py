@@ -13,10 +13,10 @@ from reput.format.command import Command, Serialization, encode
 from reput.format.message import Host
 from reput.store import pull_subscriptions
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
 from reput.store.pull_subscriptions import Delivery, Reader
 from reput.store.send_ingest import Received
+from reput.store.writing.incoming import IncomingMessage
 from store_fixture import needs_kernels
 
 pytestmark = needs_kernels
@@ -230,7 +230,7 @@ def test_units_of_few_queues_are_kept_ahead(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue read last is kept; the others fall back to Python."""
-    monkeypatch.setattr("reput.store.consume_queue._AHEAD_QUEUES_MAX", 2)
+    monkeypatch.setattr("reput.store.queues.consume_queues._AHEAD_QUEUES_MAX", 2)
     for topic in ("A", "B", "C"):
         subject.put(topic, 40)  # so that the first 32 are only in a file
         subject.reads(topic)

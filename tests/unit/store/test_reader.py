@@ -29,9 +29,9 @@ from reput.format import (
 )
 from reput.format.checkpoint_page import Checkpoint
 from reput.format.message import StoredMessage, Verdict
-from reput.store import paths
-from reput.store.commit_log_view import Damage
-from reput.store.files import Bytes, LocalFolder
+from reput.store.files import paths
+from reput.store.files.files import Bytes, LocalFolder
+from reput.store.log.commit_log_view import Damage
 from reput.store.reader import (
     END_OF_TIME_MS,
     Boundary,

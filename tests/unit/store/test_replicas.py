@@ -6,9 +6,9 @@ import pytest
 
 from reput.clock import ManualClock
 from reput.store.config import DurableIn
-from reput.store.incoming import PutStatus
+from reput.store.log.replica_acks import Replica, ReplicaAcks
 from reput.store.message_store import MessageStore
-from reput.store.replica_acks import Replica, ReplicaAcks
+from reput.store.writing.incoming import PutStatus
 from store_fixture import START_MS, Stores
 from store_subject import batch_body, message
 

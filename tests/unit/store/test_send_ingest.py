@@ -9,8 +9,8 @@ from reput.format.command import Command
 from reput.format.message import Host
 from reput.store import send_ingest
 from reput.store.config import StoreConfig
-from reput.store.incoming import IncomingMessage
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 from store_fixture import needs_kernels
 
 pytestmark = needs_kernels

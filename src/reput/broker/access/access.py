@@ -9,7 +9,7 @@ from reput.broker.access.rules import AccessRefused, Account, Need, RuleSet
 from reput.errors import REMARK_LETTERS, excerpt
 from reput.format.command import Command
 from reput.remoting.time_slices import Steps
-from reput.store.table_files import SavedTable
+from reput.store.tables.saved_table import SavedTable
 
 NEEDS_AT_ONCE = 200
 """Needs of one request that are checked between two yields."""

@@ -13,9 +13,9 @@ from typing import Any
 from reput.broker.access.policy import Acl, Rule, network
 from reput.errors import CorruptRecord, InvalidOption
 from reput.format.access import Action, Decision, PolicyType, parse_resource
-from reput.store import paths
-from reput.store.config_tables import Table
-from reput.store.table_files import SavedTable
+from reput.store.files import paths
+from reput.store.tables.config_tables import Table
+from reput.store.tables.saved_table import SavedTable
 
 USER_PREFIX = "User:"
 """Beginning of the subject of a user's rules."""

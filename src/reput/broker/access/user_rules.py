@@ -23,8 +23,8 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.signing import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, Credentials, Signer
 from reput.secret import Secret
-from reput.store import paths
-from reput.store.disk import Disk
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 
 UNSIGNED = Account("", is_super=False)
 """Sender of a request without a valid signature that needs none."""

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from reput.errors import CorruptRecord, InvalidOption
 from reput.format.access import UserStatus, UserType
 from reput.secret import Secret
-from reput.store import paths
-from reput.store.config_tables import Table
-from reput.store.table_files import SavedTable
+from reput.store.files import paths
+from reput.store.tables.config_tables import Table
+from reput.store.tables.saved_table import SavedTable
 
 
 class User(NamedTuple):

@@ -23,9 +23,9 @@ from reput.format import command as commands, java, names, properties as props, 
 from reput.format.codes import RequestCode
 from reput.remoting.channel import Channel
 from reput.remoting.connection import find_frame
-from reput.store.flush import PendingPut
-from reput.store.incoming import PutResult, PutStatus
 from reput.store.send_ingest import Received
+from reput.store.writing.flush import PendingPut
+from reput.store.writing.incoming import PutResult, PutStatus
 
 _OF_POP = (b'{"code":2000', b'{"code":2001')
 """Beginnings of the headers of requests about pops: they are neither sends nor pulls."""

@@ -15,7 +15,7 @@ from reput.errors import excerpt
 from reput.format.bloom import BloomFilter
 from reput.format.bodies import SubscriptionData
 from reput.remoting.time_slices import Steps
-from reput.store.table_files import ConsumerFilter, ConsumerFilterTable
+from reput.store.tables.filters import ConsumerFilter, ConsumerFilterTable
 
 SAVED_MS = 10_000
 """Interval of saving the table, in ms."""

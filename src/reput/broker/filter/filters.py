@@ -9,7 +9,7 @@ from reput.errors import RequestRefused, excerpt
 from reput.format import bloom, message as record
 from reput.format.codes import ResponseCode
 from reput.format.text_cache import TextCache
-from reput.store.table_files import ConsumerFilter
+from reput.store.tables.filters import ConsumerFilter
 
 if TYPE_CHECKING:
     from reput.format import sql92

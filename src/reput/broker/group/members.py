@@ -17,7 +17,7 @@ from reput.format.bodies import ConsumerData
 from reput.remoting.channel import Channel
 from reput.remoting.time_slices import Steps, TimeSlices
 from reput.store.interface import BrokerStore
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.groups import SubscriptionGroup
 
 _QUEUES_AT_ONCE = 200
 """Queues that are examined between two yields."""

@@ -10,8 +10,8 @@ from reput.broker.settings.config import BrokerConfig
 from reput.errors import LimitExceeded, RequestRefused
 from reput.format import names
 from reput.format.codes import PERM_READ, ResponseCode
-from reput.store.config_tables import Table
-from reput.store.table_files import SubscriptionGroup, SubscriptionGroupTable
+from reput.store.tables.config_tables import Table
+from reput.store.tables.groups import SubscriptionGroup, SubscriptionGroupTable
 
 
 class SubscriptionGroups:

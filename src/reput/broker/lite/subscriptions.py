@@ -20,7 +20,7 @@ from reput.format.codes import ResponseCode
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import Steps
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.groups import SubscriptionGroup
 
 BIND_TOPIC = "lite.bind.topic"
 CLIENT_QUOTA = "lite.sub.client.quota"

@@ -28,9 +28,9 @@ from reput.kernel_choice import ENGINES
 from reput.remoting import metrics_server
 from reput.remoting.health import Health
 from reput.remoting.metrics_server import Family, HistogramFamily, Turns, single
-from reput.store import paths
 from reput.store.config import BrokerRole
-from reput.store.disk import Disk
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 from reput.store.kernels import hot
 
 NAMES_MAX = 500

@@ -15,8 +15,8 @@ from reput.errors import LimitExceeded, RequestRefused
 from reput.format import names
 from reput.format.codes import ResponseCode
 from reput.limits import Refusals
-from reput.store.config_tables import TopicConfig
-from reput.store.table_files import ConsumerOffsetTable
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.offsets import ConsumerOffsetTable
 
 
 class OffsetCommits:

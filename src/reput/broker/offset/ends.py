@@ -10,7 +10,7 @@ Only offsets of a former slave are lowered: clients may commit any offset, and i
 import logging
 
 from reput.store.interface import BrokerStore
-from reput.store.table_files import ConsumerOffsetTable
+from reput.store.tables.offsets import ConsumerOffsetTable
 
 _log = logging.getLogger(__name__)
 

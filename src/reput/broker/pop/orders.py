@@ -11,7 +11,7 @@ from typing import Protocol
 
 from reput import limits
 from reput.format import pop_codec
-from reput.store.pop_tables import OrderBlock
+from reput.store.tables.pop_tables import OrderBlock
 
 
 class Blocks(Protocol):

@@ -31,9 +31,9 @@ from reput.format.command import Command
 from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, Handle
 from reput.remoting.channel import Channel
 from reput.store.getting import GetResult, GetStatus
-from reput.store.incoming import PutResult
 from reput.store.interface import BrokerStore
-from reput.store.pop_reader import PopBatch
+from reput.store.writing.incoming import PutResult
+from reput.store.writing.pop_reader import PopBatch
 
 _MOVED = frozenset(
     {GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL}

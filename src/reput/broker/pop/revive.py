@@ -31,11 +31,11 @@ from reput.errors import CorruptRecord, WriteFailed
 from reput.format import batch, java, message as record, names, pop_codec, properties as props
 from reput.format.message import Host, StoredMessage
 from reput.format.pop_codec import AckRecord
-from reput.store import incoming
-from reput.store.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.interface import BrokerStore
-from reput.store.pop_reader import PopBatch
-from reput.store.table_files import ConsumerOffsetTable
+from reput.store.tables.offsets import ConsumerOffsetTable
+from reput.store.writing import incoming
+from reput.store.writing.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
+from reput.store.writing.pop_reader import PopBatch
 
 LOOP = "pops"
 RETRY_QUEUE_COUNT = 1

@@ -42,7 +42,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.long_replies import LIGHT_CHUNK, LongBody, chunks
 from reput.remoting.server import LongReply
 from reput.secret import Secret
-from reput.store.table_files import SavedTable
+from reput.store.tables.saved_table import SavedTable
 
 _E = TypeVar("_E", bound=NamedNumber)
 

@@ -29,7 +29,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LongBody
 from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps, run_in_slices
-from reput.store.pop_tables import POP, PULL, RequestMode
+from reput.store.tables.pop_tables import POP, PULL, RequestMode
 
 BROADCASTING = "BROADCASTING"
 

@@ -22,7 +22,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.long_replies import LIGHT_CHUNK, LongBody, chunks
 from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.groups import SubscriptionGroup
 
 _WORD_LETTERS_MAX = 64
 """Longest value of a heartbeat's enumerations, such as the message model."""

@@ -38,7 +38,7 @@ from reput.format.pop_codec import MESSAGES_MAX, ORDERED_REVIVE_QUEUE, Handle
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import chunks
 from reput.remoting.server import LongReply
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 
 EXPIRATION = "lite.topic.expiration"
 LITE = (MESSAGE_TYPE, "LITE")

@@ -31,7 +31,7 @@ from reput.format.headers import (
 )
 from reput.format.pop_codec import MESSAGES_MAX
 from reput.remoting.channel import Channel
-from reput.store.pop_reader import PopBatch
+from reput.store.writing.pop_reader import PopBatch
 
 _STARTS_AT_END = 1
 _LATE_MS = 500

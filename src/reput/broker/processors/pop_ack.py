@@ -24,7 +24,7 @@ from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, BatchAck, Handle
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import chunks
 from reput.remoting.server import LongReply
-from reput.store.incoming import PutResult
+from reput.store.writing.incoming import PutResult
 
 RENEWED_TOGETHER_MS = 1_000
 """Difference between new invisible times below which the later one is not stored, in ms."""

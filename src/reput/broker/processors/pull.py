@@ -20,10 +20,10 @@ from reput.format.codes import MASTER_ID, ForbiddenType, PullFlag, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
 from reput.remoting.channel import Channel
-from reput.store.config_tables import TopicConfig
 from reput.store.getting import GetResult, GetStatus
-from reput.store.incoming import IncomingMessage
 from reput.store.pull_subscriptions import Reader
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.writing.incoming import IncomingMessage
 
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,

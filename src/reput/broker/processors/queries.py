@@ -45,7 +45,7 @@ from reput.format.headers import (
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LongBody, chunks
 from reput.remoting.server import LongReply
-from reput.store.consume_queue import ConsumeQueue
+from reput.store.queues.consume_queue import ConsumeQueue
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
 """Longest body of a reply, in bytes: a frame without room for its header."""

@@ -19,7 +19,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PushReplyHeader, SendMessageHeader
 from reput.remoting.channel import Channel
-from reput.store.incoming import PutResult
+from reput.store.writing.incoming import PutResult
 
 NOT_STORED_ID = "0"
 """Message id of a reply that is not stored: clients require one."""

@@ -27,8 +27,8 @@ from reput.format.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, RequestCode,
 from reput.format.command import Command
 from reput.format.headers import SendMessageHeader
 from reput.remoting.channel import Channel
-from reput.store.config_tables import BATCH_QUEUES, TopicConfig
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus
+from reput.store.tables.config_tables import BATCH_QUEUES, TopicConfig
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 
 CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,

@@ -19,7 +19,7 @@ from reput.format.codes import PERM_WRITE, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import SendBackHeader
 from reput.remoting.channel import Channel
-from reput.store.incoming import PutResult, PutStatus, Refused
+from reput.store.writing.incoming import PutResult, PutStatus, Refused
 
 _log = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks, sort
 from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
-from reput.store.config_tables import TopicConfig
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
+from reput.store.tables.config_tables import TopicConfig
 
 _RATE_SPANS_MS = (10_000, 60_000, 600_000)
 _RATES = ("putTps", "getFoundTps", "getMissTps", "getTransferedTps")

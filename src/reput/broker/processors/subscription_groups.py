@@ -27,7 +27,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LongBody, chunks
 from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.groups import SubscriptionGroup
 
 JAVA_INT_MIN, JAVA_LONG_MIN = -JAVA_INT_MAX - 1, -JAVA_LONG_MAX - 1
 RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")

@@ -19,7 +19,7 @@ from reput.format.command import Command
 from reput.format.headers import RecallMessageHeader
 from reput.format.recall_handle import RecallHandle
 from reput.remoting.channel import Channel
-from reput.store.incoming import IncomingMessage, PutResult
+from reput.store.writing.incoming import IncomingMessage, PutResult
 
 RECALL_TAG = "_RECALL_TAG_"
 _BODY = b"0"

@@ -38,7 +38,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks, sort
 from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
-from reput.store.config_tables import TopicConfig
+from reput.store.tables.config_tables import TopicConfig
 
 QUEUE_COUNT_MAX = limits.TOPIC_QUEUES.maximum
 """Queues per topic: each is a folder, a file and a line in the output of admin tools."""

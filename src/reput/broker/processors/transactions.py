@@ -31,7 +31,7 @@ from reput.format.message import StoredMessage
 from reput.remoting.channel import Channel
 from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
-from reput.store.incoming import PutResult, Refused
+from reput.store.writing.incoming import PutResult, Refused
 
 DECISIONS = (flags.TRANSACTION_COMMIT, flags.TRANSACTION_ROLLBACK)
 

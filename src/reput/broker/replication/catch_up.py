@@ -21,8 +21,8 @@ from reput.broker.replication.slave_socket import SlaveSocket
 from reput.clock import Clock
 from reput.descriptors import open_descriptor
 from reput.format import ha_frames
-from reput.store.commit_log import LogPiece
-from reput.store.replica_acks import Replica
+from reput.store.log.commit_log import LogPiece
+from reput.store.log.replica_acks import Replica
 
 BEGIN_BYTES = 16 * 1024 * 1024
 """Lag in bytes above which a thread serves a slave."""

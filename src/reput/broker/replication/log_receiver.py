@@ -21,7 +21,7 @@ from reput.errors import NotAFrame, ReputError, WriteFailed
 from reput.format.ha_frames import HEADER_BYTES, FrameHeader, HeaderParser, encode_report
 from reput.remoting.polled_socket import TlsSocket
 from reput.store.config import DurableIn, StoreConfig
-from reput.store.replica_log import ReplicaLog
+from reput.store.writing.replica_log import ReplicaLog
 
 RECEIVED_AT_ONCE = 1 << 20
 """Maximum bytes received in one turn of the event loop."""

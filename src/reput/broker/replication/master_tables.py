@@ -18,11 +18,11 @@ from reput.errors import CorruptRecord, InvalidOption
 from reput.format import fastjson, timer_check
 from reput.format.codes import RequestCode
 from reput.format.command import Command
-from reput.store import pop_tables
-from reput.store.config_tables import GROUP_SEPARATOR, Table, expected_kind, member
-from reput.store.pop_tables import RequestModesByTopic
-from reput.store.table_files import DataVersion
-from reput.store.timer_table import TimerProgress
+from reput.store.tables import pop_tables
+from reput.store.tables.config_tables import GROUP_SEPARATOR, Table, expected_kind, member
+from reput.store.tables.pop_tables import RequestModesByTopic
+from reput.store.tables.saved_table import DataVersion
+from reput.store.tables.timer_table import TimerProgress
 
 Queues = dict[int, int]
 """Queue id -> consumer offset."""

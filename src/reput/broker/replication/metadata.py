@@ -32,8 +32,8 @@ from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
 from reput.store.interface import BrokerStore
-from reput.store.pop_tables import RequestModeTable
-from reput.store.timer_table import TimerProgress
+from reput.store.tables.pop_tables import RequestModeTable
+from reput.store.tables.timer_table import TimerProgress
 
 INTERVAL_MS = 3_000
 """Interval between two rounds, in ms."""

@@ -36,9 +36,9 @@ from reput.errors import ReputError
 from reput.format import names
 from reput.remoting.long_replies import chunks
 from reput.remoting.time_slices import run_in_slices
-from reput.store.config_tables import Table
 from reput.store.interface import BrokerStore
-from reput.store.table_files import DataVersion
+from reput.store.tables.config_tables import Table
+from reput.store.tables.saved_table import DataVersion
 
 _NAMES_LOGGED = 10
 

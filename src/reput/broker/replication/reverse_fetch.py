@@ -36,7 +36,7 @@ from reput.remoting.long_replies import CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
 from reput.store.config import BrokerRole
 from reput.store.interface import BrokerStore
-from reput.store.table_files import ConsumerOffsetTable
+from reput.store.tables.offsets import ConsumerOffsetTable
 
 DURATION_S_MAX = 3.0
 """Longest time for which slaves delay the start of their master, in s."""

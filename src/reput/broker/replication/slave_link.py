@@ -21,9 +21,9 @@ from reput.errors import ReputError
 from reput.format import ha_frames
 from reput.format.ha_frames import ReportParser
 from reput.remoting.tls_acceptor import HANDSHAKE
-from reput.store.commit_log import LogView
 from reput.store.interface import BrokerStore
-from reput.store.replica_acks import Replica
+from reput.store.log.commit_log import LogView
+from reput.store.log.replica_acks import Replica
 
 READ_BYTES = 64 * 1024
 """Maximum number of bytes per read from a slave."""

@@ -9,8 +9,8 @@ the table lacks, as their master died before they were copied.
 
 from pathlib import Path
 
-from reput.store import paths
-from reput.store.disk import Disk
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 
 
 class SlaveMark:

@@ -26,7 +26,7 @@ from reput.remote_settings import RemoteSettings
 from reput.remoting import tls_settings
 from reput.remoting.tls_settings import TlsMode, TlsSettings
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
+from reput.store.files.disk import Disk
 
 _ROLE_KEYS = frozenset({"brokerRole", "brokerId"})
 """Keys whose change makes the broker reopen its store in the new role."""

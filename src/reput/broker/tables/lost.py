@@ -20,17 +20,13 @@ import logging
 from reput import limits
 from reput.broker.topic.topics import READ_WRITE
 from reput.format import names
-from reput.store.config_tables import BATCH_QUEUES, TopicConfig
 from reput.store.interface import BrokerStore
-from reput.store.table_files import (
-    ConsumerOffsetTable,
-    DelayOffsetTable,
-    SavedTable,
-    SubscriptionGroup,
-    SubscriptionGroupTable,
-    TopicTable,
-)
-from reput.store.timer_table import TimerTable
+from reput.store.tables.config_tables import BATCH_QUEUES, TopicConfig
+from reput.store.tables.groups import SubscriptionGroup, SubscriptionGroupTable
+from reput.store.tables.offsets import ConsumerOffsetTable, DelayOffsetTable
+from reput.store.tables.saved_table import SavedTable
+from reput.store.tables.timer_table import TimerTable
+from reput.store.tables.topics import TopicTable
 
 _NAMED_MAX = 5
 

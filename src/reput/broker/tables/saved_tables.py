@@ -8,7 +8,7 @@ from reput.broker.tables.writes import place_of, write_table
 from reput.broker.threads import WorkerThread
 from reput.clock import Clock
 from reput.errors import WriteFailed
-from reput.store.table_files import SavedTable
+from reput.store.tables.saved_table import SavedTable
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from reput.errors import ReputError
 from reput.format import command as commands
 from reput.format.command import Command
 from reput.remoting.time_slices import run_in_slices
-from reput.store.table_files import SavedTable, Written
+from reput.store.tables.saved_file import Written
+from reput.store.tables.saved_table import SavedTable
 
 if TYPE_CHECKING:
     from reput.clock import Clock

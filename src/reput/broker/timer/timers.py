@@ -49,16 +49,16 @@ from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import java, message as record, names, properties as props, timer_check
 from reput.format.codes import ResponseCode
 from reput.format.timer_check import TimerCheck
-from reput.store import paths
 from reput.store.config import BrokerRole
-from reput.store.consume_queue import ConsumeQueue
-from reput.store.consume_queue_view import UnitArray
-from reput.store.copying import CopyRule, Places, places_of
-from reput.store.incoming import PutStatus
+from reput.store.files import paths
 from reput.store.interface import BrokerStore
 from reput.store.kernels import copy_args as words
 from reput.store.kernels.send_rules import TIMER_UNITS_MS
-from reput.store.timer_table import JavaTimer, TimerProgress, TimerTable
+from reput.store.queues.consume_queue import ConsumeQueue
+from reput.store.queues.consume_queue_view import UnitArray
+from reput.store.tables.timer_table import JavaTimer, TimerProgress, TimerTable
+from reput.store.writing.copying import CopyRule, Places, places_of
+from reput.store.writing.incoming import PutStatus
 
 MESSAGES_PER_STEP = 1024
 """Maximum number of messages per step: 1 to 3 ms, during which no request is served."""

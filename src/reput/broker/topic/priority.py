@@ -9,8 +9,8 @@ import re
 
 from reput.broker.topic.attributes import MESSAGE_TYPE
 from reput.format import properties as props
-from reput.store.config_tables import TopicConfig
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.groups import SubscriptionGroup
 
 _OTHER_KINDS = (
     props.DELAY,

@@ -12,8 +12,9 @@ from reput.errors import LimitExceeded, RequestRefused, WriteFailed
 from reput.format import names
 from reput.format.bodies import DataVersion, TopicConfigData, TopicConfigTable
 from reput.format.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
-from reput.store.config_tables import Table, TopicConfig
-from reput.store.table_files import DataVersion as TableVersion, TopicTable
+from reput.store.tables.config_tables import Table, TopicConfig
+from reput.store.tables.saved_table import DataVersion as TableVersion
+from reput.store.tables.topics import TopicTable
 
 SCHEDULE_QUEUE_COUNT = 18
 _BENCHMARK_QUEUE_COUNT = 1024

@@ -35,12 +35,12 @@ from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.codes import ResponseCode
 from reput.format.message import Host, StoredMessage
-from reput.store import incoming
-from reput.store.consume_queue import ConsumeQueue
-from reput.store.copying import CopyRule, Places
-from reput.store.incoming import IncomingMessage, PutResult, PutStatus, Refused
 from reput.store.interface import BrokerStore
-from reput.store.table_files import ConsumerOffsetTable
+from reput.store.queues.consume_queue import ConsumeQueue
+from reput.store.tables.offsets import ConsumerOffsetTable
+from reput.store.writing import incoming
+from reput.store.writing.copying import CopyRule, Places
+from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus, Refused
 
 TOPICS = names.HALF_TOPIC, names.OP_HALF_TOPIC
 """Topics of half and op messages; created with the first half message."""

@@ -8,9 +8,10 @@ from reput.broker.settings.config import BrokerSettings
 from reput.cli.moving.findings import Findings
 from reput.errors import CorruptRecord, InvalidOption
 from reput.format import names
-from reput.store import config_tables, paths
 from reput.store.config import StoreConfig
+from reput.store.files import paths
 from reput.store.reader import StoreReader, export_rocksdb, rocksdb_tables
+from reput.store.tables import config_tables
 
 DEFAULT_DELAY_LEVELS = StoreConfig.__dataclass_fields__["message_delay_level"].default
 

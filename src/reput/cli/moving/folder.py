@@ -13,12 +13,13 @@ from reput.cli.processes import pid_of_store
 from reput.errors import CorruptRecord, NotInStore, ReputError
 from reput.format import cq_unit, index_entry
 from reput.format.checkpoint_page import Checkpoint
-from reput.store import config_tables, paths
-from reput.store.commit_log_view import Damage
 from reput.store.config import StoreConfig
-from reput.store.files import Folder, open_folder
-from reput.store.index_view import IndexFileView
+from reput.store.files import paths
+from reput.store.files.files import Folder, open_folder
+from reput.store.index.index_view import IndexFileView
+from reput.store.log.commit_log_view import Damage
 from reput.store.reader import Condition, StoreReader, process_name
+from reput.store.tables import config_tables
 
 CHECKED_BYTES = 64 * 1024 * 1024
 """Bytes at the end of the log whose records are compared with their checksums."""

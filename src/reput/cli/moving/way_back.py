@@ -10,7 +10,8 @@ from reput.cli.moving.findings import Findings
 from reput.config import property_line
 from reput.errors import CorruptRecord, InvalidOption
 from reput.format import names
-from reput.store import paths, tombstones
+from reput.store.files import paths
+from reput.store.queues import tombstones
 from reput.store.reader import Condition, StoreReader
 
 Version = tuple[int, ...]

@@ -15,9 +15,10 @@ from reput import config as config_files
 from reput.broker.settings.config import FAST_PORT_DISTANCE, HA_PORT_DISTANCE, BrokerSettings
 from reput.cli.server_texts import CannotServe
 from reput.errors import CorruptRecord, InvalidOption
-from reput.store import config_tables, paths
-from reput.store.disk import Disk
-from reput.store.files import open_folder
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import open_folder
+from reput.store.tables import config_tables
 
 BROKERS_MAX = 64
 PORT_STEP = 10

@@ -14,8 +14,8 @@ from reput.console.unknown import Unknown
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError
 from reput.format import batch, java, message_id
 from reput.format.message import StoredMessage
-from reput.store import documents
 from reput.store.reader import Boundary, StoreReader, belongs
+from reput.store.verify import documents
 
 
 class OpenStore:

@@ -17,9 +17,9 @@ from reput.spark.partition_reader import open_for
 from reput.spark.rows import FIELDS, hidden_topics, message_fields
 from reput.spark.scan import MessageScan
 from reput.spark.store_planner import Task
-from reput.store import paths
-from reput.store.commit_log_view import CommitLogView
-from reput.store.files import LocalFolder
+from reput.store.files import paths
+from reput.store.files.files import LocalFolder
+from reput.store.log.commit_log_view import CommitLogView
 
 _KEPT = (
     *("paths", "topics", "start_physical_offset", "end_physical_offset", "broker", "scan"),

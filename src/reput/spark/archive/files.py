@@ -24,8 +24,9 @@ from urllib.parse import quote
 import msgspec
 
 from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
-from reput.store import archived, paths
-from reput.store.files import Folder, open_folder
+from reput.store.files import paths
+from reput.store.files.files import Folder, open_folder
+from reput.store.log import archived
 
 MESSAGES = "messages"
 REST = "rest"

@@ -1,6 +1,6 @@
 """Access to an archive's files, on a local file system or at a URI of pyarrow.fs.
 
-``reput.store.files`` reads names, manifests and keys. This module opens Parquet files, with
+``reput.store.files.files`` reads names, manifests and keys. This module opens Parquet files, with
 pyarrow, and writes: a file of an archive is complete as soon as it has its name, also after a
 crash, and two attempts of a task may write the same file concurrently.
 """
@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from reput.errors import StoreUnavailable, WriteFailed
-from reput.store import paths
-from reput.store.disk import Disk
-from reput.store.files import arrow_uri, is_remote, local_path
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import arrow_uri, is_remote, local_path
 
 _DRAFTS = ".*.tmp"
 _WHOLE_OR_NOT_AT_ALL = ("s3", "gcs", "abfs")

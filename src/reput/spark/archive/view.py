@@ -23,11 +23,11 @@ from reput.spark.archive import files, records
 from reput.spark.archive.files import Manifest, Part, RowGroup
 from reput.spark.archive.folder import ArchiveFolder, archive_folder
 from reput.spark.archive.write import KEY_TYPE
-from reput.store import paths
-from reput.store.commit_log_view import CommitLogView, Damage, LogFile
-from reput.store.consume_queue_view import ConsumeQueueView
-from reput.store.files import Bytes, Folder, open_folder
-from reput.store.index_view import IndexView
+from reput.store.files import paths
+from reput.store.files.files import Bytes, Folder, open_folder
+from reput.store.index.index_view import IndexView
+from reput.store.log.commit_log_view import CommitLogView, Damage, LogFile
+from reput.store.queues.consume_queue_view import ConsumeQueueView
 from reput.store.reader import Boundary, LogTail, StoreReader
 
 _JOINED_ROW_GROUPS = 8

@@ -24,9 +24,10 @@ from reput.format.message import Verdict
 from reput.spark.archive import files, records
 from reput.spark.archive.files import Manifest, Part, Piece, Queue, RowGroup, Run
 from reput.spark.archive.folder import ArchiveFolder, archive_folder
-from reput.store import archived, paths
-from reput.store.commit_log_view import CommitLogView, Damage
-from reput.store.files import open_folder
+from reput.store.files import paths
+from reput.store.files.files import open_folder
+from reput.store.log import archived
+from reput.store.log.commit_log_view import CommitLogView, Damage
 
 ROW_GROUP_BYTES = 16 * 1024 * 1024
 """Size of the records of a row group, in bytes: what a lookup of one message reads."""

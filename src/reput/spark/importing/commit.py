@@ -5,7 +5,7 @@ A new store is built beside its folder, complete with queues and index, and rena
 Appending to an existing store has five steps:
 
     settle    make the end of the log definite: truncate torn tails and leftovers of killed imports
-              note      ``appends.json`` records where the import begins (``store.bulk_append``)
+              note      ``appends.json`` records where the import begins (``store.log.bulk_append``)
               write     new log files and the free space of the last file, except for the eight
               bytes at the end of the log; then sync
     publish   write these eight bytes: one write, after which everything is part of the log
@@ -40,16 +40,17 @@ from reput.spark.importing import files as import_files
 from reput.spark.importing.files import Stitch, log_path
 from reput.spark.importing.options import ImportOptions
 from reput.spark.importing.plan import Fragment, LogPart, Planner
-from reput.store import bulk_append, paths
-from reput.store.bulk_append import Appends, Begun
-from reput.store.config_tables import TopicConfig
-from reput.store.disk import Disk
-from reput.store.files import open_folder
-from reput.store.folder_lock import FolderLock
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import open_folder
+from reput.store.files.folder_lock import FolderLock
+from reput.store.log import bulk_append
+from reput.store.log.bulk_append import Appends, Begun
 from reput.store.message_store import MessageStore
+from reput.store.opening.summary import Summary
 from reput.store.reader import Condition, StoreReader
-from reput.store.summary import Summary
-from reput.store.table_files import TopicTable
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.topics import TopicTable
 
 DRAFTS_SUFFIX = ".imports"
 """Suffix of the folder, beside the store's, with the drafts of running imports."""

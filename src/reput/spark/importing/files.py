@@ -1,6 +1,6 @@
 """Fragments of an import on disk, and the log files made from them.
 
-A fragment is two files: ``NAME.records``, records without positions as made by ``store.incoming``,
+A fragment is two files: ``NAME.records``, records without positions as made by ``store.writing.incoming``,
 and ``NAME.table``, three concatenated arrays: sizes and queues of the records (int32) and, if
 records keep their own times, store times (int64).
 
@@ -22,8 +22,8 @@ import numpy.typing as npt
 from reput.errors import StoreUnavailable
 from reput.format import java, message as record
 from reput.spark.importing.plan import Fragment, LogPart, Piece, QueueKey, RecordTable
-from reput.store import paths
-from reput.store.disk import Disk
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, hot
 

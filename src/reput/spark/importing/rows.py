@@ -1,4 +1,4 @@
-"""Encoding of a write's rows as records without positions, as by ``store.incoming``.
+"""Encoding of a write's rows as records without positions, as by ``store.writing.incoming``.
 
 The fast path joins the parts of records column by column in Arrow. A window of rows with anything
 special (delays, sharding keys, properties reserved for brokers, errors of ``outgoing_rows``) falls
@@ -26,8 +26,8 @@ from reput.spark.importing.options import ImportOptions
 from reput.spark.importing.plan import QueueKey, RecordTable
 from reput.spark.sending import rows as outgoing_rows
 from reput.spark.sending.rows import BadRow, OutgoingMessage
-from reput.store import incoming
-from reput.store.incoming import IncomingMessage, Refused
+from reput.store.writing import incoming
+from reput.store.writing.incoming import IncomingMessage, Refused
 
 STORE_TIME: Final = "store_timestamp"
 _WINDOW_ROWS = 4096

@@ -2,7 +2,7 @@
 
     result = archive(spark, "/data/store", "/backup/archive")
     result = verify(spark, "/backup/archive")
-    is_archived("/backup/archive", start, size)            # reput.store.archived
+    is_archived("/backup/archive", start, size)            # reput.store.log.archived
 
 There is a task per log file, and no shuffle. A log file is archived once its manifest exists. The
 manifest is written last, after the files were read back and compared with the log. Any task, or
@@ -26,8 +26,9 @@ from reput.spark.archive.folder import ArchiveFolder, archive_folder
 from reput.spark.archive.view import ArchiveReader
 from reput.spark.archive.write import Segment, write_segment
 from reput.spark.jobs.running import Progress, runner_on
-from reput.store import archived, paths
-from reput.store.files import Folder, absolute, open_folder
+from reput.store.files import paths
+from reput.store.files.files import Folder, absolute, open_folder
+from reput.store.log import archived
 from reput.store.reader import StoreReader
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Check the folders that jobs write to: a name must mean the same on the driver and all workers."""
 
 from reput.errors import InvalidOption
-from reput.store.files import absolute
+from reput.store.files.files import absolute
 
 
 def writable_folder(option: str, location: str) -> str:

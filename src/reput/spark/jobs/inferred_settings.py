@@ -4,8 +4,8 @@ import contextlib
 
 from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable
 from reput.format import index_entry, message as record, names
-from reput.store import paths
 from reput.store.config import END_OF_FILE_BYTES, StoreConfig
+from reput.store.files import paths
 from reput.store.reader import StoreReader
 
 _SMALLEST_RECORD_BYTES = record.FIXED_BYTES_V1 + 1

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from reput.errors import InvalidOption
 from reput.format import body as bodies, message as record, properties as props
-from reput.store import paths
-from reput.store.disk import Disk
-from reput.store.files import Folder
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import Folder
 
 Rows = npt.NDArray[np.int64]
 

@@ -43,9 +43,9 @@ from reput.spark.jobs.packing import (
     write_log_file,
 )
 from reput.spark.jobs.running import Progress, runner_on
-from reput.store import paths
-from reput.store.archived import manifest_path
-from reput.store.files import absolute, open_folder
+from reput.store.files import paths
+from reput.store.files.files import absolute, open_folder
+from reput.store.log.archived import manifest_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -37,7 +37,7 @@ from reput.spark.live.patience import ANSWER_RETRIES, Patience
 from reput.spark.live.pull_connection import PullConnections, PullTemplate
 from reput.spark.option_table import FROM_SLAVE
 from reput.spark.options import LiveOptions
-from reput.store.config_tables import BATCH_QUEUES
+from reput.store.tables.config_tables import BATCH_QUEUES
 
 log = logging.getLogger("reput.spark")
 

@@ -23,8 +23,8 @@ from reput.spark.store_opening import store_paths
 from reput.spark.store_planner import StorePlanner, Summary, Task, check_brokers, option_constraint
 from reput.spark.streaming.followed import Part, Sizes, Whereabouts
 from reput.spark.streaming.positions import QueueKey
-from reput.store import paths
-from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
+from reput.store.files import paths
+from reput.store.queues.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.reader import StoreReader
 
 _EXACT_UNITS = 1 << 20

@@ -1,6 +1,6 @@
 """Kernel: turn the messages of a batch into concatenated records without offsets.
 
-``batch_records`` does for each message what ``store.incoming.encode`` does for one. The caller
+``batch_records`` does for each message what ``store.writing.incoming.encode`` does for one. The caller
 makes the common parts once: the fields before the body, and the topic.
 """
 

@@ -19,7 +19,7 @@ The functions that judge records, units, index files and entries are shared with
 """
 
 from reput.errors import CorruptRecord
-from reput.store import paths
+from reput.store.files import paths
 from reput.store.reader import Condition, StoreReader, process_name
 from reput.store.verify import table_check
 from reput.store.verify.findings import (

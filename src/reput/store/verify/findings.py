@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reput.store import paths
-from reput.store.commit_log_view import Damage
+from reput.store.files import paths
+from reput.store.log.commit_log_view import Damage
 from reput.store.reader import Condition, StoreReader
 from reput.store.verify import number_runs
 from reput.store.verify.number_runs import Mask

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import index_entry, kernels, sys_flag as flags
-from reput.store import paths
-from reput.store.index_view import ENTRY_TYPE, IndexFileView
+from reput.store.files import paths
+from reput.store.index.index_view import ENTRY_TYPE, IndexFileView
 from reput.store.reader import Condition, StoreReader
 from reput.store.verify import findings, number_runs
 from reput.store.verify.findings import FindingKind, Ledger, Progress, Severity

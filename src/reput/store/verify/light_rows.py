@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import kernels, message as record, names, properties as props
-from reput.store.commit_log_view import LogBatch
-from reput.store.dispatch import light_queues_of
+from reput.store.log.commit_log_view import LogBatch
+from reput.store.writing.dispatch import light_queues_of
 
 _MARK = props.INNER_MULTI_DISPATCH.encode()
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from reput.format import kernels
 from reput.format.message import Verdict
-from reput.store import paths
-from reput.store.commit_log_view import Damage, LogBatch, LogFile
+from reput.store.files import paths
+from reput.store.log.commit_log_view import Damage, LogBatch, LogFile
 from reput.store.reader import StoreReader
 from reput.store.verify.findings import FindingKind, Ledger, Progress, Severity
 from reput.store.verify.number_runs import Mask, Offsets, Spans

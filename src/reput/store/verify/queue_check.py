@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import cq_unit, kernels, names
-from reput.store import paths, tombstones
-from reput.store.commit_log_view import LogBatch
-from reput.store.consume_queue_view import QueueFile, list_queue_files
+from reput.store.files import paths
+from reput.store.log.commit_log_view import LogBatch
+from reput.store.queues import tombstones
+from reput.store.queues.consume_queue_view import QueueFile, list_queue_files
 from reput.store.reader import StoreReader
 from reput.store.verify import number_runs, queue_rows, unit_check
 from reput.store.verify.findings import FindingKind, Ledger, Progress, Severity

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from reput.errors import CorruptRecord
 from reput.format import fastjson, names
-from reput.store import config_tables, paths
+from reput.store.files import paths
 from reput.store.reader import Condition, StoreReader
+from reput.store.tables import config_tables
 from reput.store.verify.findings import FindingKind, Ledger, Severity
 from reput.store.verify.log_check import LogCheck
 

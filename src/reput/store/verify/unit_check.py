@@ -17,16 +17,16 @@ import numpy.typing as npt
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import cq_unit, names
 from reput.format.message import StoredMessage
-from reput.store import paths
-from reput.store.commit_log_view import CommitLogView
-from reput.store.consume_queue_view import (
+from reput.store.files import paths
+from reput.store.files.files import Folder
+from reput.store.log.commit_log_view import CommitLogView
+from reput.store.queues.consume_queue_view import (
     UNIT_TYPE,
     ConsumeQueueView,
     QueueFile,
     UnitArray,
     list_queue_files,
 )
-from reput.store.files import Folder
 from reput.store.reader import StoreReader, belongs
 from reput.store.verify import findings, number_runs
 from reput.store.verify.findings import FindingKind, Ledger, Severity

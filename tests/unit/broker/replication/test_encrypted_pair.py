@@ -28,7 +28,7 @@ from reput.remoting import networks
 from reput.remoting.tls_settings import TlsMode, TlsSettings
 from reput.secret import Secret
 from reput.store.config import BrokerRole
-from reput.store.incoming import IncomingMessage
+from reput.store.writing.incoming import IncomingMessage
 from scripted_cluster import ScriptedServer
 
 DEADLINE_S = 60.0

@@ -24,7 +24,7 @@ from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.clock import ManualClock
 from reput.errors import DiskFull, StoreUnavailable
 from reput.store.config import DurableIn, StoreConfig
-from reput.store.replica_log import ReplicaLog
+from reput.store.writing.replica_log import ReplicaLog
 from store_fixture import Stores
 from store_subject import message
 

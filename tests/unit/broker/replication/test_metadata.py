@@ -16,8 +16,8 @@ from reput.clock import ManualClock
 from reput.format import command, fastjson
 from reput.format.codes import RequestCode, ResponseCode
 from reput.store.config import BrokerRole
-from reput.store.config_tables import TopicConfig
-from reput.store.table_files import SubscriptionGroup
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.groups import SubscriptionGroup
 from scripted_cluster import ScriptedServer
 
 NOW_MS = 1_700_000_000_000

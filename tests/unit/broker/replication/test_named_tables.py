@@ -24,9 +24,10 @@ from reput.format.headers import CreateTopicHeader, GroupNameHeader, TopicHeader
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.store.config import BrokerRole
-from reput.store.config_tables import TopicConfig
-from reput.store.incoming import IncomingMessage
-from reput.store.table_files import DataVersion, SubscriptionGroup
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.groups import SubscriptionGroup
+from reput.store.tables.saved_table import DataVersion
+from reput.store.writing.incoming import IncomingMessage
 from scripted_cluster import ScriptedServer
 
 NOW_MS = 1_700_000_000_000

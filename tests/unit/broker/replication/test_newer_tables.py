@@ -17,9 +17,9 @@ from reput.format.bodies import KvTable
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.timer_check import TimerCheck
 from reput.store.config import BrokerRole
-from reput.store.config_tables import TopicConfig
-from reput.store.pop_tables import POP, PULL, RequestMode
-from reput.store.timer_table import TimerProgress
+from reput.store.tables.config_tables import TopicConfig
+from reput.store.tables.pop_tables import POP, PULL, RequestMode
+from reput.store.tables.timer_table import TimerProgress
 from scripted_cluster import ScriptedServer
 
 NOW_MS = 1_700_000_000_000

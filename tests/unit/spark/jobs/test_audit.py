@@ -25,7 +25,7 @@ from reput.spark.jobs.audit.verdicts import (
     Stage,
 )
 from reput.spark.jobs.running import Done, SequentialRunner, Task
-from reput.store.folder_lock import FolderLock
+from reput.store.files.folder_lock import FolderLock
 
 LATER_MS = 2_000_000_000_000
 RANGE_BYTES = 50_000

@@ -23,11 +23,11 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.spark.jobs.dispatch import run_dispatch
-from reput.store import paths
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 from spark.dispatch_setting import (
     FAMILIES,
     Here,

@@ -16,10 +16,10 @@ from reput.format import properties
 from reput.spark.jobs.dispatch import run_dispatch
 from reput.spark.jobs.dispatch.extract import StoreChanged
 from reput.spark.jobs.dispatch.follow import Followed, run_follow
-from reput.store import paths
-from reput.store.disk import Disk
-from reput.store.incoming import IncomingMessage
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
+from reput.store.writing.incoming import IncomingMessage
 from spark.dispatch_setting import Here, Killed, assert_same, build, small
 
 

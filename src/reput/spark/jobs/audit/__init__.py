@@ -43,11 +43,12 @@ from reput.spark.jobs.audit.verdicts import AuditResult, Fault
 from reput.spark.jobs.dispatch.extract import LogSource
 from reput.spark.jobs.dispatch.job import open_store
 from reput.spark.jobs.running import Progress, Runner, runner_on
-from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
-from reput.store.config_tables import ConsumerOffset, Table
-from reput.store.files import absolute
+from reput.store.files import paths
+from reput.store.files.files import absolute
+from reput.store.queues import tombstones
 from reput.store.reader import Condition
+from reput.store.tables.config_tables import ConsumerOffset, Table
 from reput.store.verify.index_check import CheckedFile, spans_of
 from reput.store.verify.queue_rows import redispatch_from
 

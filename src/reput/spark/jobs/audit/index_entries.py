@@ -10,7 +10,7 @@ from reput.format import kernels
 from reput.spark import plan
 from reput.spark.jobs.audit.inputs import AuditInputs, Codes
 from reput.spark.jobs.audit.verdicts import INDEXED, Indexed
-from reput.store.index_view import IndexFileView, IndexView
+from reput.store.index.index_view import IndexFileView, IndexView
 from reput.store.verify import index_check, number_runs
 from reput.store.verify.index_check import CheckedFile, Coverage
 

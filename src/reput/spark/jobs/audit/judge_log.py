@@ -35,9 +35,9 @@ from reput.spark.jobs.audit.verdicts import (
 )
 from reput.spark.jobs.dispatch import write_plan
 from reput.spark.jobs.dispatch.write_plan import QueueKey, RecordRun
-from reput.store.commit_log_view import Damage, LogBatch
-from reput.store.consume_queue_view import UNIT_TYPE, UnitArray
-from reput.store.torn_records import without_torn
+from reput.store.log.commit_log_view import Damage, LogBatch
+from reput.store.log.torn_records import without_torn
+from reput.store.queues.consume_queue_view import UNIT_TYPE, UnitArray
 from reput.store.verify import queue_rows
 from reput.store.verify.light_rows import light_rows
 from reput.store.verify.unit_check import (

@@ -11,7 +11,7 @@ from reput.spark.jobs.audit.inputs import AuditInputs, Offsets, grouped
 from reput.spark.jobs.audit.message_table import RowWriter
 from reput.spark.jobs.audit.verdicts import Fault, LostMessage, MessageVerdict, Reason
 from reput.spark.jobs.dispatch.write_plan import QueueKey
-from reput.store.consume_queue_view import UnitArray
+from reput.store.queues.consume_queue_view import UnitArray
 from reput.store.reader import belongs
 from reput.store.verify.number_runs import Spans
 from reput.store.verify.unit_check import judge_unclaimed, message_at

@@ -33,8 +33,8 @@ from reput.spark.jobs.audit.verdicts import (
     Reason,
 )
 from reput.spark.jobs.dispatch.write_plan import QueueKey
-from reput.store import files
-from reput.store.consume_queue_view import UnitArray
+from reput.store.files import files
+from reput.store.queues.consume_queue_view import UnitArray
 
 MESSAGES = "messages"
 LINKS = "links"

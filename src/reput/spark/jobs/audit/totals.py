@@ -32,10 +32,10 @@ from reput.spark.jobs.audit.verdicts import (
 )
 from reput.spark.jobs.dispatch import write_plan
 from reput.spark.jobs.dispatch.write_plan import QueueKey, RecordRun
-from reput.store import paths
-from reput.store.commit_log_view import Damage
-from reput.store.config_tables import ConsumerOffset
+from reput.store.files import paths
+from reput.store.log.commit_log_view import Damage
 from reput.store.reader import Condition, StoreReader
+from reput.store.tables.config_tables import ConsumerOffset
 from reput.store.verify import log_check, queue_check
 from reput.store.verify.findings import FindingKind, Ledger
 from reput.store.verify.number_runs import Spans

@@ -33,7 +33,7 @@ from reput.spark.jobs.compact.expired import (
 )
 from reput.spark.jobs.packing import begin_store, copy_tables, finish_store
 from reput.spark.jobs.running import Progress, Runner, runner_on
-from reput.store.files import absolute
+from reput.store.files.files import absolute
 from reput.store.reader import StoreReader
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from reput.spark.archive.files import Dropped, Manifest, Part, Queue
 from reput.spark.archive.folder import ArchiveFolder, archive_folder
 from reput.spark.archive.write import KEY_TYPE, write_manifest, write_piece
 from reput.spark.jobs.compact.expired import Retention
-from reput.store.files import open_folder
+from reput.store.files.files import open_folder
 
 Task = tuple[str, int, tuple[str, ...]]
 """An archive, the start of a log file, and the paths of the parts to drop."""

@@ -18,9 +18,9 @@ from reput.format import kernels, message as record, sys_flag as flags
 from reput.spark.jobs.compact.expired import Retention, TopicDropped, by_topic
 from reput.spark.jobs.packing import Rows, move, pack, write_log_file
 from reput.spark.jobs.running import Runner
-from reput.store import paths
-from reput.store.commit_log_view import CommitLogView, LogBatch, LogFile
-from reput.store.files import open_folder
+from reput.store.files import paths
+from reput.store.files.files import open_folder
+from reput.store.log.commit_log_view import CommitLogView, LogBatch, LogFile
 from reput.store.reader import StoreReader
 
 Queue = tuple[str, int]

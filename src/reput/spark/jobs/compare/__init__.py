@@ -50,9 +50,9 @@ from reput.spark.jobs.compare.two_stores import TwoStores
 from reput.spark.jobs.running import Progress, Runner, frame_of, is_connect, runner_on
 from reput.spark.jobs.stopped_store import StoppedStore
 from reput.spark.options import LiveOptions, ReadOptions
-from reput.store import paths
-from reput.store.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
-from reput.store.files import Folder, absolute
+from reput.store.files import paths
+from reput.store.files.files import Folder, absolute
+from reput.store.queues.consume_queue_view import BatchConsumeQueueView, ConsumeQueueView
 from reput.store.reader import StoreReader
 
 SECTIONS = ("files", "messages", "queues", "tables")

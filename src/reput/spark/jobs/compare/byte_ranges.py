@@ -9,8 +9,8 @@ from reput.format import message as record
 from reput.spark.jobs.compare import record_fields, two_stores
 from reput.spark.jobs.compare.findings import DIFFERENT, Mismatch
 from reput.spark.jobs.compare.two_stores import TwoStores
-from reput.store import paths
-from reput.store.commit_log_view import CommitLogView
+from reput.store.files import paths
+from reput.store.log.commit_log_view import CommitLogView
 from reput.store.reader import StoreReader
 
 

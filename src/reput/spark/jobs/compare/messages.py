@@ -15,7 +15,7 @@ from reput.format.message import StoredMessage, Verdict
 from reput.spark.jobs.compare import record_fields, two_stores
 from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Mismatch, short
 from reput.spark.jobs.compare.two_stores import Bytes, TwoStores
-from reput.store.commit_log_view import CommitLogView
+from reput.store.log.commit_log_view import CommitLogView
 from reput.store.reader import StoreReader
 
 _MESSAGE_FIELDS = tuple(

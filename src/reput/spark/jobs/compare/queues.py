@@ -9,7 +9,7 @@ import numpy.typing as npt
 from reput.spark.jobs import queue_runs
 from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Mismatch
 from reput.spark.jobs.compare.two_stores import TwoStores
-from reput.store.consume_queue_view import UnitArray
+from reput.store.queues.consume_queue_view import UnitArray
 from reput.store.reader import StoreReader
 
 Offsets = npt.NDArray[np.int64]

@@ -6,9 +6,9 @@ from typing import Any
 from reput.errors import CorruptRecord
 from reput.spark.jobs.compare.findings import DIFFERENT, ONLY_LEFT, ONLY_RIGHT, Mismatch, short
 from reput.spark.jobs.compare.two_stores import TwoStores
-from reput.store import paths
-from reput.store.config_tables import ConsumerOffset
+from reput.store.files import paths
 from reput.store.reader import StoreReader
+from reput.store.tables.config_tables import ConsumerOffset
 
 TABLES = (paths.TOPICS, paths.CONSUMER_OFFSETS, paths.DELAY_OFFSETS, paths.SUBSCRIPTION_GROUPS)
 

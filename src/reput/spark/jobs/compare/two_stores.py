@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.spark.jobs.stopped_store import StoppedStore
-from reput.store import paths
-from reput.store.commit_log_view import CommitLogView
-from reput.store.files import Folder
+from reput.store.files import paths
+from reput.store.files.files import Folder
+from reput.store.log.commit_log_view import CommitLogView
 from reput.store.reader import StoreReader
 
 WINDOW_BYTES = 8 * 1024 * 1024

@@ -43,12 +43,12 @@ from reput.spark.jobs.dispatch.publish import Publication
 from reput.spark.jobs.dispatch.spill import SavedRows
 from reput.spark.jobs.dispatch.write_tasks import IndexTask, UnitTask, WriteTarget
 from reput.spark.jobs.running import Progress, Runner, runner_on
-from reput.store import paths
-from reput.store.commit_log_view import CommitLogView
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
-from reput.store.files import absolute, open_folder
-from reput.store.folder_lock import FolderLock
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import absolute, open_folder
+from reput.store.files.folder_lock import FolderLock
+from reput.store.log.commit_log_view import CommitLogView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

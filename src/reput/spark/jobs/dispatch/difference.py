@@ -14,8 +14,8 @@ from reput.spark.jobs.dispatch import (
 from reput.spark.jobs.dispatch.job import DispatchJob, Surveyed
 from reput.spark.jobs.dispatch.write_plan import QueueKey
 from reput.spark.jobs.dispatch.write_tasks import IndexCompared, IndexTask, UnitsCompared, UnitTask
-from reput.store import paths
-from reput.store.files import Folder, data_bytes, open_folder
+from reput.store.files import paths
+from reput.store.files.files import Folder, data_bytes, open_folder
 
 
 @dataclass(frozen=True, slots=True)

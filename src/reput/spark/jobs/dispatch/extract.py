@@ -26,11 +26,11 @@ from reput.format import (
 from reput.spark import plan
 from reput.spark.jobs.dispatch import write_plan
 from reput.spark.jobs.dispatch.write_plan import Survey
-from reput.store.commit_log_view import CommitLogView, LogBatch
 from reput.store.config import StoreConfig
-from reput.store.consume_queue_view import UNIT_TYPE
-from reput.store.files import Folder, open_folder
-from reput.store.torn_records import without_torn
+from reput.store.files.files import Folder, open_folder
+from reput.store.log.commit_log_view import CommitLogView, LogBatch
+from reput.store.log.torn_records import without_torn
+from reput.store.queues.consume_queue_view import UNIT_TYPE
 from reput.store.verify.light_rows import light_rows
 
 UNIT_ROW = np.dtype([("queue_offset", "<i8"), ("unit", UNIT_TYPE)])

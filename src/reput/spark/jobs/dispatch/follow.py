@@ -50,11 +50,12 @@ from reput.spark.jobs.dispatch.spill import SavedRows
 from reput.spark.jobs.dispatch.write_plan import QueueEnd, QueueKey
 from reput.spark.jobs.dispatch.write_tasks import IndexTask, UnitTask, WriteTarget
 from reput.spark.jobs.running import Progress, Runner, runner_on
-from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
-from reput.store.files import absolute, open_folder
-from reput.store.folder_lock import FolderLock
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import absolute, open_folder
+from reput.store.files.folder_lock import FolderLock
+from reput.store.queues import tombstones
 from reput.store.reader import Condition
 
 if TYPE_CHECKING:

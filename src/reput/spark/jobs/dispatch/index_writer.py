@@ -17,9 +17,9 @@ import numpy.typing as npt
 from reput.errors import WriteFailed
 from reput.format import index_entry
 from reput.spark.jobs.dispatch.extract import EntryRows
-from reput.store.disk import Disk
-from reput.store.files import Folder, data_bytes
-from reput.store.index_view import ENTRY_TYPE
+from reput.store.files.disk import Disk
+from reput.store.files.files import Folder, data_bytes
+from reput.store.index.index_view import ENTRY_TYPE
 
 _PLACE_BITS = 17
 _ENTRIES_AT_ONCE = 1 << _PLACE_BITS

@@ -26,9 +26,10 @@ from reput.spark.jobs.dispatch.write_plan import (
 )
 from reput.spark.jobs.dispatch.write_tasks import IndexTask, SurveyTask, UnitTask
 from reput.spark.jobs.running import Runner
-from reput.store import paths, tombstones
 from reput.store.config import StoreConfig
-from reput.store.files import Folder, open_folder
+from reput.store.files import paths
+from reput.store.files.files import Folder, open_folder
+from reput.store.queues import tombstones
 from reput.store.reader import Condition, StoreReader, refuse_rocksdb
 
 RANGE_BYTES = 256 * 1024 * 1024

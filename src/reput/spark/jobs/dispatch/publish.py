@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reput.errors import WriteFailed
-from reput.store import paths
-from reput.store.disk import Disk
-from reput.store.summary import Summary
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.opening.summary import Summary
 
 DRAFTS = f"dispatch{paths.DRAFT_SUFFIX}"
 FOLLOWED = "dispatch.json"

@@ -31,7 +31,7 @@ from reput.spark.jobs.dispatch.extract import (
     UnitRows,
 )
 from reput.spark.jobs.dispatch.write_plan import Share, Survey
-from reput.store.consume_queue_view import UNIT_TYPE
+from reput.store.queues.consume_queue_view import UNIT_TYPE
 
 
 class RangeRows(Protocol):

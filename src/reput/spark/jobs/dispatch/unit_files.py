@@ -10,10 +10,10 @@ import numpy.typing as npt
 from reput.errors import NotInStore, WriteFailed
 from reput.format import cq_unit
 from reput.spark.jobs.dispatch.write_plan import QueueKey
-from reput.store import paths
-from reput.store.consume_queue_view import UNIT_TYPE
-from reput.store.disk import Disk
-from reput.store.files import Folder
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import Folder
+from reput.store.queues.consume_queue_view import UNIT_TYPE
 
 UnitArray = npt.NDArray[np.void]
 

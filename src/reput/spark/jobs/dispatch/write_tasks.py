@@ -21,9 +21,9 @@ from reput.spark.jobs.dispatch.extract import EntryRows, LogSource
 from reput.spark.jobs.dispatch.index_writer import DraftOutput, FileOutput, IndexWriter
 from reput.spark.jobs.dispatch.spill import RangeRows, SavedRows
 from reput.spark.jobs.dispatch.write_plan import IndexFile, QueueKey, Share, Survey
-from reput.store import paths
 from reput.store.config import StoreConfig
-from reput.store.files import open_folder
+from reput.store.files import paths
+from reput.store.files.files import open_folder
 
 
 @dataclass(frozen=True, slots=True)

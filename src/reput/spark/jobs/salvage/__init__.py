@@ -35,13 +35,14 @@ from reput.spark.jobs.salvage import copy as salvage_copy, scan as salvage_scan
 from reput.spark.jobs.salvage.copy import Layout
 from reput.spark.jobs.salvage.scan import QueueKey, Scanned, ScanTask
 from reput.spark.jobs.stopped_store import StoppedStore
-from reput.store import config_tables, paths
 from reput.store.config import StoreConfig
-from reput.store.disk import Disk
-from reput.store.files import Folder, absolute
+from reput.store.files import paths
+from reput.store.files.disk import Disk
+from reput.store.files.files import Folder, absolute
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
-from reput.store.table_files import ConsumerOffsetTable, DelayOffsetTable
+from reput.store.tables import config_tables
+from reput.store.tables.offsets import ConsumerOffsetTable, DelayOffsetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,8 +12,8 @@ from reput.spark import plan
 from reput.spark.jobs import hole_filling
 from reput.spark.jobs.hole_filling import Fill, Hole
 from reput.spark.jobs.stopped_store import StoppedStore
-from reput.store import paths
-from reput.store.disk import Disk
+from reput.store.files import paths
+from reput.store.files.disk import Disk
 from reput.store.reader import StoreReader
 
 WINDOW_BYTES = 8 * 1024 * 1024

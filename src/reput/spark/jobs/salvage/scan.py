@@ -17,9 +17,9 @@ from reput.spark.jobs import queue_runs
 from reput.spark.jobs.hole_filling import Hole
 from reput.spark.jobs.queue_runs import Run
 from reput.spark.jobs.stopped_store import StoppedStore
-from reput.store.commit_log_view import Damage, LogBatch
+from reput.store.log.commit_log_view import Damage, LogBatch
+from reput.store.log.torn_records import without_torn
 from reput.store.reader import StoreReader
-from reput.store.torn_records import without_torn
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""

@@ -1,0 +1,1 @@
+"""What opens a store: repairs after a crash, derivations from the log, a watch over its files."""
