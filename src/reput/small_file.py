@@ -1,6 +1,7 @@
 """Atomic replacement of a small file: at any moment it is complete.
 
-For files of name servers and clients. Stores use ``store/files/disk.py``, which tests can make fail.
+For files of name servers and clients. Stores use ``store/files/disk.py``, which tests can make
+fail.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Fragments of an import on disk, and the log files made from them.
 
-A fragment is two files: ``NAME.records``, records without positions as made by ``store.writing.incoming``,
-and ``NAME.table``, three concatenated arrays: sizes and queues of the records (int32) and, if
-records keep their own times, store times (int64).
+A fragment is two files: ``NAME.records``, records without positions as made by
+``store.writing.incoming``, and ``NAME.table``, three concatenated arrays: sizes and queues of the
+records (int32) and, if records keep their own times, store times (int64).
 
 Records are not inspected here: the kernel of broker puts fills in positions and checksums while it
 copies them, a few megabytes per call, so that several log files can be written concurrently.

@@ -1,7 +1,7 @@
 """Kernel: turn the messages of a batch into concatenated records without offsets.
 
-``batch_records`` does for each message what ``store.writing.incoming.encode`` does for one. The caller
-makes the common parts once: the fields before the body, and the topic.
+``batch_records`` does for each message what ``store.writing.incoming.encode`` does for one. The
+caller makes the common parts once: the fields before the body, and the topic.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs

@@ -9,11 +9,11 @@ and is not a batch. Its properties have no ``__CRC32#``, and a valid REAL_TOPIC 
 these decide where it goes. ``copy_records`` stops before any other record, which falls back to
 ``reput.broker.republish``; that also reports the record's faults.
 
-The broker calls it through ``store.writing.copying``: ``store.copier.put(places, rule, now_ms, more=...)``.
-The rule of a delayed message that is due is ``CopyRule()``; that of the final message of a
-transaction is ``CopyRule(from_topic=HALF_TOPIC, sys_flags_off=TRANSACTION_MASK,
-sys_flags_on=TRANSACTION_COMMIT, has_prepared_offset=True)``, with place ``(-1, physical offset, 0,
-0, 0)`` if only the offset of the half message is known.
+The broker calls it through ``store.writing.copying``:
+``store.copier.put(places, rule, now_ms, more=...)``. The rule of a delayed message that is due is
+``CopyRule()``; that of the final message of a transaction is ``CopyRule(from_topic=HALF_TOPIC,
+sys_flags_off=TRANSACTION_MASK, sys_flags_on=TRANSACTION_COMMIT, has_prepared_offset=True)``, with
+place ``(-1, physical offset, 0, 0, 0)`` if only the offset of the half message is known.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs

@@ -24,8 +24,8 @@ nothing of the frame itself is done.
   at most 32,767 bytes.
 * Half messages, where TAKES_HALVES; messages with a delay level up to DELAY_COUNT; and, where
   TAKES_TIMERS, messages with a delivery time (``send_timers``). They are stored as
-  ``broker.transaction``, ``store.writing.incoming.delayed`` and ``broker.timer`` do, in the topic where
-  they wait.
+  ``broker.transaction``, ``store.writing.incoming.delayed`` and ``broker.timer`` do, in the topic
+  where they wait.
 * The body has 1 to BODY_BYTES_MAX bytes, the record at most RECORD_BYTES_MAX, and fits the scratch.
 * Client and broker have IPv4 addresses: for others RECEIVE_IS_ON is off.
 """

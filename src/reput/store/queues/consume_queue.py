@@ -1,4 +1,13 @@
-"""One consume queue for writing: its files, and its tail in memory."""
+"""One consume queue for writing: its files, and its tail in memory.
+
+    files      | pre-blanks | units ......................... written | zeros
+    tail              (memory)      | units ................................. | room
+                                    tail_offset       written_offset     max_offset
+
+Kernels append new units to the tail. ``write_out`` writes it to the files, and so does
+``make_room`` when the tail is full. The position of a unit follows from its queue offset, so
+writing a unit twice writes the same bytes.
+"""
 
 import contextlib
 import os

@@ -1,15 +1,8 @@
 """The consume queues for writing: they map (topic, queue id, queue offset) to a log record.
 
-    files      | pre-blanks | units ......................... written | zeros
-    tail              (memory)      | units ................................. | room
-                                    tail_offset       written_offset     max_offset
-
-Kernels append new units to a small tail in memory. ``ConsumeQueues.write_out`` writes tails to the
-files, and so does ``make_room`` when a tail is full. Only the queues used last hold a descriptor,
-fewer a mapping: ten thousand queues cost memory for their units and little else
-(known-bugs.md#queue-mappings). Units
-that a crash loses are derived again from the log. The position of a unit follows from its queue
-offset, so writing a unit twice writes the same bytes.
+``write_out`` writes the tails of queues to their files. Only the queues used last hold a
+descriptor, fewer a mapping: ten thousand queues cost memory for their units and little else
+(known-bugs.md#queue-mappings). Units that a crash loses are derived again from the log.
 
 ``dispatch`` decides which units to append, and ``recovery`` repairs a broken queue.
 """

@@ -2,7 +2,7 @@
 
 Their JSON is fastjson's: integer keys of maps have no quotes. If a table is missing, empty or
 invalid, its ``.bak`` is read, as brokers do; if the backup is invalid too, that is an error and not
-an empty table (known-bugs.md#errors-as-empty-results). ``table_files`` writes tables.
+an empty table (known-bugs.md#errors-as-empty-results). ``saved_table`` writes tables.
 """
 
 import contextlib

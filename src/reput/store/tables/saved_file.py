@@ -1,4 +1,10 @@
-"""The file of a table: a draft, synced, renamed over the old one, and its backup."""
+"""The file of a table, and its backup.
+
+A table is written to a draft file, synced, and renamed over the old file, so a complete file exists
+at any moment (known-bugs.md#torn-tables). The old file becomes the ``.bak`` if it is readable: a
+damaged file never replaces a good backup. Java's procedure differs by version; every version reads
+the files that are written here.
+"""
 
 import enum
 import os

@@ -1,10 +1,5 @@
 """The JSON tables in config/: changed in memory, and written as a whole.
 
-A table is written to a draft file, synced, and renamed over the old file, so a complete file exists
-at any moment (known-bugs.md#torn-tables). The old file becomes the ``.bak`` if it is readable: a
-damaged file never replaces a good backup. Java's procedure differs by version; every version reads
-the files that are written here.
-
 The files are JSON as Java 4.9 and 5.x read it: numeric keys in quotes, and members that this
 version does not have are kept as they were read. Each table has a few methods with typed entries.
 They change memory and make the table dirty; ``step`` writes it when it is due.
@@ -31,12 +26,6 @@ from reput.store.tables.saved_file import SavedFile, Written, put_aside
 _log = logging.getLogger(__name__)
 
 
-# --- a file and its backup --------------------------------------------------
-
-
-# --- contents of the tables -------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class DataVersion:
     """Number of changes of a table and the time of the last one; brokers compare it."""
@@ -45,9 +34,6 @@ class DataVersion:
     timestamp_ms: int
     state_version: int = 0
     """Epoch of the master that made the changes, under a controller of 5.x."""
-
-
-# --- the tables -------------------------------------------------------------
 
 
 PREPARED_AT_ONCE = 200
@@ -457,6 +443,3 @@ class NamedTable(SavedTable, Generic[_Entry]):
 
     def _merged(self, entry: _Entry, stored: Table) -> Table:
         raise NotImplementedError
-
-
-# --- entries from and to their stored form ----------------------------------
