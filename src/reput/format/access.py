@@ -60,7 +60,7 @@ class ResourcePattern(enum.IntEnum):
 
 
 class Action(NamedNumber):
-    """What a request does to a resource. ``ANY`` cannot be in a rule."""
+    """Action of a request on a resource. Rules cannot contain ``ANY``."""
 
     UNKNOWN = 0
     ALL = 1
@@ -82,7 +82,7 @@ class Decision(NamedNumber):
 
 
 class PolicyType(NamedNumber):
-    """Kind of a policy. Default policies count only where no custom one matches."""
+    """Kind of a policy. Default policies apply only where no custom policy matches."""
 
     CUSTOM = 1
     DEFAULT = 2
@@ -96,7 +96,7 @@ class UserType(NamedNumber):
 
 
 class UserStatus(NamedNumber):
-    """Whether a user may do anything."""
+    """Status of a user, who may be disabled."""
 
     ENABLE = 1
     DISABLE = 2
@@ -108,7 +108,7 @@ class UserStatus(NamedNumber):
 
 
 class Resource(NamedTuple):
-    """Resources that a rule is about."""
+    """Resources to which a rule applies."""
 
     type: ResourceType
     name: str

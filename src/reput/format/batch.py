@@ -107,7 +107,7 @@ def places(body: bytes | memoryview) -> list[Place]:
 
 
 def place_at(body: bytes | memoryview, position: int) -> Place:
-    """Return where the parts of the inner message at a position are. Raises as ``decode_one``."""
+    """Return the positions of the parts of an inner message. Raises as ``decode_one``."""
     left_bytes = len(body) - position
     if left_bytes < FIXED_BYTES:
         raise CorruptRecord(f"batch body has {left_bytes} bytes left at {position}, too few")

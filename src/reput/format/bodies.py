@@ -991,7 +991,7 @@ class ResetOffsetList(Body, kw_only=True):
 
 
 class LiteOffset(msgspec.Struct, rename="camel", kw_only=True):
-    """Where a group begins to read a lite topic (5.5)."""
+    """Position at which a group begins to read a lite topic (5.5)."""
 
     type: str
     """POLICY, OFFSET, TAIL_N or TIMESTAMP."""

@@ -48,7 +48,7 @@ def parse(text: str) -> Any:
 
 
 def check_text(text: str, value: Any) -> None:
-    """Reject strings with half of a surrogate pair, which cannot be forwarded or saved.
+    """Reject strings with a lone surrogate, which cannot be forwarded or saved.
 
     Args:
         text: The parsed text.

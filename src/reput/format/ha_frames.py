@@ -43,7 +43,7 @@ def encode_header(physical_offset: int, size: int) -> bytes:
 
 
 class ReportParser:
-    """Splits what a slave sends into reports; an incomplete one is kept."""
+    """Splits bytes of a slave into reports, and keeps an incomplete report."""
 
     __slots__ = ("_rest",)
 
@@ -62,7 +62,7 @@ class ReportParser:
 
 
 class HeaderParser:
-    """Collects the header of the next frame from pieces; the data after it are the caller's.
+    """Collects the header of the next frame from pieces; the caller reads the data after it.
 
     Args:
         size_max: Maximum bytes of the log in a frame.

@@ -671,7 +671,7 @@ class PopMessageHeader(Header, kw_only=True):
     consumer_group: str
     topic: str
     queue_id: Int
-    """-1: any."""
+    """Queue id; -1 for any queue."""
     max_msg_nums: Int
     invisible_time: Long
     """Time for which the messages are hidden from other consumers, in ms."""
@@ -724,7 +724,7 @@ class ChangeInvisibleTimeHeader(Header, kw_only=True):
     invisible_time: Long
     """New invisible time, counted from now, in ms."""
     suspend: bool | None = None
-    """The next delivery does not count as an attempt (5.5)."""
+    """True if the next delivery is not counted as an attempt (5.5)."""
     lite_topic: str | None = None
     """Lite topic of the message (5.5)."""
     keeps_handle: bool | None = None
@@ -811,7 +811,7 @@ class PopLiteMessageReplyHeader(Header, kw_only=True):
 
 
 class NotifyUnsubscribeLiteHeader(Header, kw_only=True):
-    """200073 to a client (5.5): another one has its subscription of a lite topic now."""
+    """Request 200073 to a client (5.5): another client has taken over its lite topic."""
 
     lite_topic: str
     consumer_group: str

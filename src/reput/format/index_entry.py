@@ -56,7 +56,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry."""
+    """An index entry: key hash, physical offset and time of a message."""
 
     key_hash: int
     physical_offset: int

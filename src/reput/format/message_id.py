@@ -67,5 +67,5 @@ def offset_id(message: StoredMessage) -> str:
 
 
 def message_id(message: StoredMessage) -> str:
-    """Return the unique key, or the offset id if the client set none."""
+    """Return the unique key, or the offset id if the client set no key."""
     return message.unique_key or offset_id(message)

@@ -154,7 +154,7 @@ def lite_queue(topic: str, lite_topic: str) -> str:
 
 
 def lite_topic_of(name: str) -> tuple[str, str] | None:
-    """Return the parent and the lite topic of a light queue; None if it belongs to none."""
+    """Return the parent and the lite topic of a light queue; None for another light queue."""
     if not name.startswith(LITE_PREFIX):
         return None
     topic, _, lite_topic = name.removeprefix(LITE_PREFIX).partition(_LITE_SEPARATOR)

@@ -174,7 +174,7 @@ class CheckpointRecord(msgspec.Struct, kw_only=True):
     revive_offset: int = msgspec.field(name="ro", default=0)
     start_offset: int = msgspec.field(name="so")
     is_suspended: bool = msgspec.field(name="sp", default=False)
-    """The next delivery does not count as an attempt (5.5)."""
+    """True if the next delivery is not counted as an attempt (5.5)."""
     topic: str = msgspec.field(name="t")
 
     @property

@@ -76,7 +76,7 @@ def _binary_pieces() -> tuple[bytes, ...]:
 
 
 JSON_PIECES = _json_pieces()
-"""Parts of a JSON header: before opaque, next offset, minimum and maximum offset; the rest."""
+"""Pieces of a JSON header around opaque, next offset, minimum offset and maximum offset."""
 BINARY_PIECES = _binary_pieces()
 """Parts of a binary header: before the opaque; from it to the size of the fields; before next
 offset, minimum and maximum offset, each with its size; the rest."""

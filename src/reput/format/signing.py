@@ -34,7 +34,7 @@ _VERSION_4_9_3 = 399
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client signs its requests with."""
+    """Credentials with which a client signs its requests."""
 
     access_key: str
     """Name of the account or user."""

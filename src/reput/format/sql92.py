@@ -66,7 +66,7 @@ properties are decoded first."""
 
 
 class Sql92Error(ValueError):
-    """Invalid filter expression; the reason is Java's if Java has one."""
+    """Invalid filter expression; the reason is Java's text, where Java has one."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(excerpt(reason))

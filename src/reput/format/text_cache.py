@@ -42,7 +42,7 @@ class TextCache(Generic[_K, _V]):
         self._letters = 0
 
     def __call__(self, argument: _K) -> _V:
-        """Return the result of the function."""
+        """Return the function's result for a text, from the cache if possible."""
         result = self._newer.get(argument)
         if result is None:
             result = self._older.get(argument)

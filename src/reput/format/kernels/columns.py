@@ -133,7 +133,7 @@ def is_among_parts(text, size, parts, parts_size, separator):
 
 @njit(**COMPILE_OPTIONS)
 def drop_same_name(first, count, names, name_sizes, values, value_sizes, name, name_size):
-    """Remove the pair of the same name from the pairs of a record; return their number."""
+    """Remove the property with a name from the properties of a record; return how many remain."""
     for i in range(first, count):
         if get_i32(name_sizes + 4 * i) == name_size and same_bytes(
             get_i64(names + 8 * i), name, name_size

@@ -34,7 +34,7 @@ TIMESTAMP_SECONDS_MAX = 253_402_300_799
 SMALL_BYTES = 4 * 1024
 """Size of a message that is decoded at once, in bytes; of a larger one, that of a step."""
 FIELDS_PER_STEP = 1_000
-"""Fields that a step of decoding, or of counting, reads at most, nested ones apart."""
+"""Maximum number of fields that a step of decoding or counting reads, without nested fields."""
 
 _TAG_BYTES_MAX = 5
 _VARINT_BYTES_MAX = 10
