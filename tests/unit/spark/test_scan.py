@@ -18,7 +18,7 @@ import golden
 import store_builder
 from reput.errors import CorruptRecord, InvalidOption, ReputError, StoreUnavailable
 from reput.format import cq_unit, message_id, sys_flag as flags
-from reput.spark import partition_reader, plan, scan
+from reput.spark import plan, portions, scan
 from reput.spark.filters import Constraint, from_span, from_values
 from reput.spark.store_planner import DataLoss
 from spark import reading
@@ -1275,7 +1275,7 @@ def test_large_decompressed_bodies_come_in_small_batches(
 ) -> None:
     import zlib
 
-    monkeypatch.setattr(partition_reader, "_PACKED_BYTES_A_BATCH", 1000)
+    monkeypatch.setattr(portions, "_PACKED_BYTES_A_BATCH", 1000)
     messages = [
         store_builder.message(
             "T", zlib.compress(bytes(30_000)) if i % 2 else b"x" * 100, sys_flag=i % 2
