@@ -105,7 +105,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         self._fields = fields
         self._turn_at = -1.0
         self._deadline = 0.0
-        """End of the connection's turn, in seconds of ``perf_counter``; 0 if it has just begun."""
+        """End of the connection's turn, in seconds of ``perf_counter``."""
         self._waits_for_turn = False
         self._was_checked = False  # in this turn, by ``has_stalled``
         self._transport: asyncio.Transport | None = None
@@ -194,7 +194,8 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         if now != self._turn_at:
             # The loop reads a connection many times in a turn: all reads share one deadline.
             self._turn_at = now
-            self._deadline = 0.0
+            if self._shared is not None:
+                self._deadline = self._shared.slices.deadline()
         self._handle(*self._frames.filled(nbytes))
 
     def _handle(self, view: memoryview, end: int) -> None:
@@ -283,6 +284,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             # The first frame is always handled: each turn makes progress.
             if self._is_blocked() if is_first else self.has_stalled():
                 break
+            self._was_checked = True
             content = view[frame[0] : frame[1]]
             self._take(commands.decode(content, finds_repeats=self.finds_repeats))
             position = frame[1]
@@ -308,13 +310,13 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._is_blocked()
         if not self._was_checked:
             self._was_checked = True  # the first frame of a read is always handled
-        elif self._shared is not None and not self._is_stalled:
-            now = time.perf_counter()
-            if not self._deadline:
-                self._deadline = now + self._shared.slices.slice_s
-            elif now > self._deadline:
-                self._is_stalled = True
-                self._wait_for_turn(self._shared)
+        elif (
+            self._shared is not None
+            and not self._is_stalled
+            and time.perf_counter() > self._deadline
+        ):
+            self._is_stalled = True
+            self._wait_for_turn(self._shared)
         return self._is_stalled
 
     def hold(self, abandon: Callable[[], object]) -> None:

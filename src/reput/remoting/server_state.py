@@ -21,7 +21,7 @@ from reput.remoting.tls_acceptor import TlsAcceptor
 from reput.remoting.tls_settings import TlsSettings
 from reput.remoting.turns import Turns
 
-_READS = 4
+_READS = 2
 """Slices that the reads of all connections of gRPC may take in a turn of the loop."""
 
 _log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
     on_request -> processor, a generator that yields where it can pause
                -> the first slice at once; the rest is queued
-    loop turn  -> one slice of the work at the head of the queue -> other callbacks -> ...
+    loop turn  -> one slice, for the work at the head of the queue -> other callbacks -> ...
 
 However long the queue is, it takes one slice of each turn of the event loop. Addresses take turns,
 and so does the work of each: a long request delays another long one by a slice at a time, and a
@@ -90,17 +90,24 @@ class TimeSlices:
 
     def _turn(self) -> None:
         self._is_scheduled = False
-        if not self._queues:
-            return
+        deadline = self.deadline()
+        try:
+            # Short work shares the slice; otherwise each piece would wait for a separate turn.
+            while self._queues:
+                self._advance_first(deadline)
+                if time.perf_counter() >= deadline:
+                    break
+        finally:
+            self._schedule()
+
+    def _advance_first(self, deadline: float) -> None:
+        """Run a step of the address whose turn it is."""
         address, queue = self._queues.popitem(last=False)
         step = queue.popleft()
         if queue:
             self._queues[address] = queue
-        try:
-            if step(self.deadline()):
-                self._queues.setdefault(address, deque()).append(step)
-        finally:
-            self._schedule()
+        if step(deadline):
+            self._queues.setdefault(address, deque()).append(step)
 
 
 def advance(work: Steps[_T], deadline: float) -> tuple[bool, _T | None]:

@@ -439,6 +439,22 @@ async def test_a_client_that_sends_much_does_not_delay_others() -> None:
 
 
 @both_loops
+async def test_the_first_request_of_a_read_takes_its_part_of_the_slice() -> None:
+    """The slice began after it: a read of two costly requests held the loop for both."""
+    count = 20
+    async with Subject(state=ServerState(slice_s=0.0)) as subject:
+        _, writer = await subject.connect()
+        writer.write(commands.encode(Command(subject_of.SILENT, flag=IS_ONEWAY)) * count)
+        handled_in_turns = []
+        while subject.seen[subject_of.SILENT] < count:
+            before = subject.seen[subject_of.SILENT]
+            await asyncio.sleep(0)
+            handled_in_turns.append(subject.seen[subject_of.SILENT] - before)
+        assert max(handled_in_turns) == 1
+        await closed(writer)
+
+
+@both_loops
 async def test_a_long_request_runs_in_slices_and_keeps_the_order_of_its_connection() -> None:
     async with Subject(state=ServerState(slice_s=0.0)) as subject:
         reader, writer = await subject.connect()

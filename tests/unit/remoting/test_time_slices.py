@@ -87,6 +87,18 @@ async def test_work_of_one_turn_shares_a_slice() -> None:
     assert "f0" in log
 
 
+async def test_short_work_shares_the_slice_of_a_turn() -> None:
+    """Each of 20 connections with a short rest waited for a separate turn, of up to 20 ms."""
+    log: list[str] = []
+    slices = TimeSlices(3600)
+    for name in "abc":
+        work = stepping(log, name, 1)
+        slices.add(lambda deadline, work=work: not advance(work, deadline)[0], name)  # type: ignore[misc]
+    await asyncio.sleep(0)
+    assert log == ["a0", "b0", "c0"]
+    assert len(slices) == 0
+
+
 async def test_work_that_fails_does_not_stop_the_others() -> None:
     log: list[str] = []
     problems: list[object] = []

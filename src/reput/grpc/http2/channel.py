@@ -179,7 +179,7 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
         if now != self._turn_at:
             # The loop reads a connection many times in a turn: all reads share one deadline.
             self._turn_at = now
-            self._deadline = 0.0
+            self._deadline = self._state.slices.deadline()
         end = len(self._tail) + nbytes
         if self._state.reads.is_over:
             self._put_off(end)
@@ -272,17 +272,14 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
         self.close()
 
     def _has_time(self) -> bool:
-        now = time.perf_counter()
-        if not self._deadline:
-            self._deadline = now + self._state.slices.slice_s
-        return now < self._deadline and not self.is_closed
+        return time.perf_counter() < self._deadline and not self.is_closed
 
     def _wait_for_turn(self) -> None:
         if not self._waits_for_turn:
             self._waits_for_turn = True
             if self._transport is not None:
                 self._transport.pause_reading()
-            self._state.slices.add(self._take_turn)
+            self._state.slices.add(self._take_turn, self.address)
 
     def _wait_for_ease(self) -> None:
         """Read no more until fewer calls wait."""
