@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import stores, timing
+from reput.broker.kernels import hot as fast_path, send_rules
 from reput.format import command, index_entry, kernels
 from reput.format.command import Command, Serialization
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot, send_rules
+from reput.store.kernels import control_block as state, hot
 from reput.store.reader import StoreReader
 
 NAME = "kernels"
@@ -143,7 +144,7 @@ class _SendGround:
         block[state.RECEIVE_END] = len(data)
         block[state.RECEIVE_POSITION] = block[state.REPLIES_BYTES] = 0
         start = time.perf_counter_ns()
-        hot.receive(self.hot.argument)
+        fast_path.receive(self.hot.argument)
         taken = time.perf_counter_ns() - start
         assert block[state.RECEIVE_POSITION] == len(data), block[state.STOP]
         return taken

@@ -9,6 +9,7 @@ import pytest
 
 import broker_subject
 from reput.broker.counters import stats
+from reput.broker.kernels import hot
 from reput.broker.server import Broker
 from reput.broker.settings.access import AccessSettings
 from reput.clock import ManualClock
@@ -19,7 +20,6 @@ from reput.remoting.channel import Channel
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import TimeSlices
 from reput.store.config import BrokerRole
-from reput.store.kernels import hot
 from reput.store.tables.config_tables import TopicConfig
 
 NOW_MS = 1_700_000_000_000

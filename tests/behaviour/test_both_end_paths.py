@@ -214,10 +214,10 @@ def test_messages_that_the_store_refuses(both: Both) -> None:
     feed(both, half() * 2)
     places = halves(both)
     for wire in (both.with_kernel, both.without):
-        wire.broker.store._putter.refusal = "the disk failed"
+        wire.broker.store.putter.refusal = "the disk failed"
     assert feed(both, b"".join(end(place) for place in places)) == 0
     for wire in (both.with_kernel, both.without):
-        wire.broker.store._putter.refusal = ""
+        wire.broker.store.putter.refusal = ""
     assert feed(both, b"".join(end(place) for place in places)) == 3
 
 

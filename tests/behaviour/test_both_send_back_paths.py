@@ -149,7 +149,7 @@ def test_other_requests_fall_back_in_order(both: Both) -> None:
 def test_a_broker_without_write_permission(both: Both) -> None:
     plain, *_ = places(both)
     for wire in (both.with_kernel, both.without):
-        wire.broker.store._putter.refusal = "no"
+        wire.broker.store.putter.refusal = "no"
     assert feed(both, back(plain) * 2) == 0
 
 

@@ -62,7 +62,9 @@ def has_kernel(request: pytest.FixtureRequest) -> bool:
 def choose_path(subject: Subject, *, has_kernel: bool) -> None:
     """Send through the kernel where possible, or only through processors."""
     if not has_kernel:
-        subject.broker.store._send_ingest._is_open = False
+        frontend = subject.broker.frontend
+        assert frontend is not None
+        frontend._send_ingest._is_open = False
 
 
 def put(subject: Subject, topic: str, body: bytes = b"x", queue_id: int = 0, **more: Any) -> int:

@@ -151,7 +151,7 @@ def test_steps_must_be_entered_in_order() -> None:
 
 def test_the_names_of_steps() -> None:
     names = numbered("send", "The fast path")
-    assert ("store/send_ingest.py", "SendIngest.receive") in names
+    assert ("broker/fastpath/send_ingest.py", "SendIngest.receive") in names
     assert ("store/writing/putting.py", "Putter") in names
     assert all("kernels" not in path for path, _ in names)
 

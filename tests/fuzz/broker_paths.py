@@ -135,7 +135,7 @@ class Paths:
         """Change a byte of the last log file; do nothing if it is in another file."""
         self._compare_records()
         for wire in self.wires:
-            block = wire.broker.store._hot.block
+            block = wire.broker.store.hot_state.block
             position = physical_offset - block[state.LOG_START]
             if 0 <= position < block[state.LOG_POSITION]:
                 place = ctypes.c_ubyte.from_address(block[state.LOG_ADDRESS] + position)

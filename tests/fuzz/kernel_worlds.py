@@ -8,6 +8,7 @@ the same world, at other addresses.
 import ctypes
 import mmap
 import struct
+from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ from fuzz.request_streams import (
     TOPICS as COMMON_TOPICS,
 )
 from interop import samples
+from reput.broker.kernels import acks_args, scan_args, send_rules
+from reput.broker.pull_subscriptions import PullSubscriptions, Reader
 from reput.format import (
     cq_unit,
     index_entry,
@@ -34,18 +37,9 @@ from reput.format import (
 )
 from reput.format.message import Host
 from reput.store.hot_state import HotState
-from reput.store.kernels import (
-    acks_args,
-    control_block as state,
-    copy_args,
-    hot,
-    pop_args,
-    scan_args,
-    send_rules,
-)
-from reput.store.pull_subscriptions import PullSubscriptions, Reader
+from reput.store.interface import BrokerStore
+from reput.store.kernels import control_block as state, copy_args, hot, pop_args
 from reput.store.queues.consume_queue import ConsumeQueue
-from reput.store.queues.consume_queues import ConsumeQueues
 from reput.store.writing import incoming
 from reput.store.writing.copying import CopyRule
 from reput.store.writing.incoming import IncomingMessage
@@ -316,6 +310,16 @@ class NoQueues:
         return {}
 
 
+class _StoreOf:
+    """What ``PullSubscriptions`` needs of a store."""
+
+    queues = NoQueues()
+
+    def __init__(self, hot_state: HotState) -> None:
+        self.hot_state = hot_state
+        self.before_release: list[Callable[[], None]] = []
+
+
 class PullWorld(SendWorld):
     """A world with a log that may be read, and readers."""
 
@@ -327,7 +331,7 @@ class PullWorld(SendWorld):
             row[place] = 7
         self.files = np.zeros(1, np.int64)
         self.ahead: dict[tuple[str, int], Fence] = {}
-        self.pull_subscriptions = PullSubscriptions(self.hot, cast(ConsumeQueues, NoQueues()))
+        self.pull_subscriptions = PullSubscriptions(cast(BrokerStore, _StoreOf(self.hot)))
         for topic in COMMON_TOPICS:
             for group in GROUPS:
                 for text in EXPRESSIONS[1:]:

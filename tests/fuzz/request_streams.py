@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from reput.broker.kernels import send_rules
 from reput.format import bodies, command, cq_unit, names
 from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from reput.format.codes import RequestCode
 from reput.format.command import Command, Serialization
-from reput.store.kernels import send_rules
 
 NOW_MS = 1_700_000_000_123
 TOPICS = ["T", "U", "Orders", "t" * 126]

@@ -32,16 +32,9 @@ from fuzz.kernel_worlds import (
     some_rule,
 )
 from fuzz.request_streams import Pop
+from reput.broker.kernels import acks_args, native as broker_kernels, scan_args
 from reput.format import command, message as record, names, pop_codec, properties as props
-from reput.store.kernels import (
-    acks_args,
-    control_block as state,
-    copy_args,
-    hot,
-    native,
-    pop_args,
-    scan_args,
-)
+from reput.store.kernels import control_block as state, copy_args, hot, native, pop_args
 from reput.store.writing.copying import CopyRule
 
 try:
@@ -60,7 +53,7 @@ POPS = [Pop("T", "G", 0, 0, 5), Pop("T", "G", 0, 32, 6), Pop("Orders", "G", 3, 1
 
 def hot_receive(world: SendWorld) -> int:
     """Call the compiled kernel, even where ``hot`` has another function."""
-    kernel = native.plain_function("receive", [ctypes.c_int64], is_short=True)
+    kernel = broker_kernels.plain_function("receive", [ctypes.c_int64], is_short=True)
     return kernel(world.hot.argument)
 
 
@@ -278,7 +271,7 @@ def check_acks(seed: int) -> int:
     random = Random(seed)
     data = some_acks(random)
     row_max, room = random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10])
-    kernel = native.plain_function("acks", [ctypes.c_int64], is_short=True)
+    kernel = broker_kernels.plain_function("acks", [ctypes.c_int64], is_short=True)
     position = taken = 0
     while position < len(data):
         world = AckWorld(data, position, row_max, room)
@@ -530,7 +523,9 @@ def check_row(row: list[int], data: bytes, request: command.Command) -> None:
 
 
 def native_scan(*arguments: ctypes.c_int64) -> int:
-    return native.plain_function("scan_requests", [ctypes.c_int64] * 2, is_short=True)(*arguments)
+    return broker_kernels.plain_function("scan_requests", [ctypes.c_int64] * 2, is_short=True)(
+        *arguments
+    )
 
 
 # --- all of them ----------------------------------------------------------------------------

@@ -25,9 +25,9 @@ from fuzz import (
 )
 from fuzz.gate_world import GateWorld, check_gate, some_frame
 from fuzz.kernel_worlds import AckWorld, Fence, ScanCall, SendWorld
-from reput.broker.kernels import gate_words
+from reput.broker.kernels import acks_args, gate_words, native as broker_kernels
 from reput.format.kernels import native
-from reput.store.kernels import acks_args, control_block as state, hot, native as compiled
+from reput.store.kernels import control_block as state, hot
 
 _NUMBERS = [-(1 << 31), -1, 0, 1, 3, 4, 5, 7, 8, 20, 90, 91, 92, 127, 128, 255, 256, 32_767, 32_768]
 _NUMBERS += [65_535, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 0x7FFFFFF0, (1 << 31) - 1]
@@ -90,7 +90,7 @@ def take_acks(seed: int) -> None:
     random = Random(seed)
     data = with_lies(random, bounds.some_acks(random))
     world = AckWorld(data, 0, random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10]))
-    kernel = compiled.plain_function("acks", [ctypes.c_int64], is_short=True)
+    kernel = broker_kernels.plain_function("acks", [ctypes.c_int64], is_short=True)
     assert 0 <= kernel(world.argument) <= len(world.rows)
     assert 0 <= world.block[acks_args.POSITION] <= len(data)
 

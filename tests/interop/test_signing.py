@@ -9,12 +9,11 @@ from fuzz.gate_world import SECRETS, GateWorld
 from interop import java_oracle
 from interop.conftest import StartOracle
 from interop.java_oracle import ClusterOracle, Word
-from reput.broker.kernels import gate_words
+from reput.broker.kernels import gate_words, hot
 from reput.format import signing
 from reput.format.command import Command
 from reput.format.signing import Credentials, Signer
 from reput.secret import Secret
-from reput.store.kernels import hot
 
 pytestmark = pytest.mark.interop
 

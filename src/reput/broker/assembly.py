@@ -48,6 +48,7 @@ from reput.broker.pop.retry_topics import PopRetries
 from reput.broker.pop.revive import Revive
 from reput.broker.processors.lite import notify_evicted
 from reput.broker.processors.transactions import ask_producer
+from reput.broker.pull_subscriptions import PullSubscriptions
 from reput.broker.put_stalls import PutStalls
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
@@ -170,7 +171,8 @@ def assemble(basis: Basis, store: MessageStore, filters: SqlFilters) -> Parts:
         InvalidOption: A file of access control is wrong.
         WriteFailed: The disk failed.
     """
-    ground = _Ground(basis, store, WriteFailures(basis.clock.monotonic_ms))
+    pull_subscriptions = PullSubscriptions(store)
+    ground = _Ground(basis, store, pull_subscriptions, WriteFailures(basis.clock.monotonic_ms))
     loaded = _load(ground)
     clients = _make_clients(ground, loaded, filters.by_group)
     writing = _make_writing(ground, loaded, clients.groups)
@@ -189,6 +191,7 @@ class _Ground:
 
     basis: Basis
     store: MessageStore
+    pull_subscriptions: PullSubscriptions
     failures: WriteFailures
     disk: Disk = field(default_factory=Disk)
     disk_thread: WorkerThread = field(default_factory=lambda: WorkerThread("reput-disk"))
@@ -286,7 +289,7 @@ def _make_deliveries(
     )
     refusals = ground.basis.serving.refusals
     deliveries = Deliveries(
-        store.pull_subscriptions, consumer_offsets, stats, ground.settings, refusals
+        ground.pull_subscriptions, consumer_offsets, stats, ground.settings, refusals
     )
     store.retention.consumer_offsets = lambda: deliveries.consumer_offsets.all()
     return deliveries
@@ -325,7 +328,7 @@ class _Clients:
 
 def _make_clients(ground: _Ground, loaded: _Loaded, filters: ConsumerFilters) -> _Clients:
     store, config = ground.store, ground.config
-    groups: Groups[Channel] = Groups(store.pull_subscriptions.clear, Maxima.of(config))
+    groups: Groups[Channel] = Groups(ground.pull_subscriptions.clear, Maxima.of(config))
     locks = QueueLocks(config.rebalance_lock_max_live_time, config.reput_locks_max)
     members = Members(
         groups,
@@ -644,6 +647,7 @@ def _gather(
         identity=basis.identity,
         clock=basis.clock,
         store=ground.store,
+        pull_subscriptions=ground.pull_subscriptions,
         serving=basis.serving,
         access=access.check,
         plain_control=access.plain_control,

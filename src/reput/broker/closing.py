@@ -23,7 +23,7 @@ async def close(
     """Stop all parts, loops and ports, but not the store."""
     now_ms, is_master = parts.clock.now_ms, parts.identity.is_master
     parts.identity.is_stopping = True
-    store.pull_subscriptions.close()
+    parts.pull_subscriptions.close()
     await parts.registration.stop()
     if not is_master:
         await parts.replication.stop()

@@ -6,10 +6,10 @@ This module adds those counts before statistics or consumer offsets are read.
 
 from reput import limits
 from reput.broker.counters.stats import Stats
+from reput.broker.pull_subscriptions import PullSubscriptions
 from reput.broker.settings.live import LiveConfig
 from reput.limits import Refusals
 from reput.store.config import BrokerRole
-from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.tables.offsets import ConsumerOffsetTable
 
 

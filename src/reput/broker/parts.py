@@ -28,6 +28,7 @@ from reput.broker.offset.commits import OffsetCommits
 from reput.broker.offset.resets import ResetOffsets
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.pop.pops import Pops
+from reput.broker.pull_subscriptions import PullSubscriptions
 from reput.broker.put_stalls import PutStalls
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
@@ -63,6 +64,8 @@ class Parts:
     """Addresses and role."""
     clock: Clock
     store: BrokerStore
+    pull_subscriptions: PullSubscriptions
+    """The readers whose pulls the fast path answers."""
     serving: ServerState
     """Connections, their cost, and refused requests."""
     access: Access | None

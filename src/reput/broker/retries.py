@@ -9,6 +9,7 @@ import contextlib
 import random
 from typing import TYPE_CHECKING
 
+from reput.broker.kernels.send_rules import TIMER_UNITS_MS
 from reput.broker.quotas import OWN
 from reput.broker.republish import copied_message
 from reput.broker.topic.topics import READ_WRITE
@@ -20,7 +21,6 @@ from reput.format.headers import SendBackHeader, SendMessageHeader
 from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id
 from reput.store.kernels.copy_args import FIRST_DELAY_LEVEL
-from reput.store.kernels.send_rules import TIMER_UNITS_MS
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.writing.incoming import IncomingMessage
 

@@ -19,6 +19,7 @@ from reput.broker.access.refusals import AccessRefusals
 from reput.broker.assembly import Basis, PlainAccess, SqlFilters
 from reput.broker.fastpath.frontend import Frontend
 from reput.broker.identity import Identity, host_of
+from reput.broker.kernels import hot as fast_kernels
 from reput.broker.loops import Loops
 from reput.broker.master_guard import AnotherMaster
 from reput.broker.parts import Parts
@@ -213,7 +214,7 @@ class Broker:
             self.parts = assembly.assemble(self._basis(), self.store, filters)
             self.loops = Loops(self.parts)
             self._buffer = bytearray(READ_BYTES)
-            has_fast_path = self.settings.broker.reput_fast_path and hot.is_compiled
+            has_fast_path = self.settings.broker.reput_fast_path and fast_kernels.is_compiled
             self.frontend = Frontend(self.parts, self._buffer) if has_fast_path else None
             await self._take_offsets_back()
             await self._listen()

@@ -8,24 +8,23 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from typing import Protocol, Self
 
 from reput.errors import WriteFailed
-from reput.format.message import Host
 from reput.store.config import StoreConfig
 from reput.store.durations import Durations
 from reput.store.getting import GetResult, MessageFilter, QueryResult
+from reput.store.hot_state import HotState
 from reput.store.log.commit_log import LogPiece, LogView
 from reput.store.log.mapped_file_queue import BufferPool
 from reput.store.log.replica_acks import ReplicaAcks
-from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.queues.batch_queue import BatchQueue
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.reader import END_OF_TIME_MS, Boundary
-from reput.store.send_ingest import Received
 from reput.store.tables.config_tables import ConsumerOffset
 from reput.store.writing.copying import Copier
 from reput.store.writing.dispatch import Listener
 from reput.store.writing.flush import PendingPut
 from reput.store.writing.incoming import IncomingMessage, PutResult
 from reput.store.writing.pop_reader import PopReader
+from reput.store.writing.putting import Putter
 from reput.store.writing.removal import Removal
 from reput.store.writing.replica_log import ReplicaLog
 
@@ -168,6 +167,9 @@ class LogPart(Protocol):
     def store_timestamp_at(self, physical_offset: int) -> int | None:
         """Return the store time of the record at an offset, in ms; None if it is unreadable."""
 
+    def map_file(self, physical_offset: int) -> None:
+        """Map the file that contains an offset for the kernels, or mark it as missing."""
+
 
 class QueuesPart(Protocol):
     """The consume queues, as far as a broker uses them."""
@@ -194,6 +196,9 @@ class IndexPart(Protocol):
     @property
     def end_timestamp(self) -> int:
         """Store time of the last indexed record, in ms; 0 if there is none."""
+
+    def publish_rows(self) -> None:
+        """Give kernels the rows of all files, unless they have them."""
 
 
 class FlushPart(Protocol):
@@ -338,35 +343,28 @@ class BrokerStore(Store, Protocol):
     def pop_reader(self) -> PopReader:
         """Serves pops on the fast path."""
 
+    before_release: list[Callable[[], None]]
+    """Called before queues are removed, or the store is closed: kernels know their addresses."""
+
     @property
-    def pull_subscriptions(self) -> PullSubscriptions:
-        """Subscriptions whose pulls ``receive`` answers."""
+    def hot_state(self) -> HotState:
+        """The memory that kernels and Python share."""
 
-    def open_receiving(
-        self, store_host: Host, suffix: bytes, broker_name: bytes, *, takes_sends: bool = True
-    ) -> None:
-        """Prepare for ``receive``."""
+    @property
+    def putter(self) -> Putter:
+        """Provides what appended records lack: queues, files, room."""
 
-    def receive(
-        self,
-        address: int,
-        position: int,
-        end: int,
-        born_host: Host,
-        *,
-        takes_pulls: bool = True,
-        takes_sends: bool = True,
-    ) -> tuple[Received, PendingPut | None]:
-        """Process the sends or pulls in a buffer on the fast path."""
+    def begin_wait(self) -> PendingPut | None:
+        """Return the pending put of the records that the fast path has just appended."""
 
     def set_write_queues(self, topic: str, count: int) -> None:
-        """Set the number of queues of a topic that ``receive`` puts to."""
+        """Set the number of queues of a topic that the fast path puts to."""
 
     def take_halves(self, *, is_on: bool) -> None:
-        """Set whether ``receive`` puts half messages."""
+        """Set whether the fast path puts half messages."""
 
     def take_timers(self, *, is_on: bool) -> None:
-        """Set whether ``receive`` puts messages that wait for the timer."""
+        """Set whether the fast path puts messages that wait for the timer."""
 
     # Putting ----------------------------------------------------------------------------------
 
@@ -448,15 +446,6 @@ class BrokerStore(Store, Protocol):
         bytes_max: int,
     ) -> Generator[None, None, QueryResult]:
         """Query in steps, between which the store can be used for other things."""
-
-    def answer_lookups(
-        self, position: int, end: int, key_letters_max: int, unique_count_max: int
-    ) -> tuple[int, int, bytes]:
-        """Answer the lookups that follow each other in a receive buffer.
-
-        Returns:
-            Their number, the position of the first other frame, and the replies.
-        """
 
     def is_on_disk(self, topic: str, queue_id: int) -> bool:
         """Return True if the first message of a queue is probably too old to be in memory."""

@@ -24,7 +24,6 @@ from reput.clock import Clock, SystemClock
 from reput.descriptors import spares
 from reput.errors import WriteFailed
 from reput.format import java, names
-from reput.format.message import Host
 from reput.store.checkpoint import CheckpointFile
 from reput.store.config import BrokerRole, DurableIn, StoreConfig
 from reput.store.files import paths
@@ -41,14 +40,12 @@ from reput.store.opening import log_cut
 from reput.store.opening.folder_watch import FolderWatch
 from reput.store.opening.recovery import Progress, Recovery, RecoveryReport
 from reput.store.opening.summary import Summary
-from reput.store.pull_subscriptions import PullSubscriptions
 from reput.store.queues.batch_queue import BatchQueue, BatchQueues
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.queues.consume_queues import ConsumeQueues
 from reput.store.queues.known_queues import KnownQueues
 from reput.store.queues.tombstones import Tombstones
 from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb, refuse_rocksdb_tables
-from reput.store.send_ingest import Received, SendIngest
 from reput.store.tables import config_tables
 from reput.store.writing.copying import Copier
 from reput.store.writing.dispatch import Dispatcher, Listener
@@ -126,22 +123,23 @@ class MessageStore:
         self._clock = clock
         self._disk = disk
         self._lock = lock
-        self._hot = HotState(is_slow=config.enable_consume_queue_ext)
-        self._block = self._hot.block
-        self.log = CommitLog(config, self._hot, disk)
+        self.hot_state = HotState(is_slow=config.enable_consume_queue_ext)
+        """The memory that kernels and Python share."""
+        self._block = self.hot_state.block
+        self.log = CommitLog(config, self.hot_state, disk)
         self.queues = ConsumeQueues(
             self.root,
             config.mapped_file_size_consume_queue,
-            self._hot,
+            self.hot_state,
             disk,
             ext_file_size=config.mapped_file_size_consume_queue_ext
             if config.enable_consume_queue_ext
             else 0,
         )
         self._batch_queues = BatchQueues(
-            self.root, config.mapper_file_size_batch_consume_queue, self._hot, disk
+            self.root, config.mapper_file_size_batch_consume_queue, self.hot_state, disk
         )
-        self.index = IndexFiles(self.root, config, self._hot, disk)
+        self.index = IndexFiles(self.root, config, self.hot_state, disk)
         self.checkpoint = CheckpointFile(f"{self.root}/{paths.CHECKPOINT}", disk)
         self.watch = FolderWatch(
             self.root, disk, lock, self.log, self.queues, self.index, self.checkpoint
@@ -152,7 +150,7 @@ class MessageStore:
         """Queues that are being deleted."""
         self.dispatcher = Dispatcher(
             config,
-            self._hot,
+            self.hot_state,
             self.log,
             self.queues,
             self._batch_queues,
@@ -161,11 +159,11 @@ class MessageStore:
         )
         self.dispatcher.exclude = lambda topic, end: self._tombstones.put([topic], end)
         self._known_queues = KnownQueues(
-            self.root, disk, self._hot, self.queues, self._batch_queues
+            self.root, disk, self.hot_state, self.queues, self._batch_queues
         )
         self.flusher = Flusher(
             config,
-            self._hot,
+            self.hot_state,
             self.log,
             self.queues,
             self._batch_queues,
@@ -187,18 +185,24 @@ class MessageStore:
             tombstones=self._tombstones,
             consumer_offsets=lambda: config_tables.consumer_offsets(open_folder(self.root)),
         )
-        self._putter = Putter(
-            config, clock, self._hot, self.log, self.queues, self._batch_queues, self.dispatcher
+        self.putter = Putter(
+            config,
+            clock,
+            self.hot_state,
+            self.log,
+            self.queues,
+            self._batch_queues,
+            self.dispatcher,
         )
-        self.copier = Copier(config, self._hot, self.log, self._putter)
+        """Appends messages to the log."""
+        self.copier = Copier(config, self.hot_state, self.log, self.putter)
         """Copies stored messages to queues, on the fast path."""
-        self.pop_reader = PopReader(self._hot, self.log, self.queues, self._putter)
+        self.pop_reader = PopReader(self.hot_state, self.log, self.queues, self.putter)
         """Serves pops on the fast path."""
-        self._send_ingest = SendIngest(config, self._hot, self.log, self._putter)
-        self.pull_subscriptions = PullSubscriptions(self._hot, self.queues)
-        """Subscriptions whose pulls ``receive`` answers."""
+        self.before_release: list[Callable[[], None]] = []
+        """Called before queues are removed, or the store is closed: kernels know their addresses."""
         self._getter = Getter(
-            config, self._hot, self.log, self.queues, self.index, self._batch_queues
+            config, self.hot_state, self.log, self.queues, self.index, self._batch_queues
         )
         self.replicas = ReplicaAcks()
         """The slaves of a master."""
@@ -273,7 +277,7 @@ class MessageStore:
             root=self.root,
             folder=folder,
             disk=self._disk,
-            hot_state=self._hot,
+            hot_state=self.hot_state,
             log=self.log,
             queues=self.queues,
             batch_queues=self._batch_queues,
@@ -304,7 +308,7 @@ class MessageStore:
             self._release()
             raise
         self._is_open = True
-        self._putter.refusal = self._refusal()
+        self.putter.refusal = self._refusal()
 
     def _set_limits(self) -> None:
         config, block = self.config, self._block
@@ -333,7 +337,7 @@ class MessageStore:
     @property
     def refusal(self) -> str:
         """Reason why puts are refused now; empty if they are tried."""
-        return self._putter.refusal
+        return self.putter.refusal
 
     @property
     def why_no_puts(self) -> str:
@@ -353,7 +357,7 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
-        self._putter.refusal = self._refusal()
+        self.putter.refusal = self._refusal()
         try:
             self.flusher.commit()
             self.flusher.flush_log()
@@ -388,11 +392,15 @@ class MessageStore:
         with self._disk_half:
             if self._is_open:
                 self._is_open = False
-                self._putter.refusal = self._refusal()
+                self.putter.refusal = self._refusal()
                 self._release()
 
+    def _prepare_release(self) -> None:
+        for forget in self.before_release:
+            forget()
+
     def _release(self) -> None:
-        self.pull_subscriptions.close()
+        self._prepare_release()
         self._disk.close_kept()
         self._disk.release_discarded()
         self.log.close()
@@ -420,7 +428,7 @@ class MessageStore:
         """
         if message.waits and self.lacks_replicas:
             return NOT_ENOUGH_REPLICAS
-        result = self._putter.put(message, now_ms)
+        result = self.putter.put(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
             return self._finish_puts([result])[0]
         return result
@@ -434,9 +442,9 @@ class MessageStore:
         """
         if self.lacks_replicas:
             rest = [message for message in messages if not message.waits]
-            stored = iter(self._putter.put_many(rest, now_ms))
+            stored = iter(self.putter.put_many(rest, now_ms))
             return [NOT_ENOUGH_REPLICAS if message.waits else next(stored) for message in messages]
-        results = self._putter.put_many(messages, now_ms)
+        results = self.putter.put_many(messages, now_ms)
         if self._waiting.is_needed and any(message.waits for message in messages):
             return self._finish_puts(results)
         return results
@@ -450,7 +458,7 @@ class MessageStore:
         """
         if message.waits and self.lacks_replicas:
             return NOT_ENOUGH_REPLICAS
-        result = self._putter.put_batch(message, now_ms)
+        result = self.putter.put_batch(message, now_ms)
         if self._waiting.is_needed and message.waits and result.status is PutStatus.PUT_OK:
             return self._finish_puts([result])[0]
         return result
@@ -472,14 +480,14 @@ class MessageStore:
             The number of stored records, and (physical offset, queue offset) of each as consecutive
             int64 values, valid until the next put.
         """
-        return self._putter.put_encoded(data, count, now_ms)
+        return self.putter.put_encoded(data, count, now_ms)
 
     def store_time_of_put(self, now_ms: int) -> int:
         """Return the store time of a message that is put at the given time.
 
         The two differ only for a while after a clock was set back: store times never decrease.
         """
-        return self._putter.store_time(now_ms)
+        return self.putter.store_time(now_ms)
 
     def begin_put(
         self, message: IncomingMessage, now_ms: int | None = None, *, is_batch: bool = False
@@ -491,21 +499,15 @@ class MessageStore:
         monotonic_ms = self._clock.monotonic_ms()
         if message.waits and self.lacks_replicas:
             return PendingPut(NOT_ENOUGH_REPLICAS, monotonic_ms, monotonic_ms, NOT_ENOUGH_REPLICAS)
-        put = self._putter.put_batch if is_batch else self._putter.put
+        put = self.putter.put_batch if is_batch else self.putter.put
         result = put(message, now_ms)
         if result.status is PutStatus.PUT_OK and self._waiting.is_needed and message.waits:
             return self._waiting.add(result, monotonic_ms)
         return PendingPut(result, monotonic_ms, monotonic_ms, result)
 
-    def open_receiving(
-        self, store_host: Host, suffix: bytes, broker_name: bytes, *, takes_sends: bool = True
-    ) -> None:
-        """Prepare for ``receive``; see ``SendIngest.open``."""
-        self._send_ingest.open(store_host, suffix, broker_name, takes_sends=takes_sends)
-
     def set_write_queues(self, topic: str, count: int) -> None:
-        """Set the number of queues of a topic that ``receive`` puts to; it is 0 at first."""
-        self._hot.set_write_queues(java.encode_utf8(topic), count)
+        """Set the number of queues of a topic that the fast path puts to; it is 0 at first."""
+        self.hot_state.set_write_queues(java.encode_utf8(topic), count)
 
     def keep_batches(self, topic: str, *, is_on: bool) -> None:
         """Set whether the queues of a topic are batch queues (``queue.type=BatchCQ``, 5.x).
@@ -518,36 +520,23 @@ class MessageStore:
             self._batch_queues.topics.discard(topic)
 
     def take_halves(self, *, is_on: bool) -> None:
-        """Set whether ``receive`` puts half messages; at first it does not."""
+        """Set whether the fast path puts half messages; at first it does not."""
         self._block[state.TAKES_HALVES] = is_on
 
     def take_timers(self, *, is_on: bool) -> None:
-        """Set whether ``receive`` puts messages that wait for the timer; at first it does not."""
+        """Set whether the fast path puts messages that wait for the timer; at first it does not."""
         self._block[state.TAKES_TIMERS] = is_on
 
-    def receive(
-        self,
-        address: int,
-        position: int,
-        end: int,
-        born_host: Host,
-        *,
-        takes_pulls: bool = True,
-        takes_sends: bool = True,
-    ) -> tuple[Received, PendingPut | None]:
-        """Process the sends or pulls in a buffer on the fast path; see ``SendIngest.receive``.
+    def begin_wait(self) -> PendingPut | None:
+        """Return the pending put of the records that the fast path has just appended.
 
         Returns:
-            The result, and the pending put that its replies wait for, as with ``begin_put``.
+            As ``begin_put``; None if replies do not wait.
         """
-        takes_sends = takes_sends and not self.lacks_replicas
-        received = self._send_ingest.receive(
-            address, position, end, born_host, takes_pulls=takes_pulls, takes_sends=takes_sends
-        )
-        if not received.send_count or not self._waiting.is_needed:
-            return received, None
+        if not self._waiting.is_needed:
+            return None
         last = PutResult(PutStatus.PUT_OK, self.log.written_offset)
-        return received, self._waiting.add(last, self._clock.monotonic_ms())
+        return self._waiting.add(last, self._clock.monotonic_ms())
 
     def _finish_puts(self, results: list[PutResult]) -> list[PutResult]:
         """Make stored messages durable at once, and set their final statuses."""
@@ -555,7 +544,7 @@ class MessageStore:
             try:
                 self.flusher.flush_log()
             except WriteFailed:
-                self._putter.refusal = self._refusal()
+                self.putter.refusal = self._refusal()
         self._settle()
         # These puts do not need space for queues and index: ``step`` tries again and reports it.
         with contextlib.suppress(WriteFailed):
@@ -727,7 +716,7 @@ class MessageStore:
                 lambda: self.retention.step(now_ms, monotonic_ms),
             )
         finally:
-            self._putter.refusal = self._refusal()
+            self.putter.refusal = self._refusal()
 
     def _settle(self) -> list[PendingPut]:
         return self._waiting.settle(
@@ -858,12 +847,6 @@ class MessageStore:
             topic, key, max_count, begin_ms, end_ms, is_tags=is_tags, bytes_max=bytes_max
         )
 
-    def answer_lookups(
-        self, position: int, end: int, key_letters_max: int, unique_count_max: int
-    ) -> tuple[int, int, bytes]:
-        """Answer the lookups that follow each other in a receive buffer; see ``Lookup.answer``."""
-        return self._getter.lookup.answer(position, end, key_letters_max, unique_count_max)
-
     @property
     def memory_bytes(self) -> int:
         """Distance from the log's end, in bytes, within which messages are probably in memory."""
@@ -875,7 +858,7 @@ class MessageStore:
         Puts to a topic that was deleted since then are left out. The store may change between two
         items.
         """
-        for name, messages, size in self._hot.put_news():
+        for name, messages, size in self.hot_state.put_news():
             yield java.decode_utf8(name), messages, size
 
     @property
@@ -955,7 +938,7 @@ class MessageStore:
             self._catch_up()  # after the tombstone's offset only later puts may follow
         queues = [queue for topic in doomed for queue in self.queues.of_topic(topic).values()]
         batches = [queue for topic in doomed for queue in self._batch_queues.of_topic(topic)]
-        self.pull_subscriptions.clear()  # it has the addresses of queues
+        self._prepare_release()
         removal = self.removals.begin(doomed, queues, batches, self.log.written_offset)
         _log.info("deleted topics %s: %d queues", ", ".join(doomed), removal.count)
         return removal
@@ -979,7 +962,7 @@ class MessageStore:
         doomed = [queue for queue in batches if queue.end_physical_offset <= physical_offset]
         if not queues and not doomed:
             return None
-        self.pull_subscriptions.clear()  # it has the addresses of queues
+        self._prepare_release()
         removal = self.removals.begin([topic], queues, doomed, physical_offset)
         if len(doomed) < len(batches):
             self._batch_queues.topics.add(topic)
@@ -1033,7 +1016,7 @@ class MessageStore:
             _log.info("deleted queue %s/%d: its last message left the log", topic, queue_id)
         if not plain and not batches:
             return None
-        self.pull_subscriptions.clear()
+        self._prepare_release()
         return self.removals.begin([], plain, batches, self.log.written_offset)
 
     def _catch_up(self) -> None:

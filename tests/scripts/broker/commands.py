@@ -204,7 +204,7 @@ class Commands:
         """Stop like a killed process: written data survives."""
         assert self._broker is not None
         broker, self._broker = self._broker, None
-        broker.store.pull_subscriptions.close()
+        broker.parts.pull_subscriptions.close()
         broker.store.abandon()
         await broker.parts.replication.stop()
         await broker.parts.table_writes.stop()

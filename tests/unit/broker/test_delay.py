@@ -229,9 +229,9 @@ def test_a_clock_set_back_does_not_delay_a_refused_message(
 ) -> None:
     subject.put(b"one", 1)
     subject.clock.advance(1000)
-    monkeypatch.setattr(subject.store._putter, "refusal", "no room")
+    monkeypatch.setattr(subject.store.putter, "refusal", "no room")
     subject.run()
-    monkeypatch.setattr(subject.store._putter, "refusal", "")
+    monkeypatch.setattr(subject.store.putter, "refusal", "")
     subject.clock.set(START_MS + 999)
     assert subject.run() == 0  # not due
     subject.clock.set(START_MS - 3_600_000)

@@ -6,12 +6,12 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
+from reput.broker.pull_subscriptions import Delivery
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.format.headers import (
     UpdateConsumerOffsetHeader,
 )
-from reput.store.pull_subscriptions import Delivery
 
 
 async def commit(
@@ -31,9 +31,9 @@ async def test_a_refused_offset_from_the_kernel_is_counted(
         assert broker.parts.deliveries.consumer_offsets.count == 0
         deliveries = [Delivery("T", "g", queue_id, 1, 1, 10, 5) for queue_id in range(3)]
         monkeypatch.setattr(
-            type(broker.store.pull_subscriptions), "has_news", property(lambda _: True)
+            type(broker.parts.pull_subscriptions), "has_news", property(lambda _: True)
         )
-        monkeypatch.setattr(broker.store.pull_subscriptions, "take", lambda: deliveries)
+        monkeypatch.setattr(broker.parts.pull_subscriptions, "take", lambda: deliveries)
         assert broker.parts.deliveries.consumer_offsets.count == 1
         assert broker.serving.refusals.counts == {"consumer_offsets": 2}
         monkeypatch.undo()

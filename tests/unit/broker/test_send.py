@@ -11,6 +11,7 @@ import pytest
 import broker_subject
 from broker_subject import Subject
 from reput.broker import closing
+from reput.broker.fastpath.send_ingest import Received
 from reput.broker.put_stalls import PutStalls
 from reput.clock import ManualClock
 from reput.errors import WriteFailed
@@ -142,15 +143,17 @@ async def test_sends_that_waited_for_a_put_that_stalled(
 
         def stalling(put: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
             result = put(*arguments, **options)
-            has_put = not isinstance(result, tuple) or result[0].send_count
+            has_put = not isinstance(result, Received) or result.send_count
             if has_put and left_ms:
                 clock.advance(left_ms.pop())
                 writer.write(commands.encode(send_request("T")))
             return result
 
-        store = subject.broker.store
-        for name in ("receive", "begin_put"):  # of the fast path, and without it
-            setattr(store, name, functools.partial(stalling, getattr(store, name)))
+        puts: list[tuple[object, str]] = [(subject.broker.store, "begin_put")]
+        if subject.broker.frontend is not None:
+            puts.append((subject.broker.frontend._send_ingest, "receive"))
+        for part, name in puts:
+            setattr(part, name, functools.partial(stalling, getattr(part, name)))
         replies = await asyncio.gather(subject.send("T"), second.send("T"))
         refused = sorted(reply.remark or "" for reply in replies)
         assert refused == ["", waiting]

@@ -15,6 +15,7 @@ import broker_subject
 import pop_client
 import reput
 from broker_subject import Subject, messages_in
+from reput.broker.kernels import hot
 from reput.clock import ManualClock
 from reput.format import batch, kernels
 from reput.format.codes import RequestCode, ResponseCode
@@ -26,7 +27,6 @@ from reput.format.headers import (
     SendBackHeader,
     UpdateConsumerOffsetHeader,
 )
-from reput.store.kernels import hot
 
 PACKAGE = Path(reput.__file__).parent
 TESTS = Path(broker_subject.__file__).parent

@@ -18,10 +18,10 @@ from datetime import date, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from reput import limits
+from reput.broker.pull_subscriptions import Delivery
 from reput.format import names
 from reput.remoting.time_slices import Steps
 from reput.store.getting import GetResult, GetStatus
-from reput.store.pull_subscriptions import Delivery
 
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 """Messages put, by topic."""

@@ -9,10 +9,11 @@ import ctypes
 
 import numpy as np
 
+from reput.broker.kernels import acks_args as words, hot as kernels
 from reput.broker.parts import Parts
 from reput.broker.pop.checkpoints import Key
 from reput.remoting.channel import Channel
-from reput.store.kernels import acks_args as words, hot
+from reput.store.kernels import hot
 
 _ROWS = 256
 _REPLIES_BYTES = 64 << 10
@@ -48,7 +49,7 @@ class FastAcks:
         block = self._words
         block[words.POSITION] = position
         block[words.END] = end
-        count = hot.acks(self._argument)
+        count = kernels.acks(self._argument)
         sent = ready = 0  # ends of the replies that were sent, and that may be sent
         for row in self._rows[:count].tolist():
             row_end, replies_end = row[words.ROW_END], row[words.ROW_REPLIES]

@@ -13,8 +13,10 @@ from reput.broker.fastpath.ack_batches import FastAckBatches
 from reput.broker.fastpath.acks import FastAcks
 from reput.broker.fastpath.gate import Gate
 from reput.broker.fastpath.json_request import HEADER_POSITION, beginning_of
+from reput.broker.fastpath.lookups import FastLookups
 from reput.broker.fastpath.pops import FastPops
 from reput.broker.fastpath.send_backs import FastSendBacks
+from reput.broker.fastpath.send_ingest import Received, SendIngest
 from reput.broker.fastpath.transaction_ends import FastTransactionEnds
 from reput.broker.parts import Parts
 from reput.broker.processors import send
@@ -23,8 +25,6 @@ from reput.format import command as commands, java, names, properties as props, 
 from reput.format.codes import RequestCode
 from reput.remoting.channel import Channel
 from reput.remoting.connection import find_frame
-from reput.store.send_ingest import Received
-from reput.store.writing.flush import PendingPut
 from reput.store.writing.incoming import PutResult, PutStatus
 
 _OF_POP = (b'{"code":2000', b'{"code":2001')
@@ -56,6 +56,8 @@ class Frontend:
         self._buffer = buffer
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
         self._gate = None if parts.access is None else Gate(parts.access, self._address)
+        self._send_ingest = SendIngest(parts.store)
+        self._lookups = FastLookups(parts.store)
         self._pops = FastPops(parts)
         self._of_pop = {
             beginning_of(RequestCode.POP_MESSAGE): self._pops.serve,
@@ -77,7 +79,7 @@ class Frontend:
         config = self._parts.settings.broker
         suffix = props.encode({props.CLUSTER: config.broker_cluster_name})
         takes_sends = config.region_id == send_reply.REGION and config.trace_on
-        self._parts.store.open_receiving(
+        self._send_ingest.open(
             self._parts.identity.store_host,
             suffix,
             java.encode_utf8(config.broker_name),
@@ -88,7 +90,7 @@ class Frontend:
 
     def _forget_readers(self) -> None:
         """Forget the permissions and subscriptions of readers."""
-        self._parts.store.pull_subscriptions.clear()
+        self._parts.pull_subscriptions.clear()
         self._pops.forget()
         if self._gate is not None:
             self._gate.forget()
@@ -156,7 +158,7 @@ class Frontend:
     def _receive(self, channel: Channel, position: int, end: int, takes_pulls: bool) -> Received:
         """Serve consecutive sends or consecutive pulls."""
         begun_ms = self._clock.monotonic_ms()
-        received, pending = self._parts.store.receive(
+        received = self._send_ingest.receive(
             self._address,
             position,
             end,
@@ -166,16 +168,14 @@ class Frontend:
         )
         if received.send_count:
             self._parts.fast_counts.sends += received.send_count
-            self._reply(channel, received, pending, begun_ms)
+            self._reply(channel, received, begun_ms)
         elif received.pull_count:
             self._parts.fast_counts.pulls += received.pull_count
             channel.write(received.replies)
         return received
 
-    def _reply(
-        self, channel: Channel, received: Received, pending: PendingPut | None, begun_ms: int
-    ) -> None:
-        replies = received.replies
+    def _reply(self, channel: Channel, received: Received, begun_ms: int) -> None:
+        replies, pending = received.replies, received.pending
         if pending is None:
             self._pending_replies.has_put = True
             channel.write(replies)
@@ -222,7 +222,7 @@ class Frontend:
     def _answer_lookups(self, channel: Channel, position: int, end: int) -> int:
         """Answer consecutive lookups; return the end of the last one."""
         parts = self._parts
-        count, position, replies = parts.store.answer_lookups(
+        count, position, replies = self._lookups.answer(
             position,
             end,
             limits.QUERY_KEY_LETTERS.maximum,

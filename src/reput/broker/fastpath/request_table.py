@@ -9,7 +9,7 @@ a request code, and then reads consecutive requests into rows of numbers.
         row[rules.ROW_OPAQUE], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
 
 It stops before the first request with an unknown field or another form, which falls back to its
-processor. The forms that it reads: ``reput.store.kernels.scan_requests``.
+processor. The forms that it reads: ``reput.broker.kernels.scan_requests``.
 """
 
 import ctypes
@@ -21,10 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reput.broker.kernels import hot as kernels, scan_args as rules
 from reput.format import command as commands
 from reput.format.command import Command, Serialization
 from reput.remoting.channel import Channel
-from reput.store.kernels import control_block as state, hot, scan_args as rules
+from reput.store.kernels import control_block as state, hot
 
 ROWS_MAX = 256
 """Maximum of requests that one call reads."""
@@ -102,7 +103,7 @@ class RequestList:
         block = self._block
         block[state.RECEIVE_POSITION] = position
         block[state.RECEIVE_END] = end
-        count = hot.scan_requests(self._block_argument, self._argument)
+        count = kernels.scan_requests(self._block_argument, self._argument)
         width = self._width
         words = self._row_words[: width * count].tolist()
         return [words[start : start + width] for start in range(0, width * count, width)]

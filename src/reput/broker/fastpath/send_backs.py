@@ -19,12 +19,13 @@ from reput.broker.fastpath.request_table import (
     Row,
     empty_replies,
 )
+from reput.broker.kernels import scan_args as rules
 from reput.broker.parts import Parts
 from reput.errors import RequestRefused
 from reput.format import java, properties as props
 from reput.format.codes import PERM_WRITE, RequestCode
 from reput.remoting.channel import Channel
-from reput.store.kernels import hot, scan_args as rules
+from reput.store.kernels import hot
 
 _FIELDS = (
     Field("offset", Kind.LONG, is_required=True),

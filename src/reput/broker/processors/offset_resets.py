@@ -117,7 +117,7 @@ def _set_offsets(
         if parts.topics.get(topic) is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} was deleted")
         if at_next_pull:
-            parts.store.pull_subscriptions.clear()  # its pulls bypass the resets
+            parts.pull_subscriptions.clear()  # its pulls bypass the resets
         for queue_id, queue_offset in chunk:
             parts.pops.reset(topic, group, queue_id, queue_offset)
             if at_next_pull:

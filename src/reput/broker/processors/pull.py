@@ -12,6 +12,7 @@ from reput.broker.filter import selection
 from reput.broker.filter.selection import Selection
 from reput.broker.held_requests import HeldPull
 from reput.broker.parts import Parts
+from reput.broker.pull_subscriptions import Reader
 from reput.broker.replication.state import SlaveState
 from reput.errors import RequestRefused
 from reput.format import bodies, command as commands, headers, names, properties as props
@@ -21,7 +22,6 @@ from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, PullMessageReplyHeader
 from reput.remoting.channel import Channel
 from reput.store.getting import GetResult, GetStatus
-from reput.store.pull_subscriptions import Reader
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.writing.incoming import IncomingMessage
 
@@ -246,7 +246,7 @@ def _let_kernel_answer(
         topic.read_queue_count,
         *_suggested_brokers(parts, header.consumer_group),
     )
-    parts.store.pull_subscriptions.add(reader)
+    parts.pull_subscriptions.add(reader)
 
 
 def _get(

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput import limits, small_file
+from reput.broker.kernels.send_rules import TIMER_UNITS_MS
 from reput.broker.quarantine import Quarantine
 from reput.broker.republish import (
     RETRY_MS,
@@ -53,7 +54,6 @@ from reput.store.config import BrokerRole
 from reput.store.files import paths
 from reput.store.interface import BrokerStore
 from reput.store.kernels import copy_args as words
-from reput.store.kernels.send_rules import TIMER_UNITS_MS
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.queues.consume_queue_view import UnitArray
 from reput.store.tables.timer_table import JavaTimer, TimerProgress, TimerTable

@@ -31,8 +31,11 @@ _LARGE = ("receive", "append", "batch_records", "scan_requests", "acks", "pop_ba
 """Entry points that take half of the time and share functions; one process compiles them."""
 _SHARED = ("reput.format", "reput.format.kernels")
 """Packages whose functions and constants are compiled into the kernels of every package."""
-_SHARED_WITH = {"reput.grpc.kernels": ("reput.grpc.wire",)}
-"""Further packages whose constants are compiled into the kernels of a package."""
+_SHARED_WITH = {
+    "reput.broker.kernels": ("reput.store.kernels",),
+    "reput.grpc.kernels": ("reput.grpc.wire",),
+}
+"""Further packages whose functions and constants are compiled into the kernels of a package."""
 
 
 def sources(package: str) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Kernels: plain text, numbers and names in a header, JSON or binary.
+"""Kernels: plain text, numbers and names in a header, JSON or binary, and numbers in texts.
 
 Plain text is ASCII without controls, quotes and backslashes: in JSON it means itself.
 """
@@ -14,6 +14,8 @@ from reput.format.kernels.memory import (
     get_u16,
     get_u32,
     json_run,
+    put_u8,
+    store_i64,
 )
 
 QUOTE = ord('"')
@@ -21,6 +23,9 @@ BACKSLASH = ord("\\")
 SPACE = ord(" ")
 DIGITS_MAX = 18
 INT_MAX = 0x7FFFFFFF
+ZERO_DIGIT = ord("0")
+ID_BYTES = 32
+"""Size of an offset id of IPv4: four times ``put_hex``."""
 
 
 def name_word(text: str) -> int:
@@ -92,3 +97,36 @@ def number(address, size):
             return -1
         value = value * 10 + digit
     return value
+
+
+@njit(**COMPILE_OPTIONS)
+def put_hex(address, value):
+    """Write the low 32 bits of a number as eight hexadecimal digits, upper case."""
+    spread = (value & 0xFFFF0000) << 16 | value & 0xFFFF
+    spread = (spread & 0x0000FF000000FF00) << 8 | spread & 0x000000FF000000FF
+    spread = (spread & 0x00F000F000F000F0) << 4 | spread & 0x000F000F000F000F
+    letters = (spread + 0x0606060606060606) >> 4 & 0x0101010101010101
+    store_i64(address, spread + 0x3030303030303030 + letters * 7)
+
+
+@njit(**COMPILE_OPTIONS)
+def decimal_size(value):
+    """Return the number of digits of a number that is not negative."""
+    size = 1
+    bound = 10
+    while size < 19 and value >= bound:
+        size += 1
+        bound *= 10
+    return size
+
+
+@njit(**COMPILE_OPTIONS)
+def put_decimal(address, value):
+    """Write a number that is not negative; return its end."""
+    size = decimal_size(value)
+    digit = address + size
+    while digit > address:
+        digit -= 1
+        put_u8(digit, ZERO_DIGIT + value % 10)
+        value //= 10
+    return address + size

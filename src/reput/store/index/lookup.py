@@ -9,15 +9,13 @@ import bisect
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from reput import limits
-from reput.format import cq_unit, lookup_reply
+from reput.format import cq_unit
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import IndexFiles
 from reput.store.kernels import control_block as state, hot, lookup_args as words
-from reput.store.kernels.scan_args import FIELD_WORDS
 from reput.store.log.commit_log import CommitLog
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.queues.consume_queues import ConsumeQueues
@@ -25,7 +23,7 @@ from reput.store.queues.consume_queues import ConsumeQueues
 _STEPS_MAX = 2048
 """Index entries that one call reads, in at most a few ms."""
 _BUFFER_BYTES = 256 * 1024
-_FILES_MAX = 32
+FILES_MAX = 32
 """Log files that one search maps for kernels."""
 
 
@@ -58,65 +56,10 @@ class Lookup:
         self._key_args = self._key_words.data
         self._key_argument = hot.Address(hot.address_of(self._key_words))
         self._key_args[words.RECORD_BYTES_MAX] = config.record_bytes_max
-        self._key_args[words.KEY_COUNT_MAX] = min(config.max_msgs_num_batch, words.RECORDS_MAX)
         self._time_words = np.zeros(words.TIME_WORDS, np.int64)
         self._time_args = self._time_words.data
         self._time_argument = hot.Address(hot.address_of(self._time_words))
         self._time_args[words.TIME_RECORD_BYTES_MAX] = config.record_bytes_max
-        self._texts = self._put_texts()
-
-    def _put_texts(self) -> list[npt.NDArray[np.uint8]]:
-        """Give the kernel templates and names; return the texts, which must be kept alive."""
-        args = self._key_args
-        texts = [
-            np.frombuffer(text, np.uint8)
-            for text in (*lookup_reply.TEMPLATES, *(name.encode() for name in words.FIELD_NAMES))
-        ]
-        templates = texts[: len(lookup_reply.TEMPLATES)]
-        for number, text in enumerate(templates):
-            place = words.TEMPLATES + 2 * number
-            args[place], args[place + 1] = hot.address_of(text), len(text)
-        args[words.NAMES] = len(words.FIELD_NAMES)
-        for number, text in enumerate(texts[len(templates) :]):
-            place = words.NAMES + 1 + FIELD_WORDS * number
-            args[place], args[place + 1] = hot.address_of(text), len(text)
-        return texts
-
-    def answer(
-        self, position: int, end: int, key_letters_max: int, unique_count_max: int
-    ) -> tuple[int, int, bytes]:
-        """Answer the lookups that follow each other in the buffer of ``SendIngest.receive``.
-
-        Args:
-            position: The position of the first frame.
-            end: The end of the bytes; the last frame may be incomplete.
-            key_letters_max: Maximum size of a topic and key.
-            unique_count_max: Maximum number of messages with a unique key.
-
-        Returns:
-            The number of requests that were answered, the position of the first other frame, and
-            the replies, concatenated.
-        """
-        block, args = self._block, self._key_args
-        self._index.publish_rows()
-        args[words.STEPS_MAX] = _steps_max()
-        args[words.KEY_LETTERS_MAX] = key_letters_max
-        args[words.UNIQUE_COUNT_MAX] = unique_count_max
-        block[state.READABLE] = self._commit_log.readable_offset
-        block[state.RECEIVE_POSITION] = position
-        block[state.RECEIVE_END] = end
-        count = 0
-        for _ in range(_FILES_MAX):
-            args[words.UNMAPPED] = self._time_args[words.TIME_UNMAPPED] = -1
-            count = hot.lookups(self._argument, self._key_argument, self._time_argument)
-            unmapped = max(args[words.UNMAPPED], self._time_args[words.TIME_UNMAPPED])
-            if count or unmapped < 0:
-                break
-            self._commit_log.map_file(unmapped)
-        if not count:
-            return 0, position, b""
-        replies = hot.bytes_at(block[state.REPLIES_ADDRESS], block[state.REPLIES_BYTES])
-        return count, block[state.RECEIVE_POSITION], replies
 
     def by_key(
         self,
@@ -142,7 +85,7 @@ class Lookup:
             return None
         self._index.publish_rows()
         args = self._key_args
-        args[words.STEPS_MAX] = _steps_max()
+        args[words.STEPS_MAX] = steps_max()
         args[words.BUFFER] = hot.address_of(self._buffer)
         args[words.IS_TAGS] = is_tags
         args[words.BEGIN_MS] = _bounded(begin_ms)
@@ -218,7 +161,7 @@ class Lookup:
         """Return the result of a kernel; map the log files that it needs. Negative: falls back."""
         self._block[state.READABLE] = self._commit_log.readable_offset
         result = search()
-        for _ in range(_FILES_MAX):
+        for _ in range(FILES_MAX):
             if result != words.IS_UNMAPPED:
                 break
             self._commit_log.map_file(args[unmapped])
@@ -230,6 +173,6 @@ def _bounded(time_ms: int) -> int:
     return max(min(time_ms, words.TIME_MAX_MS), -words.TIME_MAX_MS)
 
 
-def _steps_max() -> int:
+def steps_max() -> int:
     """Return the index entries of one call; slices count a record as more of them."""
     return min(_STEPS_MAX, limits.INDEX_STEPS.maximum // 8)

@@ -43,6 +43,8 @@ class Layout:
 
 FRAME_FIELDS_MAX = 23
 """Fields of a request whose values have words in the block."""
+READ_UNITS_MAX = 4096
+"""Units that one pull or pop reads at most."""
 
 BLOCK = Layout()
 

@@ -29,6 +29,7 @@ from reput.format.kernels.memory import (
     store_i32,
     word,
 )
+from reput.format.kernels.plain_text import put_decimal
 from reput.store.kernels import copy_args as words
 from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.copy_records import (
@@ -40,7 +41,6 @@ from reput.store.kernels.copy_records import (
     long_name,
     make,
 )
-from reput.store.kernels.reply import put_decimal
 
 PRODUCER_GROUP = props.PRODUCER_GROUP.encode()
 GROUP_SIZE = len(PRODUCER_GROUP)

@@ -31,6 +31,7 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
+from reput.format.kernels.plain_text import ID_BYTES, put_decimal, put_hex
 from reput.store.kernels import control_block as state, copy_args as words
 from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.copy_records import (
@@ -46,9 +47,9 @@ from reput.store.kernels.copy_records import (
     put_sizes,
     put_until_topic,
 )
-from reput.store.kernels.reply import ID_BYTES, put_decimal, put_hex
-from reput.store.kernels.send_properties import WAIT, WAIT_SIZE
 
+WAIT = int.from_bytes(props.WAIT.encode(), "little")
+WAIT_SIZE = len(props.WAIT)
 RETRY_TOPIC = long_name(props.RETRY_TOPIC)
 ORIGIN_ID = long_name(props.ORIGIN_MESSAGE_ID)
 TIMER_DELAY_SEC = long_name(props.TIMER_DELAY_SEC)

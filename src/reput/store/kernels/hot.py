@@ -1,11 +1,11 @@
-"""The kernels as functions: one import for the store and the broker.
+"""The kernels of the store as functions.
 
 Arguments and results are plain integers; everything else is in the control block
-(``control_block``). ``append``, ``pull`` and the kernels of the fast path are short and keep the
-GIL. ``dispatch`` may work through megabytes and releases it.
+(``control_block``). ``append``, ``pull`` and the kernels that only the fast path calls are short
+and keep the GIL. ``dispatch`` may work through megabytes and releases it.
 
-Without compiled kernels the store's functions are those of ``reference``, which are slow, and those
-of the fast path serve nothing: requests fall back to the processors.
+Without compiled kernels, most functions are those of ``reference``, which are slow. Kernels of the
+fast path have no reference implementation and serve nothing: requests fall back to the processors.
 """
 
 import ctypes
@@ -94,10 +94,6 @@ put_digested_units = _of_rebuild("put_digested_units", 5)
 put_digested_keys = _of_rebuild("put_digested_keys", 4)
 """``put_digested_keys(block, words, number, count) -> number``; see ``digest``."""
 
-receive = _of_fast_path("receive")
-"""``receive(block: c_int64) -> count``; see ``send.receive``."""
-acks = _of_fast_path("acks")
-"""``acks(block: c_int64) -> count``; see ``acks.acks``. Its block is that of ``acks_args``."""
 copy_records = _of_fast_path("copy_records")
 """``copy_records(words: c_int64) -> count``; see ``copy_records.copy_records``."""
 copy_timers = _of_fast_path("copy_timers")
@@ -108,8 +104,6 @@ copy_for_commit = _of_fast_path("copy_for_commit")
 """``copy_for_commit(words: c_int64) -> count``; see ``copy_for_commit.copy_for_commit``."""
 pop_batch = _of_fast_path("pop_batch")
 """``pop_batch(words: c_int64) -> count``; see ``pop.pop_batch``."""
-scan_requests = _of_fast_path("scan_requests", [_INTEGER] * 2)
-"""``scan_requests(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests``."""
 find_by_key = _of_fast_path(
     "find_by_key",
     [_INTEGER, _INTEGER, ctypes.c_char_p, _INTEGER, ctypes.c_char_p, _INTEGER],
@@ -117,9 +111,6 @@ find_by_key = _of_fast_path(
 """``find_by_key(block, args, topic: bytes, size, key: bytes, size) -> count``; see ``lookup``."""
 find_by_time = _of_fast_path("find_by_time", [_INTEGER] * 2)
 """``find_by_time(block: c_int64, args: c_int64) -> queue offset``; see ``lookup``."""
-lookups = _of_fast_path("lookups", [_INTEGER] * 3)
-"""``lookups(block: c_int64, args: c_int64, time_args: c_int64) -> count``; see
-``lookup_requests``."""
 
 
 def crc_tables() -> npt.NDArray[Any]:

@@ -1,18 +1,12 @@
-"""Arguments and results of the kernels ``find_by_key``, ``find_by_time`` and ``lookups``.
+"""Arguments and results of the kernels ``find_by_key`` and ``find_by_time``.
 
-Each has a block of int64 words, described here; what the kernels do with them: ``lookup`` and
-``lookup_requests``.
+Each has a block of int64 words, described here; what the kernels do with them: ``lookup``.
 """
 
 from collections.abc import Iterator
 
-from reput.format import lookup_reply
-from reput.store.kernels.scan_args import FIELD_WORDS
-
 RECORDS_MAX = 64
 """Most records that one call of ``find_by_key`` finds."""
-LOOKUPS_MAX = 8
-"""Most requests that one call of ``lookups`` answers: each may take milliseconds."""
 FALLS_BACK = -1
 """Result of a search that is left to slower code."""
 IS_UNMAPPED = -2
@@ -49,28 +43,10 @@ UNMAPPED = next(_words)
 BYTES = next(_words)
 """Size of all records."""
 
-# --- lookups: limits, and the headers of replies ------------------------------------
-
-KEY_LETTERS_MAX = next(_words)
-"""Maximum size of a topic and key."""
-UNIQUE_COUNT_MAX = next(_words)
-"""COUNT_MAX of a query by unique key."""
-KEY_COUNT_MAX = next(_words)
-"""Maximum of COUNT_MAX."""
-TEMPLATES = next(_words)
-"""Address and size of each of ``lookup_reply.TEMPLATES``, two words each."""
-NAMES = TEMPLATES + 2 * len(lookup_reply.TEMPLATES)
-"""Number of known fields; their names follow, as in ``scan_args``. FRAME_NAMES points here."""
-FIELD_NAMES = (
-    *("topic", "key", "maxNum", "beginTimestamp", "endTimestamp", "_UNIQUE_KEY_QUERY"),
-    *("indexType", "queueId", "timestamp", "boundaryType", "offset", "committed"),
-    *("bname", "oway", "lo"),
-)
-"""Known fields. Those from ``committed`` on are ignored."""
-PLACES = NAMES + 1 + FIELD_WORDS * len(FIELD_NAMES)
+PLACES = next(_words)
 """The records that were found, in the order of the log: physical offset, address and size."""
 WORDS = PLACES + 3 * RECORDS_MAX
-"""Size of the block of ``find_by_key`` and ``lookups``, in words."""
+"""Size of the block of ``find_by_key``, in words."""
 
 # --- rows of index files -----------------------------------------------------------
 

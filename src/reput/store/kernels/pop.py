@@ -40,11 +40,10 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
+from reput.format.kernels.plain_text import put_decimal
 from reput.store.kernels import control_block as state, pop_args as words
 from reput.store.kernels.append import append
-from reput.store.kernels.deliver import READ_UNITS_MAX, units_in_memory
-from reput.store.kernels.pull import pull
-from reput.store.kernels.reply import put_decimal
+from reput.store.kernels.pull import READ_UNITS_MAX, pull, units_in_memory
 
 HEAD_BYTES = words.HEAD_BYTES
 AT_BODY_SIZE = HEAD_BYTES - 4

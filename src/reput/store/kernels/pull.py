@@ -22,6 +22,7 @@ UNIT_BYTES = cq_unit.SIZE
 FILLER_SIZE = cq_unit.PRE_BLANK_SIZE
 IS_GONE = state.FILE_IS_GONE
 RECORD_BYTES_MIN = record.FIXED_BYTES_V1
+READ_UNITS_MAX = state.READ_UNITS_MAX
 
 
 @njit(**COMPILE_OPTIONS)
@@ -76,6 +77,26 @@ def next_file(block, physical_offset):
         return start
     size = word(block, state.FILE_SIZE)
     return physical_offset - (physical_offset - start) % size + size
+
+
+@njit(**COMPILE_OPTIONS)
+def units_in_memory(row, queue_offset):
+    """Return address and number of the units in memory from a queue offset on; 0, 0 if none."""
+    if queue_offset < word(row, state.QUEUE_MIN_OFFSET):
+        return 0, 0
+    max_offset = word(row, state.QUEUE_MAX_OFFSET)
+    start = word(row, state.QUEUE_TAIL_OFFSET)
+    if queue_offset >= start:
+        if queue_offset >= max_offset or word(row, state.QUEUE_TAIL) == 0:
+            return 0, 0
+        units = word(row, state.QUEUE_TAIL)
+        return units + UNIT_BYTES * (queue_offset - start), max_offset - queue_offset
+    start = word(row, state.QUEUE_AHEAD_OFFSET)
+    end = start + word(row, state.QUEUE_AHEAD_COUNT)
+    if queue_offset < start or queue_offset >= end:
+        return 0, 0
+    units = word(row, state.QUEUE_AHEAD)
+    return units + UNIT_BYTES * (queue_offset - start), end - queue_offset
 
 
 @njit(**COMPILE_OPTIONS)

@@ -22,7 +22,7 @@ from reput.store.files import paths
 from reput.store.files.disk import Disk
 from reput.store.hot_state import QueueEnds, Words
 from reput.store.kernels import control_block as state, hot
-from reput.store.kernels.pull_rules import READ_UNITS_MAX
+from reput.store.kernels.control_block import READ_UNITS_MAX
 from reput.store.queues.consume_queue_ext import ConsumeQueueExt
 from reput.store.queues.consume_queue_view import UNIT_TYPE, UnitArray
 

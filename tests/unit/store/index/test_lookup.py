@@ -2,21 +2,16 @@
 
 import bisect
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from reput.format import command as commands, message as record
-from reput.format.codes import RequestCode
-from reput.format.command import Command
-from reput.format.message import Host
+from reput.format import message as record
 from reput.store.getting import Getter, QueryResult
 from reput.store.index import lookup
-from reput.store.kernels import control_block as state, hot
+from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from reput.store.reader import Boundary
 from store_fixture import START_MS, Stores
@@ -216,46 +211,3 @@ def test_long_chains_are_left_to_the_slices(
     ]
     stores.check()
     second.store.close()
-
-
-@given(st.integers(0, 1500), st.lists(st.sampled_from(KEYS), max_size=12))
-@settings(deadline=None, max_examples=40, suppress_health_check=ONCE)
-def test_replies_stay_in_their_room(answering: "Answering", room: int, keys: list[str]) -> None:
-    frames = b"".join(map(query, keys))
-    answering.replies[:] = 0xA5
-    answering.block[state.REPLIES_ROOM] = room
-    count, position, replies = answering.answer(frames)
-    assert not any(answering.replies[room:] != 0xA5)
-    assert answering.replies[: len(replies)].tobytes() == replies
-    assert position == len(b"".join(map(query, keys[:count])))
-    assert len(replies) <= room
-
-
-def query(key: str) -> bytes:
-    fields = {"topic": "TopicA", "key": key, "maxNum": "32"}
-    times = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
-    return commands.encode(Command(RequestCode.QUERY_MESSAGE, 7, ext_fields=fields | times))
-
-
-class Answering:
-    """A store that answers lookups, and its memory."""
-
-    def __init__(self, stores: Stores) -> None:
-        filled = Filled(stores, [Sent(10, "TopicA", (key,), "", "") for key in KEYS[:3] * 3])
-        self.store = filled.store
-        self.store.open_receiving(Host(bytes(4), 1), b"", b"", takes_sends=True)
-        self.block = self.store._hot.block
-        self.replies = np.zeros(4096, np.uint8)
-        self.block[state.REPLIES_ADDRESS] = hot.address_of(self.replies)
-
-    def answer(self, frames: bytes) -> tuple[int, int, bytes]:
-        received = np.frombuffer(frames + b"\0", np.uint8)
-        self.block[state.RECEIVE_ADDRESS] = hot.address_of(received)
-        return self.store.answer_lookups(0, len(frames), 100, 32)
-
-
-@pytest.fixture
-def answering(tmp_path: Path) -> Iterator[Answering]:
-    stores = Stores(tmp_path)
-    yield Answering(stores)
-    stores.check()

@@ -10,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from reput.broker.kernels.pull_rules import LONG_MAX
 from reput.format import java, names
 from reput.format.codes import MASTER_ID
 from reput.format.pull_reply import SUGGESTED_MAX
-from reput.store.hot_state import HotState
+from reput.store.interface import BrokerStore
 from reput.store.kernels import control_block as state, hot, tables
-from reput.store.kernels.pull_rules import LONG_MAX
-from reput.store.queues.consume_queues import ConsumeQueues
 
 _SLOT_COUNT_MIN = 1 << 6
 _LIST_SIZE_MIN = 1 << 6
@@ -114,14 +113,16 @@ class _ReaderRow:
 class PullSubscriptions:
     """The readers whose pulls the kernel answers.
 
+    They are forgotten before the store removes queues, since the kernel has the addresses of these.
+
     Args:
-        hot_state: The memory that kernels and Python share.
-        queues: The consume queues.
+        store: The store.
     """
 
-    def __init__(self, hot_state: HotState, queues: ConsumeQueues) -> None:
-        self._block = hot_state.block
-        self._queues = queues
+    def __init__(self, store: BrokerStore) -> None:
+        self._block = store.hot_state.block
+        self._queues = store.queues
+        store.before_release.append(self.clear)
         self._readers: dict[tuple[str, str, str | None], _ReaderRow] = {}
         self._deliveries: list[_Deliveries] = []
         self._by_group: dict[tuple[str, str], _Deliveries] = {}

@@ -26,7 +26,5 @@ ALLOWED_FLAGS = int(
 TAG = "TAG"
 """The ``expressionType`` of fast pulls, if they have one."""
 LONG_MAX = (1 << 63) - 1
-READ_UNITS_MAX = 4096
-"""Units that one pull reads at most."""
 HEAD_BYTES_MAX = 400
 """Room for the head of a reply, before its records, bytes."""

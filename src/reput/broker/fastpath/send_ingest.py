@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reput.broker.kernels import hot as kernels, send_rules
 from reput.errors import WriteFailed
 from reput.format.message import Host
-from reput.store.config import StoreConfig
-from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot, send_rules
-from reput.store.log.commit_log import CommitLog
+from reput.store.interface import BrokerStore
+from reput.store.kernels import control_block as state, hot
+from reput.store.writing.flush import PendingPut
 from reput.store.writing.incoming import Refused
-from reput.store.writing.putting import Putter
 
 _REPLIES_BYTES = 512 * 1024
 _SCRATCH_BYTES = 512 * 1024
@@ -50,26 +49,22 @@ class Received(NamedTuple):
     """Request code of that frame, a hint; 0 if it was not found."""
     has_more: bool
     """Whether the kernel can handle more of the buffer; call again."""
+    pending: PendingPut | None = None
+    """The pending put that replies to sends wait for; None if they need not wait."""
 
 
 class SendIngest:
     """Stores sends and answers pulls with a kernel.
 
     Args:
-        config: Limits.
-        hot_state: The memory that kernels and Python share.
-        log: The commit log.
-        putter: Provides files, rows and room.
+        store: The store, which provides files, rows and room.
     """
 
-    def __init__(
-        self, config: StoreConfig, hot_state: HotState, log: CommitLog, putter: Putter
-    ) -> None:
-        self._argument = hot_state.argument
-        self._block = hot_state.block
-        self._config = config
-        self._commit_log = log
-        self._putter = putter
+    def __init__(self, store: BrokerStore) -> None:
+        self._argument = store.hot_state.argument
+        self._block = store.hot_state.block
+        self._store = store
+        self._putter = store.putter
         self._is_open = False
         self._takes_sends = False
 
@@ -84,7 +79,7 @@ class SendIngest:
             broker_name: The broker name in recall handles, in UTF-8.
             takes_sends: Whether sends may be stored.
         """
-        block, config = self._block, self._config
+        block, config = self._block, self._store.config
         self._replies = np.empty(_REPLIES_BYTES, np.uint8)
         self._scratch = np.empty(_SCRATCH_BYTES, np.uint8)
         self._notes = np.zeros(_NOTES * send_rules.NOTE_BYTES // 8, np.int64)
@@ -104,7 +99,7 @@ class SendIngest:
         block[state.TIMER_DELAY_MS_MAX] = min(config.timer_max_delay_sec * 1000, _DELAY_MS_MAX)
         block[state.BODY_BYTES_MAX] = config.max_message_size
         block[state.RECORD_BYTES_MAX] = config.record_bytes_max
-        self._is_open = hot.is_compiled
+        self._is_open = kernels.is_compiled
         self._takes_sends = takes_sends and not store_host.is_v6
         if self._takes_sends:
             block[state.STORE_ADDRESS] = int.from_bytes(store_host.address, "big")
@@ -134,10 +129,10 @@ class SendIngest:
             return Received(position, 0, 0, b"", has_frame=True, code=0, has_more=False)
         block = self._block
         is_v4 = len(born_host.address) == 4
-        takes_sends = takes_sends and self._takes_sends and not self._putter.refusal and is_v4
+        takes_sends = takes_sends and self._takes_sends and is_v4 and self._can_put()
         block[state.RECEIVE_IS_ON] = takes_sends
         block[state.DELIVER_IS_ON] = takes_pulls
-        block[state.READABLE] = self._commit_log.readable_offset
+        block[state.READABLE] = self._store.log.readable_offset
         block[state.RECEIVE_ADDRESS] = address
         block[state.RECEIVE_POSITION] = position
         block[state.RECEIVE_END] = end
@@ -150,7 +145,7 @@ class SendIngest:
         now_ms = block[state.INPUT_TIME] = self._putter.begin()
         try:
             while True:
-                count += hot.receive(self._argument)
+                count += kernels.receive(self._argument)
                 stop = block[state.STOP]
                 if stop in _DONE or not self._provide(stop, now_ms):
                     break
@@ -173,7 +168,11 @@ class SendIngest:
             has_frame=stop not in (state.STOP_DONE, state.STOP_REPLIES),
             code=block[state.FRAME_CODE] if stop == state.STOP_FRAME else 0,
             has_more=stop == state.STOP_REPLIES,
+            pending=self._store.begin_wait() if count else None,
         )
+
+    def _can_put(self) -> bool:
+        return not self._putter.refusal and not self._store.lacks_replicas
 
     def _provide(self, stop: int, now_ms: int) -> bool:
         """Provide what a record lacks; return whether that succeeded.

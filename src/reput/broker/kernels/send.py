@@ -34,6 +34,47 @@ nothing of the frame itself is done.
 
 from numba import njit
 
+from reput.broker.kernels import send_rules
+from reput.broker.kernels.deliver import deliver, is_pull
+from reput.broker.kernels.header_binary import read_binary
+from reput.broker.kernels.header_json import read_json
+from reput.broker.kernels.reply import put_reply
+from reput.broker.kernels.request_fields import (
+    BATCH,
+    BORN_TIMESTAMP,
+    DEFAULT_QUEUES,
+    DEFAULT_TOPIC,
+    FLAG,
+    GROUP,
+    LONG,
+    LONG_MAX,
+    MAX_RECONSUME_TIMES,
+    PROPERTIES,
+    QUEUE_ID,
+    RECONSUME_TIMES,
+    SEND_FIELD_COUNT,
+    SYS_FLAG,
+    TOPIC,
+    UNIT_MODE,
+    field_place,
+    has_field,
+    is_number,
+    is_text,
+    value_of,
+)
+from reput.broker.kernels.send_properties import unescape, write_pairs
+from reput.broker.kernels.send_rules import (
+    GAP,
+    HANDLE_BYTES_MAX,
+    HELD_BYTES_MAX,
+    REAL_QUEUE_NAME,
+    REAL_TOPIC_NAME,
+    REPLY_BYTES_MAX,
+    SLACK,
+    TRANSACTION_ID_NAME,
+    WAIT_PAIR,
+)
+from reput.broker.kernels.send_timers import put_leaving
 from reput.format import (
     command,
     message as record,
@@ -60,49 +101,9 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
-from reput.format.kernels.plain_text import INT_MAX
-from reput.store.kernels import control_block as state, send_rules
+from reput.format.kernels.plain_text import INT_MAX, put_decimal
+from reput.store.kernels import control_block as state
 from reput.store.kernels.append import append, find_topic
-from reput.store.kernels.deliver import deliver, is_pull
-from reput.store.kernels.header_binary import read_binary
-from reput.store.kernels.header_json import read_json
-from reput.store.kernels.reply import put_decimal, put_reply
-from reput.store.kernels.request_fields import (
-    BATCH,
-    BORN_TIMESTAMP,
-    DEFAULT_QUEUES,
-    DEFAULT_TOPIC,
-    FLAG,
-    GROUP,
-    LONG,
-    LONG_MAX,
-    MAX_RECONSUME_TIMES,
-    PROPERTIES,
-    QUEUE_ID,
-    RECONSUME_TIMES,
-    SEND_FIELD_COUNT,
-    SYS_FLAG,
-    TOPIC,
-    UNIT_MODE,
-    field_place,
-    has_field,
-    is_number,
-    is_text,
-    value_of,
-)
-from reput.store.kernels.send_properties import unescape, write_pairs
-from reput.store.kernels.send_rules import (
-    GAP,
-    HANDLE_BYTES_MAX,
-    HELD_BYTES_MAX,
-    REAL_QUEUE_NAME,
-    REAL_TOPIC_NAME,
-    REPLY_BYTES_MAX,
-    SLACK,
-    TRANSACTION_ID_NAME,
-    WAIT_PAIR,
-)
-from reput.store.kernels.send_timers import put_leaving
 
 JSON = int(Serialization.JSON)
 BINARY = int(Serialization.ROCKETMQ)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from reput.broker import pull_subscriptions
+from reput.broker.fastpath.send_ingest import Received, SendIngest
+from reput.broker.pull_subscriptions import Delivery, PullSubscriptions, Reader
 from reput.clock import ManualClock
 from reput.format import cq_unit, message as record, properties as props
 from reput.format.command import Command, Serialization, encode
 from reput.format.message import Host
-from reput.store import pull_subscriptions
 from reput.store.config import StoreConfig
 from reput.store.message_store import MessageStore
-from reput.store.pull_subscriptions import Delivery, Reader
-from reput.store.send_ingest import Received
 from reput.store.writing.incoming import IncomingMessage
 from store_fixture import needs_kernels
 
@@ -30,8 +30,9 @@ class Subject:
     def __init__(self, root: Path) -> None:
         config = StoreConfig(store_path_root_dir=str(root), mapped_file_size_commit_log=1 << 23)
         self.store = MessageStore.open(config=config, clock=ManualClock(1_700_000_000_000))
-        self.store.open_receiving(HOST, b"", b"")
-        self.pull_subscriptions = self.store.pull_subscriptions
+        self.ingest = SendIngest(self.store)
+        self.ingest.open(HOST, b"", b"")
+        self.pull_subscriptions = PullSubscriptions(self.store)
 
     def put(self, topic: str, count: int, queue_id: int = 0, tag: str = "TagA") -> None:
         for _ in range(count):
@@ -62,8 +63,7 @@ class Subject:
         frame = encode(Command(11, 1, ext_fields=fields, serialization=Serialization.JSON)) * count
         buffer = bytearray(frame)
         address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        received, _ = self.store.receive(address, 0, len(frame), HOST)
-        return received
+        return self.ingest.receive(address, 0, len(frame), HOST)
 
     def reads(self, topic: str, group: str = "g", queues: int = 4, **more: Any) -> Reader:
         """Register a reader with the kernel, as after a pull that the processor answered."""

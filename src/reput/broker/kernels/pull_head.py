@@ -8,16 +8,10 @@ length give heads of the same size.
 
 from numba import njit
 
+from reput.broker.kernels.reply import BINARY_MARK, HEAD_BYTES, JSON, put_sized_decimal
 from reput.format import pull_reply
 from reput.format.kernels.memory import COMPILE_OPTIONS, put_u8, store_i32, text_writer
-from reput.store.kernels.reply import (
-    BINARY_MARK,
-    HEAD_BYTES,
-    JSON,
-    decimal_size,
-    put_decimal,
-    put_sized_decimal,
-)
+from reput.format.kernels.plain_text import decimal_size, put_decimal
 
 put_json_0, put_json_1, put_json_2, put_json_3, put_json_4 = map(
     text_writer, pull_reply.JSON_PIECES

@@ -4,7 +4,7 @@
 frame that falls back to its processor, which does the same in slices.
 
 **What takes the fast path**: frames with a JSON header that ``header_json`` reads, with the fields
-of ``lookup_args``, flag 0, opaque not negative, and
+of ``lookup_request_args``, flag 0, opaque not negative, and
 
 * code 12, messages by key: ``indexType`` K, U or absent; times and ``maxNum`` that are not
   negative; a search that ``find_by_key`` ends, with all its messages in the reply;
@@ -18,6 +18,11 @@ of ``lookup_args``, flag 0, opaque not negative, and
 
 from numba import njit
 
+from reput.broker.kernels import lookup_request_args as requests
+from reput.broker.kernels.reply import HEAD_BYTES
+from reput.broker.kernels.request_fields import field_number, field_place, has_field
+from reput.broker.kernels.send import FRAME_MAX, FRAME_MIN, JSON, LENGTH_BYTES, read_header
+from reput.broker.kernels.send_properties import is_true
 from reput.format import lookup_reply
 from reput.format.codes import RequestCode
 from reput.format.kernels.memory import (
@@ -31,14 +36,10 @@ from reput.format.kernels.memory import (
     store_i32,
     word,
 )
-from reput.format.kernels.plain_text import INT_MAX, first_word, name_word, number
+from reput.format.kernels.plain_text import INT_MAX, first_word, name_word, number, put_decimal
 from reput.store.kernels import control_block as state, lookup_args as words
 from reput.store.kernels.append import find_queue, find_topic
 from reput.store.kernels.lookup import IS_UNMAPPED, find_by_key, find_by_time, find_record
-from reput.store.kernels.reply import HEAD_BYTES, put_decimal
-from reput.store.kernels.request_fields import field_number, field_place, has_field
-from reput.store.kernels.send import FRAME_MAX, FRAME_MIN, JSON, LENGTH_BYTES, read_header
-from reput.store.kernels.send_properties import is_true
 
 QUERY = int(RequestCode.QUERY_MESSAGE)
 BY_TIME = int(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
@@ -48,7 +49,7 @@ VIEW = int(RequestCode.VIEW_MESSAGE_BY_ID)
 
 TOPIC, KEY, MAX_NUM, BEGIN, END, IS_UNIQUE = range(6)
 INDEX_TYPE, QUEUE_ID, TIMESTAMP, BOUNDARY, PHYSICAL_OFFSET = range(6, 11)
-assert words.FIELD_NAMES[PHYSICAL_OFFSET] == "offset"
+assert requests.FIELD_NAMES[PHYSICAL_OFFSET] == "offset"
 
 MESSAGES, NO_MESSAGES, QUEUE_OFFSET, RECORD = range(4)
 FIRST_NUMBER, SECOND_NUMBER, BLANK = lookup_reply.FIRST, lookup_reply.SECOND, ord(" ")
@@ -82,8 +83,8 @@ def time_field(block, field):
 @njit(**COMPILE_OPTIONS)
 def put_head(args, template, address, opaque, first, second):
     """Write the length words and the header of a reply; return the address of its body."""
-    source = word(args, words.TEMPLATES + 2 * template)
-    end = source + word(args, words.TEMPLATES + 2 * template + 1)
+    source = word(args, requests.TEMPLATES + 2 * template)
+    end = source + word(args, requests.TEMPLATES + 2 * template + 1)
     target = address + HEAD_BYTES
     while source < end:
         byte = get_u8(source)
@@ -118,7 +119,7 @@ def answer_query(block, args, address, room):
     if (
         topic_size == 0
         or key_size == 0
-        or topic_size + key_size > word(args, words.KEY_LETTERS_MAX)
+        or topic_size + key_size > word(args, requests.KEY_LETTERS_MAX)
     ):
         return 0
     if begin_ms < 0 or end_ms < 0 or count_max < 0 or count_max > INT_MAX:
@@ -126,10 +127,10 @@ def answer_query(block, args, address, room):
     kind, kind_size = field_place(block, INDEX_TYPE)
     unique, unique_size = field_place(block, IS_UNIQUE)
     if has_field(block, IS_UNIQUE) and is_true(unique, unique_size):
-        count_max = word(args, words.UNIQUE_COUNT_MAX)
+        count_max = word(args, requests.UNIQUE_COUNT_MAX)
     elif kind_size > 0 and (kind_size != 1 or get_u8(kind) not in (LETTER_K, LETTER_U)):
         return 0
-    count_max = min(count_max, word(args, words.KEY_COUNT_MAX))
+    count_max = min(count_max, word(args, requests.KEY_COUNT_MAX))
     if count_max <= 0:
         return 0
     set_word(args, words.IS_TAGS, 0)
@@ -247,8 +248,8 @@ def lookups(block, args, time_args):
     replies_end = start + word(block, state.REPLIES_ROOM)
     address = start
     count = 0
-    set_word(block, state.FRAME_NAMES, args + 8 * words.NAMES)
-    while received - position >= LENGTH_BYTES and count < words.LOOKUPS_MAX:
+    set_word(block, state.FRAME_NAMES, args + 8 * requests.NAMES)
+    while received - position >= LENGTH_BYTES and count < requests.LOOKUPS_MAX:
         size = load_i32(buffer + position)
         end = position + LENGTH_BYTES + size
         if size < FRAME_MIN or size > FRAME_MAX or end > received:

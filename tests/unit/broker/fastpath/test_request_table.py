@@ -7,11 +7,12 @@ import pytest
 
 from reput.broker.fastpath import request_table
 from reput.broker.fastpath.request_table import Field, Kind, RequestList
+from reput.broker.kernels import hot as kernels, scan_args as rules
 from reput.format import command
 from reput.format.command import IS_ONEWAY, Command, Serialization
-from reput.store.kernels import hot, scan_args as rules
+from reput.store.kernels import hot
 
-if not hot.is_compiled:
+if not kernels.is_compiled:
     pytest.skip("no compiled kernels here", allow_module_level=True)
 
 BUFFER = bytearray(1 << 17)

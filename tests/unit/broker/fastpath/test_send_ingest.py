@@ -3,11 +3,12 @@
 import ctypes
 from pathlib import Path
 
+from reput.broker.fastpath import send_ingest
+from reput.broker.fastpath.send_ingest import SendIngest
 from reput.clock import ManualClock
 from reput.format import command
 from reput.format.command import Command
 from reput.format.message import Host
-from reput.store import send_ingest
 from reput.store.config import StoreConfig
 from reput.store.message_store import MessageStore
 from reput.store.writing.incoming import IncomingMessage
@@ -28,7 +29,8 @@ def send(queue_id: int) -> bytes:
 def test_first_messages_of_many_queues_take_several_calls(tmp_path: Path) -> None:
     """Python creates each queue: other requests run in between."""
     store = MessageStore.open(str(tmp_path), StoreConfig(), clock=ManualClock(1_700_000_000_000))
-    store.open_receiving(HOST, b"", b"b")
+    ingest = SendIngest(store)
+    ingest.open(HOST, b"", b"b")
     store.put(IncomingMessage("T", b"x", QUEUES))
     store.set_write_queues("T", QUEUES + 1)
     data = bytearray(b"".join(map(send, range(QUEUES))))
@@ -36,7 +38,7 @@ def test_first_messages_of_many_queues_take_several_calls(tmp_path: Path) -> Non
     position = 0
     counts: list[int] = []
     while position < len(data):
-        received, _ = store.receive(address, position, len(data), HOST)
+        received = ingest.receive(address, position, len(data), HOST)
         assert not received.has_frame
         assert received.has_more == (received.position < len(data))
         assert received.replies.count(b'"queueId"') == received.send_count
@@ -44,7 +46,7 @@ def test_first_messages_of_many_queues_take_several_calls(tmp_path: Path) -> Non
         position = received.position
     assert sum(counts) == QUEUES
     assert max(counts) <= send_ingest._STOPS_MAX
-    again, _ = store.receive(address, 0, len(data), HOST)
+    again = ingest.receive(address, 0, len(data), HOST)
     assert (again.send_count, again.has_more) == (QUEUES, False)
     assert [store.max_offset("T", queue_id) for queue_id in range(QUEUES)] == [2] * QUEUES
     store.close()

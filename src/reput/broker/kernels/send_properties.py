@@ -12,6 +12,13 @@ those of ``send_rules.HELD_BACK``.
 
 from numba import njit
 
+from reput.broker.kernels import send_rules
+from reput.broker.kernels.send_rules import (
+    KEY_BYTES_MAX,
+    NAMES_MAX,
+    NAMES_OF_PYTHON,
+    TIMER_UNITS_MS,
+)
 from reput.format import properties as props
 from reput.format.kernels.columns import NAME_VALUE, PAIR_END, UNIQ_KEY
 from reput.format.kernels.hashes import same_bytes
@@ -28,15 +35,9 @@ from reput.format.kernels.memory import (
     text_run,
 )
 from reput.format.kernels.plain_text import BACKSLASH, QUOTE, first_word, name_word, number
-from reput.store.kernels import send_rules
 from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.control_block import HELD_HALF, HELD_TIMER
-from reput.store.kernels.send_rules import (
-    KEY_BYTES_MAX,
-    NAMES_MAX,
-    NAMES_OF_PYTHON,
-    TIMER_UNITS_MS,
-)
+from reput.store.kernels.copy_for_retry import WAIT, WAIT_SIZE
 
 _WORDS = {name_word(start): len(start) for start in NAMES_OF_PYTHON}
 STARTS = tuple(_WORDS)
@@ -44,8 +45,6 @@ MASKS = tuple(-1 if size == 8 else (1 << 8 * size) - 1 for size in _WORDS.values
 FIRST_LETTERS = sum({1 << (ord(start[0]) - 64) for start in NAMES_OF_PYTHON})
 """Bits of the first letters, from ``@`` on."""
 
-WAIT = int.from_bytes(props.WAIT.encode(), "little")
-WAIT_SIZE = len(props.WAIT)
 TRUE = int.from_bytes(b"true", "little")
 TRUE_SIZE = len("true")
 PREPARED = name_word(props.TRANSACTION_PREPARED)

@@ -8,6 +8,8 @@ leading zero: a future time that is not further away than is allowed.
 
 from numba import njit
 
+from reput.broker.kernels.send_properties import time_unit
+from reput.broker.kernels.send_rules import HANDLE_PARTS_MAX, OUT_MS_NAME
 from reput.format.kernels.columns import NAME_VALUE, PAIR_END, find_byte
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
@@ -16,11 +18,8 @@ from reput.format.kernels.memory import (
     text_writer,
     word,
 )
-from reput.format.kernels.plain_text import number
+from reput.format.kernels.plain_text import number, put_decimal
 from reput.store.kernels import control_block as state
-from reput.store.kernels.reply import put_decimal
-from reput.store.kernels.send_properties import time_unit
-from reput.store.kernels.send_rules import HANDLE_PARTS_MAX, OUT_MS_NAME
 
 put_out_ms_name = text_writer(OUT_MS_NAME.encode())
 OUT_MS_SIZE = len(OUT_MS_NAME)

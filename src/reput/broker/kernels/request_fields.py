@@ -9,11 +9,12 @@ of the first two are compiled in, those of ``scan_requests`` are a list.
 
 from numba import njit
 
+from reput.broker.kernels import pull_rules, scan_args, send_rules
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, set_word, word
 from reput.format.kernels.plain_text import first_word, name_word, number
 from reput.format.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
-from reput.store.kernels import control_block as state, pull_rules, scan_args, send_rules
+from reput.store.kernels import control_block as state
 
 SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
 FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES

@@ -4,6 +4,7 @@
 
 from numba import njit
 
+from reput.broker.kernels.send_rules import REAL_TOPIC_NAME
 from reput.format import recall_handle, send_reply
 from reput.format.command import Serialization
 from reput.format.kernels.columns import PAIR_END, find_byte
@@ -13,20 +14,23 @@ from reput.format.kernels.memory import (
     get_u8,
     put_u8,
     store_i32,
-    store_i64,
     text_writer,
     word,
 )
-from reput.format.kernels.plain_text import number
+from reput.format.kernels.plain_text import (
+    ID_BYTES,
+    ZERO_DIGIT,
+    decimal_size,
+    number,
+    put_decimal,
+    put_hex,
+)
 from reput.store.kernels import control_block as state
-from reput.store.kernels.send_rules import REAL_TOPIC_NAME
 
 JSON = int(Serialization.JSON)
 BINARY_MARK = int(Serialization.ROCKETMQ) << 24
 HEAD_BYTES = 8
 """Size of length and mark, bytes."""
-ID_BYTES = 32
-ZERO_DIGIT = ord("0")
 SPACE = ord(recall_handle.SEPARATOR)
 
 put_json_0, put_json_1, put_json_2, put_json_3, put_json_4, put_json_5 = map(
@@ -53,39 +57,6 @@ put_handle_start = text_writer(HANDLE_START.encode())
 HANDLE_START_SIZE = len(HANDLE_START)
 REAL_TOPIC_SIZE = len(REAL_TOPIC_NAME)
 UPPER_A, LOWER_A, MINUS, UNDERSCORE, EQUALS = map(ord, "Aa-_=")
-
-
-@njit(**COMPILE_OPTIONS)
-def put_hex(address, value):
-    """Write the low 32 bits of a number as eight hexadecimal digits, upper case."""
-    spread = (value & 0xFFFF0000) << 16 | value & 0xFFFF
-    spread = (spread & 0x0000FF000000FF00) << 8 | spread & 0x000000FF000000FF
-    spread = (spread & 0x00F000F000F000F0) << 4 | spread & 0x000F000F000F000F
-    letters = (spread + 0x0606060606060606) >> 4 & 0x0101010101010101
-    store_i64(address, spread + 0x3030303030303030 + letters * 7)
-
-
-@njit(**COMPILE_OPTIONS)
-def decimal_size(value):
-    """Return the number of digits of a number that is not negative."""
-    size = 1
-    bound = 10
-    while size < 19 and value >= bound:
-        size += 1
-        bound *= 10
-    return size
-
-
-@njit(**COMPILE_OPTIONS)
-def put_decimal(address, value):
-    """Write a number that is not negative; return its end."""
-    size = decimal_size(value)
-    digit = address + size
-    while digit > address:
-        digit -= 1
-        put_u8(digit, ZERO_DIGIT + value % 10)
-        value //= 10
-    return address + size
 
 
 @njit(**COMPILE_OPTIONS)

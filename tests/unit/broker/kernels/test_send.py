@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reput.broker.kernels import hot as kernels, send_rules
 from reput.format import (
     command,
     cq_unit,
@@ -24,7 +25,7 @@ from reput.format.command import Command, Serialization
 from reput.format.message import Host, StoredMessage
 from reput.format.recall_handle import RecallHandle
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot, send_rules
+from reput.store.kernels import control_block as state, hot
 
 DATA = Path(__file__).parents[3] / "data" / "remoting"
 NOW_MS = 1_700_000_000_456
@@ -35,7 +36,7 @@ KEY = "7F0000015EF818B4AAC2000000000000"
 UNIQ_KEY = f"UNIQ_KEY\x01{KEY}"
 
 
-if not hot.is_compiled:
+if not kernels.is_compiled:
     pytest.skip("no compiled kernels here", allow_module_level=True)
 
 
@@ -94,7 +95,7 @@ class Store:
         self.block[state.RECEIVE_ADDRESS] = hot.address_of(self.received)
         self.block[state.RECEIVE_END] = len(data)
         self.block[state.RECEIVE_POSITION] = 0
-        return hot.receive(self.hot.argument)
+        return kernels.receive(self.hot.argument)
 
     @property
     def stop(self) -> int:
@@ -517,7 +518,7 @@ def test_a_frame_that_falls_back_between_others(store: Store) -> None:
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_FRAME, len(first))
     replies = store.block[state.REPLIES_BYTES]
     store.block[state.RECEIVE_POSITION] += len(middle)
-    assert hot.receive(store.hot.argument) == 1
+    assert kernels.receive(store.hot.argument) == 1
     assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, len(data))
     assert store.block[state.REPLIES_BYTES] == 2 * replies
     assert [message.queue_offset for message in store.messages()] == [0, 1]
@@ -549,7 +550,7 @@ def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:
     waiting = store.scratch[position : store.block[state.INPUT_SIZE]].tobytes()
     assert record.decode(waiting, check_crc=False).body == b"Hello"
     store.block[state.LOG_LIMIT] = len(store.log)
-    assert hot.receive(store.hot.argument) == 2
+    assert kernels.receive(store.hot.argument) == 2
     assert [message.queue_offset for message in store.messages()] == [0, 1, 2]
 
 

@@ -8,6 +8,7 @@ may have escapes. All other JSON falls back to ``reput.format.command``.
 
 from numba import njit
 
+from reput.broker.kernels.request_fields import IGNORED, known_bit, may_be_escaped, set_field
 from reput.format.kernels.header_readers import json_reader
 from reput.format.kernels.json_tokens import (
     ASCII_MAX,
@@ -32,7 +33,6 @@ from reput.format.kernels.plain_text import (
     plain_end,
 )
 from reput.store.kernels import control_block as state
-from reput.store.kernels.request_fields import IGNORED, known_bit, may_be_escaped, set_field
 
 
 @njit(**COMPILE_OPTIONS)

@@ -8,11 +8,11 @@ plain.
 
 from numba import njit
 
+from reput.broker.kernels.request_fields import IGNORED, known_bit, may_be_escaped, set_field
 from reput.format.kernels.header_readers import binary_head_reader
 from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
 from reput.format.kernels.plain_text import is_plain_text
 from reput.store.kernels import control_block as state
-from reput.store.kernels.request_fields import IGNORED, known_bit, may_be_escaped, set_field
 
 read_head = binary_head_reader(
     code=state.FRAME_CODE, flag=state.FRAME_FLAG, opaque=state.FRAME_OPAQUE

@@ -16,13 +16,9 @@ RECEIVE_END are read, and words from FRAME_CODE on are written.
 
 from numba import njit
 
-from reput.format.command import IS_ONEWAY
-from reput.format.kernels.hashes import same_bytes
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32, set_word, word
-from reput.format.kernels.plain_text import INT_MAX, number
-from reput.store.kernels import control_block as state, scan_args as rules
-from reput.store.kernels.request_fields import LONG_MAX, field_place
-from reput.store.kernels.send import (
+from reput.broker.kernels import scan_args as rules
+from reput.broker.kernels.request_fields import LONG_MAX, field_place
+from reput.broker.kernels.send import (
     FALSE,
     FALSE_LAST,
     FALSE_SIZE,
@@ -31,7 +27,12 @@ from reput.store.kernels.send import (
     LENGTH_BYTES,
     read_header,
 )
-from reput.store.kernels.send_properties import is_true
+from reput.broker.kernels.send_properties import is_true
+from reput.format.command import IS_ONEWAY
+from reput.format.kernels.hashes import same_bytes
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32, set_word, word
+from reput.format.kernels.plain_text import INT_MAX, number
+from reput.store.kernels import control_block as state
 
 TEXT, INT, BOOL = rules.TEXT, rules.INT, rules.BOOL
 

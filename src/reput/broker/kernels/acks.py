@@ -17,6 +17,8 @@ valid to the processor, frame by frame, and drops its replies.
 
 from numba import njit
 
+from reput.broker.kernels import acks_args as words
+from reput.broker.kernels.reply import HEAD_BYTES
 from reput.format.kernels.hashes import same_bytes
 from reput.format.kernels.header_readers import json_reader
 from reput.format.kernels.json_tokens import (
@@ -46,9 +48,8 @@ from reput.format.kernels.plain_text import (
     name_word,
     number,
     plain_end,
+    put_decimal,
 )
-from reput.store.kernels import acks_args as words
-from reput.store.kernels.reply import HEAD_BYTES, put_decimal
 
 GROUP, TOPIC, QUEUE_ID, OFFSET, INFO = range(len(words.FIELD_NAMES))
 ALL_FIELDS = (1 << len(words.FIELD_NAMES)) - 1

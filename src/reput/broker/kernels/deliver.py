@@ -26,15 +26,9 @@ the processor (``STOP_FRAME``), and nothing of it is done.
 
 from numba import njit
 
-from reput.format.codes import PullFlag, RequestCode
-from reput.format.kernels.hashes import name_slot
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_i64, set_word, word
-from reput.format.kernels.plain_text import INT_MAX, first_word, name_word
-from reput.store.kernels import control_block as state, pull_rules
-from reput.store.kernels.append import find_queue, find_topic
-from reput.store.kernels.pull import UNIT_BYTES, pull
-from reput.store.kernels.pull_head import pull_head_size, put_pull_head
-from reput.store.kernels.request_fields import (
+from reput.broker.kernels import pull_rules
+from reput.broker.kernels.pull_head import pull_head_size, put_pull_head
+from reput.broker.kernels.request_fields import (
     COMMIT_OFFSET,
     CONSUMER_GROUP,
     EXPRESSION_TYPE,
@@ -56,6 +50,13 @@ from reput.store.kernels.request_fields import (
     is_text,
     value_of,
 )
+from reput.format.codes import PullFlag, RequestCode
+from reput.format.kernels.hashes import name_slot
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_i64, set_word, word
+from reput.format.kernels.plain_text import INT_MAX, first_word, name_word
+from reput.store.kernels import control_block as state
+from reput.store.kernels.append import find_queue, find_topic
+from reput.store.kernels.pull import READ_UNITS_MAX, pull, units_in_memory
 
 PULL = int(RequestCode.PULL_MESSAGE)
 LITE_PULL = int(RequestCode.LITE_PULL_MESSAGE)
@@ -68,7 +69,6 @@ ALLOWED = REQUIRED | sum(1 << FIELD_NAMES.index(name) for name in pull_rules.OPT
 COMMIT = int(PullFlag.COMMIT_OFFSET)
 HAS_SUBSCRIPTION = int(PullFlag.HAS_SUBSCRIPTION)
 ALLOWED_FLAGS = pull_rules.ALLOWED_FLAGS
-READ_UNITS_MAX = pull_rules.READ_UNITS_MAX
 HEAD_BYTES_MAX = pull_rules.HEAD_BYTES_MAX
 TAG = name_word(pull_rules.TAG)
 TAG_SIZE = len(pull_rules.TAG)
@@ -144,26 +144,6 @@ def find_reader(block):
         ):
             return row
         slot = (slot + 1) & (slots - 1)
-
-
-@njit(**COMPILE_OPTIONS)
-def units_in_memory(row, queue_offset):
-    """Return address and number of the units in memory from a queue offset on; 0, 0 if none."""
-    if queue_offset < word(row, state.QUEUE_MIN_OFFSET):
-        return 0, 0
-    max_offset = word(row, state.QUEUE_MAX_OFFSET)
-    start = word(row, state.QUEUE_TAIL_OFFSET)
-    if queue_offset >= start:
-        if queue_offset >= max_offset or word(row, state.QUEUE_TAIL) == 0:
-            return 0, 0
-        units = word(row, state.QUEUE_TAIL)
-        return units + UNIT_BYTES * (queue_offset - start), max_offset - queue_offset
-    start = word(row, state.QUEUE_AHEAD_OFFSET)
-    end = start + word(row, state.QUEUE_AHEAD_COUNT)
-    if queue_offset < start or queue_offset >= end:
-        return 0, 0
-    units = word(row, state.QUEUE_AHEAD)
-    return units + UNIT_BYTES * (queue_offset - start), end - queue_offset
 
 
 @njit(**COMPILE_OPTIONS)

@@ -1,0 +1,48 @@
+"""The kernels of this package as functions, except those of ``gate``.
+
+They are short and keep the GIL; arguments and results are those of ``reput.store.kernels.hot``.
+Without compiled kernels they serve nothing: requests fall back to the processors.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from reput.broker.kernels import native
+from reput.store.kernels import hot
+
+Kernel = Callable[..., int]
+
+
+def _is_compiled() -> bool:
+    try:
+        native.engine()
+    except native.KernelsUnavailable:
+        return False
+    return hot.is_compiled
+
+
+is_compiled = _is_compiled()
+"""Whether these kernels and those of the store are compiled: the fast path needs both."""
+
+
+def _kernel(name: str, argument_count: int) -> Kernel:
+    """Return a kernel, or a function that serves nothing."""
+    if is_compiled:
+        return native.plain_function(name, [ctypes.c_int64] * argument_count, is_short=True)
+    return _serve_nothing
+
+
+def _serve_nothing(*_: Any) -> int:
+    return 0
+
+
+receive = _kernel("receive", 1)
+"""``receive(block: c_int64) -> count``; see ``send.receive``."""
+acks = _kernel("acks", 1)
+"""``acks(block: c_int64) -> count``; see ``acks.acks``. Its block is that of ``acks_args``."""
+scan_requests = _kernel("scan_requests", 2)
+"""``scan_requests(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests``."""
+lookups = _kernel("lookups", 3)
+"""``lookups(block: c_int64, args: c_int64, time_args: c_int64) -> count``; see
+``lookup_requests``."""
