@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from reput import limits
+from reput.broker import limits
 from reput.errors import RequestRefused
 from reput.format import command as commands
 from reput.format.codes import ResponseCode

@@ -22,7 +22,7 @@ from reput.broker.replication.reports import OfferedRange, ReportRefused, SlaveR
 from reput.client.core.pop_handles import ReplyHandles
 from reput.client.core.route_cache import topic_route
 from reput.errors import CorruptRecord, InvalidBody, InvalidHeader, LimitExceeded, NotAFrame
-from reput.format import bodies, command, ha_frames, message, pop_codec
+from reput.format import bodies, command, ha_frames, limits as format_limits, message, pop_codec
 from reput.format.bodies import QueueData, TopicConfigData, TopicConfigTable, TopicRouteData
 from reput.format.headers import PopMessageReplyHeader
 from reput.html.texts import time_text
@@ -237,7 +237,7 @@ def test_a_lie_is_refused(number: str) -> None:
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
 def test_a_row_names_its_limit_and_its_check(row: tuple[str, str, str, str]) -> None:
     _, bound, _, check = row
-    names = {limit.name for limit in limits.LIMITS}
+    names = {limit.name for limit in limits.declared()}
     assert set(re.findall(r"`(\w+_\w+)`", bound)) <= names
     module, _, name = check.rpartition(".")
     assert hasattr(import_module(module), name)
@@ -252,9 +252,9 @@ def test_a_large_body_in_another_dialect_stalls_no_client(kind: type[bodies.Body
 
 
 def test_numbers_at_their_bounds_are_believed() -> None:
-    maximum = limits.TOPIC_QUEUES.maximum
+    maximum = format_limits.TOPIC_QUEUES.maximum
     assert registered(topic(maximum), topic(0, "none")).topic_count == 2
     route = topic_route("T", bodies.decode(TopicRouteData, route_body(maximum, 4)))
     assert len(route.subscribe_queues) == maximum + 4
-    popped(2**40 - limits.ACK_SPAN.maximum)
+    popped(2**40 - format_limits.ACK_SPAN.maximum)
     planned(10**9)

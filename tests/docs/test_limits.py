@@ -1,4 +1,4 @@
-"""The reference page of limits has every limit of ``reput.limits``, and no other.
+"""The reference page of limits has every limit of all packages, and no other.
 
 python tests/docs/test_limits.py    prints the right tables
 """
@@ -7,16 +7,16 @@ import dataclasses
 import re
 from pathlib import Path
 
-from reput import limits
+import all_limits
 from reput.broker.settings.config import BrokerConfig
 from reput.config import key_of
-from reput.limits import Limit
+from reput.limits import Limit, declared
 from reput.namesrv.config import NamesrvConfig
 from reput.store.config import StoreConfig
 
 PAGE = Path(__file__).parents[2] / "docs/reference/limits.md"
 SECTION = re.compile(r"^# --- (.+?) -+$", re.MULTILINE)
-NAME = re.compile(r"^[A-Z0-9_]+ = Limit\(\s*\"(\w+)\"", re.MULTILINE)
+NAME = re.compile(r"^[A-Z0-9_]+ = declare\(\s*\"(\w+)\"", re.MULTILINE)
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)` \|.*\|$", re.MULTILINE)
 SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -40,17 +40,18 @@ def row(limit: Limit) -> str:
 
 
 def sections() -> dict[str, list[Limit]]:
-    """Return the limits by their section of the module."""
-    source = Path(limits.__file__).read_text()
-    by_name = {limit.name: limit for limit in limits.LIMITS}
+    """Return the limits by the sections of the modules."""
+    by_name = {limit.name: limit for limit in declared()}
     limits_by_section: dict[str, list[Limit]] = {}
-    title = ""
-    for match in re.finditer(f"{SECTION.pattern}|{NAME.pattern}", source, re.MULTILINE):
-        if match[1]:
-            title = match[1][0].upper() + match[1][1:]
-        else:
-            limits_by_section.setdefault(title, []).append(by_name.pop(match[2]))
-    assert not by_name, "limits that are not in a section of the module"
+    for module in all_limits.MODULES:
+        source = Path(str(module.__file__)).read_text()
+        title = ""
+        for match in re.finditer(f"{SECTION.pattern}|{NAME.pattern}", source, re.MULTILINE):
+            if match[1]:
+                title = match[1][0].upper() + match[1][1:]
+            else:
+                limits_by_section.setdefault(title, []).append(by_name.pop(match[2]))
+    assert not by_name, "limits that are not in a section of a module"
     return limits_by_section
 
 
@@ -66,13 +67,13 @@ def tables() -> str:
 def test_the_page_has_every_limit_and_no_other() -> None:
     text = PAGE.read_text()
     rows = [match[0] for match in ROW.finditer(text)]
-    wanted = [row(limit) for limit in limits.LIMITS]
+    wanted = [row(limit) for limit in declared()]
     assert [line for line in rows if line not in wanted] == []
     assert [line for line in wanted if line not in rows] == []
     assert len(rows) == len(wanted)
 
 
-def test_limits_are_below_the_headings_of_the_module() -> None:
+def test_limits_are_below_the_headings_of_the_modules() -> None:
     text = PAGE.read_text()
     parts = re.split(HEADING, text)
     documented = {
@@ -90,7 +91,7 @@ def test_options_exist_and_have_the_maximum_as_their_default() -> None:
     for kind in CONFIGS:
         for field in dataclasses.fields(kind):
             defaults.setdefault(key_of(field.name), []).append(field.default)
-    for limit in limits.LIMITS:
+    for limit in declared():
         if limit.option:
             value = defaults.get(limit.option)
             assert value, f"{limit.name}: no part of the settings has {limit.option}"

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
+import all_limits as limits
 from broker_subject import Subject, running
 from hostile import mutations, requests
 from hostile.wire import Draft
-from reput import limits
 from reput.broker.processors.table import PROCESSORS as BROKER_PROCESSORS
 from reput.errors import ReputError
 from reput.format import command as commands
 from reput.format.codes import RequestCode as Code
-from reput.limits import Limit
+from reput.limits import Limit, declared
 from reput.namesrv.processors import PROCESSORS as NAMESRV_PROCESSORS
 
 pytestmark = pytest.mark.hostile
@@ -256,7 +256,7 @@ def test_the_rule_is_true(server: str, code: Code) -> None:
     is_generator = inspect.isgeneratorfunction(processor)
     assert is_generator == (rule.turns is Turns.SLICED), f"{processor.__qualname__}: {rule.turns}"
     assert rule.bounds, "no limit is named"
-    assert set(rule.bounds) <= set(limits.LIMITS)
+    assert set(rule.bounds) <= set(declared())
     assert bool(rule.why) != is_generator, (
         "a rule for work done at once names the data that it reads"
     )

@@ -18,11 +18,13 @@ from hostile.servers import memory_of
 from http2_peer import HELLO, echo_service
 from raw_http2 import Raw, raw
 from remoting_subject import ECHO, Subject, both_loops, until
-from reput import descriptors, limits
+from reput import descriptors
 from reput.format import command as commands
 from reput.format.command import Command
+from reput.grpc import limits as grpc_limits
 from reput.grpc.http2.server import GrpcServer
-from reput.remoting import listener
+from reput.limits import Limit
+from reput.remoting import limits as remoting_limits, listener
 from reput.remoting.deadlines import CUTS_MAX
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
@@ -92,7 +94,7 @@ async def silent(server: GrpcServer, count: int, addresses: Sequence[str]) -> As
 
 
 @contextlib.asynccontextmanager
-async def running(**of_connections: limits.Limit) -> AsyncIterator[GrpcServer]:
+async def running(**of_connections: Limit) -> AsyncIterator[GrpcServer]:
     """Run a server as a broker does, with TLS, and other limits of connections."""
     state = ServerState(
         ConnectionLimits(**of_connections), tls=TlsSettings(tls_test_mode_enable=True)
@@ -121,9 +123,11 @@ async def test_silent_connections_make_room_and_are_closed(
     if descriptors.connections_max() < count:
         pytest.skip(f"the system allows a process less than {count} connections (ulimit -Hn)")
     # Nothing ends by itself, however long it takes to open them.
-    monkeypatch.setattr(limits, "HTTP2_PREFACE_MS", limits.HTTP2_PREFACE_MS.at(HOUR_S * 1000))
+    monkeypatch.setattr(
+        grpc_limits, "HTTP2_PREFACE_MS", grpc_limits.HTTP2_PREFACE_MS.at(HOUR_S * 1000)
+    )
     monkeypatch.setattr(listener, "SILENT_S", 0.0)
-    async with running(connections=limits.CONNECTIONS.at(count)) as server:
+    async with running(connections=remoting_limits.CONNECTIONS.at(count)) as server:
         refused = server.state.refusals.counts
         before = memory_of("self")
         async with silent(server, count, ADDRESSES) as others:
@@ -143,13 +147,13 @@ async def test_silent_connections_make_room_and_are_closed(
                 assert server.state.connections_of == {OTHER: 1}
                 assert refused == {"connections": 1, "http2_preface_ms": count - 1}
                 words = await others.last_words()
-        expected = str(limits.HTTP2_PREFACE_MS.exceeded())
+        expected = str(grpc_limits.HTTP2_PREFACE_MS.exceeded())
         assert words == {NO_WORDS: 1, expected: count - 1}
 
 
 @both_loops
 async def test_further_connections_of_an_address_are_refused() -> None:
-    few = limits.CONNECTIONS_PER_ADDRESS.at(100)
+    few = remoting_limits.CONNECTIONS_PER_ADDRESS.at(100)
     async with (
         running(connections_per_address=few) as server,
         silent(server, 150, ADDRESSES[:1]),
@@ -166,7 +170,7 @@ async def test_connections_that_have_just_opened_make_no_room(
 ) -> None:
     monkeypatch.setattr(listener, "SILENT_S", float(HOUR_S))
     async with (
-        running(connections=limits.CONNECTIONS.at(20)) as server,
+        running(connections=remoting_limits.CONNECTIONS.at(20)) as server,
         silent(server, 20, ADDRESSES),
         raw(server, local_addr=(OTHER, 0)) as client,
     ):
@@ -216,8 +220,8 @@ async def test_only_the_oldest_silent_connection_of_any_port_makes_room(
     monkeypatch.setattr(listener, "SILENT_S", 0.0)
     rng = random.Random(seed)
     bounds = {
-        "connections": limits.CONNECTIONS.at(IN_ALL),
-        "connections_per_address": limits.CONNECTIONS_PER_ADDRESS.at(OF_ADDRESS),
+        "connections": remoting_limits.CONNECTIONS.at(IN_ALL),
+        "connections_per_address": remoting_limits.CONNECTIONS_PER_ADDRESS.at(OF_ADDRESS),
     }
     model = Model()
     writers: dict[int, asyncio.StreamWriter] = {}

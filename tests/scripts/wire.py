@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from reput import limits
+import all_limits
 from reput.format import command as commands, message as record, properties as props, sys_flag
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import LENGTH, Command
@@ -41,6 +41,7 @@ class Limits:
         self._changes: list[Any] = []
 
     def change(self, name: str, maximum: int) -> None:
+        limits = all_limits.module_of(name)
         change = mock.patch.object(limits, name, getattr(limits, name).at(maximum))
         change.start()
         self._changes.append(change)

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reput import limits
+from reput import limits as shared_limits
+from reput.broker import limits
 from reput.broker.access import plain_control, plain_migration, user_rules
 from reput.broker.access.access import Access
 from reput.broker.access.needs import Facts
@@ -682,7 +683,7 @@ def _gather(
         write_failures=ground.failures,
         disk_thread=ground.disk_thread,
         tasks=tasks,
-        setting_requests=RequestQueue(limits.WAITING_SETTINGS, tasks.keep),
+        setting_requests=RequestQueue(shared_limits.WAITING_SETTINGS, tasks.keep),
         deletion_requests=RequestQueue(limits.WAITING_DELETIONS, tasks.keep),
         start_warnings=tuple(loaded.warnings),
     )

@@ -4,7 +4,7 @@ The kernel answers pulls without Python, and counts the delivered messages and c
 This module adds those counts before statistics or consumer offsets are read.
 """
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.counters.stats import Stats
 from reput.broker.pull_subscriptions import PullSubscriptions
 from reput.broker.settings.live import LiveConfig

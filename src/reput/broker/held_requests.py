@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.access.access import Grant
 from reput.broker.filter.selection import Selection
 from reput.broker.quotas import AddressQuota

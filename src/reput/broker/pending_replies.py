@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.counters.put_times import PutTimes
 from reput.broker.deliveries import Deliveries
 from reput.broker.put_stalls import PutStalls

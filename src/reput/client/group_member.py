@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from reput import limits
 from reput.client.config import ClientConfig, ConsumerConfig, MessageModel
 from reput.client.connection_events import ConnectionCallback, ConnectionCalls, ConnectionEvent
 from reput.client.core import subscription as subscriptions
@@ -32,7 +31,7 @@ from reput.client.running_info import consume_directly, consumer_status
 from reput.client.trace import TraceWriter
 from reput.client.with_statement import AsyncWithOnly
 from reput.clock import Clock
-from reput.format import bodies, command, names, namespace
+from reput.format import bodies, command, limits, names, namespace
 from reput.format.bodies import ConsumerData, MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command

@@ -19,9 +19,8 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from reput import limits
 from reput.errors import InvalidBody, LimitExceeded, excerpt
-from reput.format import fastjson
+from reput.format import fastjson, limits
 from reput.format.java import Int, Long
 from reput.limits import Limit
 

@@ -24,9 +24,8 @@ from typing import Any
 
 import msgspec
 
-from reput import limits
 from reput.errors import LimitExceeded, NotAFrame, excerpt
-from reput.format import codes, java
+from reput.format import codes, java, limits
 from reput.format.java import Int
 
 LENGTH = struct.Struct(">i")

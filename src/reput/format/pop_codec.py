@@ -15,9 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
-from reput import limits
 from reput.errors import InvalidBody, InvalidHeader
-from reput.format import bodies, java, names
+from reput.format import bodies, java, limits, names
 from reput.format.bodies import Body
 
 ORDERED_REVIVE_QUEUE = 999

@@ -45,9 +45,8 @@ from typing import Any, TypeGuard, cast
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
-from reput import limits
 from reput.errors import excerpt
-from reput.format import properties as props
+from reput.format import limits, properties as props
 from reput.format.text_cache import TextCache
 from reput.limits import Limit
 

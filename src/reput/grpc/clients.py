@@ -9,13 +9,13 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
-from reput import limits
 from reput.clock import Clock
 from reput.errors import ConnectionLost, RequestTimedOut
 from reput.format import bodies
 from reput.format.bodies import ConsumerData, HeartbeatData, ProducerData
 from reput.format.codes import RequestCode
 from reput.format.command import Command
+from reput.grpc import limits
 from reput.grpc.backend import Backend
 from reput.grpc.caller import Caller
 from reput.grpc.renewal import MARGIN_MS, Renewals

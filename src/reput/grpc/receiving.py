@@ -13,13 +13,13 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reput import limits
+from reput.broker import limits as broker_limits
 from reput.client.core import pop_handles, requests
 from reput.client.core.pop_handles import ReplyHandles
 from reput.client.core.subscription import Subscription
 from reput.clock import Clock
 from reput.errors import ReputError
-from reput.format import headers, message as records, pop_codec, properties as props
+from reput.format import headers, limits, message as records, pop_codec, properties as props
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import (
@@ -125,7 +125,7 @@ def wanted(
         LimitExceeded: The attempt id or the expression is so long that brokers refuse it.
     """
     attempt_id = request.get("attempt_id")
-    limits.POP_ATTEMPT_LETTERS.check(len(attempt_id or ""))
+    broker_limits.POP_ATTEMPT_LETTERS.check(len(attempt_id or ""))
     limits.HEADER_BYTES.check(len(request.get("filter_expression", {}).get("expression", "")))
     queue = request.get("message_queue", {})
     topic = queue.get("topic", {}).get("name", "")

@@ -13,7 +13,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from reput import limits
+from reput.grpc import limits
 
 MARGIN_MS = 10_000
 """Time before the end of its invisible time at which a message is renewed, in ms."""

@@ -6,11 +6,11 @@ Source: rocketmq-proxy 5.5.0 ``GrpcClientSettingsManager``.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reput import limits
 from reput.client.core import subscription
 from reput.client.core.subscription import Subscription
 from reput.errors import InvalidOption
 from reput.format.bodies import ConsumerData, SubscriptionData
+from reput.grpc import limits
 from reput.grpc.backend import GroupFacts
 from reput.grpc.statuses import Code, StatusError
 from reput.grpc.wire.grpc_messages import ClientType, FilterType

@@ -10,13 +10,12 @@ Source: rocketmq-proxy 5.5.0 ``TransactionDataManager``, ``AbstractTransactionSe
 import asyncio
 from dataclasses import dataclass
 
-from reput import limits
 from reput.client.core import requests
 from reput.errors import ReputError, excerpt
 from reput.format import headers, names, properties as props
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.message import StoredMessage
-from reput.grpc import receiving
+from reput.grpc import limits, receiving
 from reput.grpc.backend import Backend
 from reput.grpc.clients import Client
 from reput.grpc.statuses import Code, StatusError

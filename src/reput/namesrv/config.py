@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
-from reput import config, limits, remote_settings, small_file
+from reput import config, remote_settings, small_file
 from reput.config import Range
 from reput.errors import InvalidOption, RequestRefused
 from reput.format.codes import ResponseCode
 from reput.format.ip_address import Network
+from reput.namesrv import limits
 from reput.remote_settings import RemoteSettings
-from reput.remoting import networks, tls_settings
+from reput.remoting import limits as of_connections, networks, tls_settings
 from reput.remoting.tls_settings import TlsSettings
 
 DEFAULT_PORT = 9876
@@ -120,17 +121,19 @@ class NamesrvConfig:
 
     # --- resources of connections ----------------------------------------
 
-    reput_connections_max: Count = limits.CONNECTIONS.maximum
+    reput_connections_max: Count = of_connections.CONNECTIONS.maximum
     """Maximum number of connections; further ones are closed at once."""
-    reput_connections_per_address_max: Count = limits.CONNECTIONS_PER_ADDRESS.maximum
+    reput_connections_per_address_max: Count = of_connections.CONNECTIONS_PER_ADDRESS.maximum
     """Maximum number of connections from one address."""
-    reput_unfinished_bytes_max: Count = limits.UNFINISHED_BYTES.maximum
+    reput_unfinished_bytes_max: Count = of_connections.UNFINISHED_BYTES.maximum
     """Maximum bytes of incomplete frames and handshakes; above it one of the largest is closed."""
-    reput_unfinished_bytes_per_address_max: Count = limits.UNFINISHED_BYTES_PER_ADDRESS.maximum
+    reput_unfinished_bytes_per_address_max: Count = (
+        of_connections.UNFINISHED_BYTES_PER_ADDRESS.maximum
+    )
     """Maximum bytes of incomplete frames and handshakes on the connections from one address."""
-    reput_unread_bytes_max: Count = limits.UNREAD_BYTES.maximum
+    reput_unread_bytes_max: Count = of_connections.UNREAD_BYTES.maximum
     """Maximum bytes of unread and half-made replies; above it one of the largest is closed."""
-    reput_unread_bytes_per_address_max: Count = limits.UNREAD_BYTES_PER_ADDRESS.maximum
+    reput_unread_bytes_per_address_max: Count = of_connections.UNREAD_BYTES_PER_ADDRESS.maximum
     """Maximum bytes of unread and half-made replies on the connections from one address."""
 
     # --- brokers ---------------------------------------------------------

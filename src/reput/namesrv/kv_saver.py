@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from reput import limits
 from reput.errors import ReputError, WriteFailed
+from reput.namesrv import limits
 from reput.namesrv.kv_table import KvChange, KvTable
 
 _log = logging.getLogger(__name__)

@@ -14,10 +14,11 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput import limits, small_file
+from reput import small_file
 from reput.errors import InvalidBody, InvalidHeader, InvalidOption, excerpt
 from reput.format import bodies
 from reput.limits import Limit
+from reput.namesrv import limits
 
 _PAIR_BYTES = 8
 """Bytes of a pair in the file besides name and value, approximately."""

@@ -11,10 +11,10 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from reput import limits, remote_settings
+from reput import limits as shared_limits, remote_settings
 from reput.clock import Clock
 from reput.errors import InvalidBody, InvalidHeader, ReputError, excerpt
-from reput.format import bodies, command, headers
+from reput.format import bodies, command, headers, limits
 from reput.format.bodies import ClusterInfo, DataVersion
 from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
 from reput.format.command import Command
@@ -378,7 +378,7 @@ def kv_namespace(parts: Parts, channel: Channel, request: Command) -> Command:
 
 def update_config(parts: Parts, channel: Channel, request: Command) -> None:
     """Change settings, given as lines ``key=value`` (318): all of them, or none."""
-    limits.SETTINGS_BYTES.check(len(request.body))
+    shared_limits.SETTINGS_BYTES.check(len(request.body))
     try:
         text = request.body.decode()
     except UnicodeDecodeError as error:

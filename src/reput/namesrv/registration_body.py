@@ -10,9 +10,8 @@ import re
 
 import msgspec
 
-from reput import limits
 from reput.errors import InvalidBody, excerpt
-from reput.format import bodies
+from reput.format import bodies, limits
 from reput.format.bodies import DataVersion, RegisterBrokerBody, TopicConfigData, TopicConfigTable
 from reput.remoting.time_slices import Steps
 

@@ -38,12 +38,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from reput import limits
 from reput.errors import LimitExceeded, excerpt
-from reput.format import bodies
+from reput.format import bodies, limits as format_limits
 from reput.format.bodies import BrokerData, DataVersion, QueueData, TopicRouteData
 from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from reput.limits import Limit
+from reput.namesrv import limits
 from reput.remoting import long_replies
 from reput.remoting.time_slices import Steps
 
@@ -152,7 +152,7 @@ _PART = 64
 """Topics that are added or removed between two yields."""
 
 
-_NEVER_ACCEPTED = frozenset({limits.NAMESRV_NAME_LETTERS.name, limits.TOPIC_QUEUES.name})
+_NEVER_ACCEPTED = frozenset({limits.NAMESRV_NAME_LETTERS.name, format_limits.TOPIC_QUEUES.name})
 """Limits over which a topic is always left out."""
 
 
@@ -541,7 +541,7 @@ class RouteTable:
     def _put(self, broker: _Broker, broker_name: str, topic: str, queue: QueueData) -> None:
         """Set the queues of a topic on a broker. Raises ``LimitExceeded``."""
         for count in (queue.read_queue_nums, queue.write_queue_nums):
-            limits.TOPIC_QUEUES.check_count(count, excerpt(topic))
+            format_limits.TOPIC_QUEUES.check_count(count, excerpt(topic))
         names = self._names.get(topic)
         if topic not in broker.queues:
             self.bounds.queues.check(self._queue_count + 1)

@@ -8,12 +8,13 @@ import logging
 import time
 from typing import Self
 
-from reput import descriptors, limits, small_file
+from reput import descriptors, limits as shared_limits, small_file
 from reput.clock import Clock, SystemClock
 from reput.format import command
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.limits import Refusals
+from reput.namesrv import limits
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.kv_saver import KvSaver
 from reput.namesrv.kv_table import KvTable
@@ -64,7 +65,7 @@ class NameServer:
             routes=RouteTable(bounds),
             kv=kv,
             kv_saver=KvSaver(kv),
-            setting_requests=RequestQueue(limits.WAITING_SETTINGS),
+            setting_requests=RequestQueue(shared_limits.WAITING_SETTINGS),
             config=config,
             clock=self.clock,
             events=ClientFaults(_log, time.monotonic),

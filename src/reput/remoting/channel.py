@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
-from reput import limits
 from reput.errors import ConnectionLost, NotAFrame, Overloaded, RequestTimedOut
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.signing import Signer
 from reput.limits import Limit
+from reput.remoting import limits
 from reput.remoting.addressed import Addressed
 from reput.remoting.connection import FrameBuffer, PendingRequests, find_frame
 from reput.remoting.server_state import Cuttable, ServerState

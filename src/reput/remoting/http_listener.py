@@ -19,9 +19,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from reput import limits
 from reput.errors import LimitExceeded
 from reput.limits import Limit, Refusals
+from reput.remoting import limits
 from reput.remoting.client_faults import ClientFaults
 
 WRITE_TIMEOUT_MS = 10_000

@@ -8,8 +8,8 @@ All servers of a process share a ``ServerState``: the limits are those of all po
 import asyncio
 from typing import Generic, Protocol, TypeVar, cast
 
-from reput import limits
 from reput.limits import Limit
+from reput.remoting import limits
 from reput.remoting.proxy_acceptor import Proxied
 from reput.remoting.proxy_header import ProxySource
 from reput.remoting.server_state import ServerState

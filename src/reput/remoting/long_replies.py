@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from reput import limits
 from reput.errors import LimitExceeded
 from reput.format import bodies
+from reput.remoting import limits
 from reput.remoting.time_slices import Steps
 
 _T = TypeVar("_T")

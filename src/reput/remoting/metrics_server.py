@@ -224,7 +224,7 @@ def refusals_by_limit(refusals: Refusals) -> Family:
         ("limit",),
         is_counter=True,
     )
-    family.values = {(limit.name,): 0.0 for limit in limits.LIMITS}
+    family.values = {(limit.name,): 0.0 for limit in limits.declared()}
     family.values.update(((name,), float(count)) for name, count in refusals.counts.items())
     return family
 

@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
-from reput import limits
 from reput.errors import NotAProxyHeader
 from reput.format.ip_address import Network
 from reput.format.message import Host
-from reput.remoting import networks, proxy_header
+from reput.remoting import limits, networks, proxy_header
 from reput.remoting.client_faults import ClientFaults
 from reput.remoting.deadlines import Deadlines
 from reput.remoting.proxy_header import ProxySource

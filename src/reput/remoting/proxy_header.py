@@ -11,8 +11,8 @@ import ipaddress
 import re
 from typing import NamedTuple
 
-from reput import limits
 from reput.errors import NotAProxyHeader
+from reput.remoting import limits
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 """First bytes of version 2."""

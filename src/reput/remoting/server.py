@@ -7,13 +7,12 @@ import logging
 from collections.abc import Callable, Generator
 from typing import Protocol
 
-from reput import limits
 from reput.errors import REMARK_LETTERS, LimitExceeded, ReputError, excerpt
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.format.signing import Signer
-from reput.remoting import time_slices
+from reput.remoting import limits, time_slices
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.listener import LAST_WORDS_S, Listener

@@ -7,10 +7,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
-from reput import limits
 from reput.format.ip_address import Network
 from reput.limits import Limit, Refusals
-from reput.remoting import time_slices
+from reput.remoting import limits, time_slices
 from reput.remoting.byte_budget import ByteBudget
 from reput.remoting.byte_room import ByteRoom
 from reput.remoting.client_faults import ClientFaults

@@ -8,9 +8,9 @@ import contextlib
 import ssl
 from typing import cast
 
-from reput import limits
 from reput.errors import TlsFailed
 from reput.format.command import Buffer
+from reput.remoting import limits
 from reput.remoting.tls_settings import reason_of
 
 PIECE_BYTES = 16 * 1024

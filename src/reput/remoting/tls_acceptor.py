@@ -13,10 +13,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from reput import limits
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption, TlsFailed
-from reput.remoting import throwaway_certificate, tls_settings
+from reput.remoting import limits, throwaway_certificate, tls_settings
 from reput.remoting.client_faults import ClientFaults
 from reput.remoting.deadlines import Deadlines
 from reput.remoting.time_slices import TimeSlices

@@ -10,9 +10,9 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from reput import limits
 from reput.errors import CorruptRecord
 from reput.format import cq_unit, index_entry, message as record
+from reput.store import limits
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import STEPS, IndexFiles

@@ -344,7 +344,7 @@ class BrokerStore(Store, Protocol):
         """Serves pops on the fast path."""
 
     before_release: list[Callable[[], None]]
-    """Called before queues are removed, or the store is closed: kernels know their addresses."""
+    """Called before queues are removed, or the store is closed: kernels know where they are."""
 
     @property
     def hot_state(self) -> HotState:

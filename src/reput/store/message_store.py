@@ -200,7 +200,7 @@ class MessageStore:
         self.pop_reader = PopReader(self.hot_state, self.log, self.queues, self.putter)
         """Serves pops on the fast path."""
         self.before_release: list[Callable[[], None]] = []
-        """Called before queues are removed, or the store is closed: kernels know their addresses."""
+        """Called before queues are removed, or the store is closed: kernels know where they are."""
         self._getter = Getter(
             config, self.hot_state, self.log, self.queues, self.index, self._batch_queues
         )

@@ -12,7 +12,7 @@ import pytest
 
 import broker_subject
 from broker_subject import Subject
-from reput import limits
+from reput.broker import limits
 from reput.broker.assignments import TopicQueues, divide
 from reput.broker.processors.table import PROCESSORS
 from reput.broker.settings.config import BrokerConfig

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from broker_subject import Subject
-from reput import limits
+from reput.broker import limits
 from reput.broker.processors.table import PROCESSORS
 from reput.broker.server import Broker
 from reput.errors import LimitExceeded, RequestRefused, WriteFailed
@@ -48,7 +48,7 @@ from reput.format.headers import (
     TopicHeader,
 )
 from reput.format.message import Host
-from reput.remoting import long_replies, time_slices
+from reput.remoting import limits as remoting_limits, long_replies, time_slices
 from reput.remoting.long_replies import LongBody
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.tables.groups import SubscriptionGroup
@@ -283,7 +283,7 @@ def test_a_reply_larger_than_a_frame_is_refused_with_a_remedy(
     calls: Calls,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "REPLY_BYTES", limits.REPLY_BYTES.at(10_000))
+    monkeypatch.setattr(remoting_limits, "REPLY_BYTES", remoting_limits.REPLY_BYTES.at(10_000))
     with pytest.raises(
         LimitExceeded, match=r"body of a reply \(.*\): .*limit reply_bytes"
     ) as caught:

@@ -4,13 +4,14 @@ import time
 
 import pytest
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.filter import filters, selection
 from reput.broker.filter.filters import Filters
 from reput.broker.settings.config import BrokerConfig
 from reput.errors import LimitExceeded, RequestRefused
-from reput.format import java
+from reput.format import java, limits as format_limits
 from reput.format.codes import ResponseCode
+from reput.limits import Limit
 from reput.store.tables.filters import ConsumerFilter
 
 
@@ -33,7 +34,7 @@ def test_codes_of_tags_are_their_hashes() -> None:
     ],
     ids=["tags", "separators", "a million tags", "8 MB", "bytes"],
 )
-def test_a_subscription_over_a_limit_is_refused(expression: str, limit: limits.Limit) -> None:
+def test_a_subscription_over_a_limit_is_refused(expression: str, limit: Limit) -> None:
     kept = len(selection._of_tags)
     for _ in range(3):
         with pytest.raises(LimitExceeded, match=f"at most {limit.maximum}") as refused:
@@ -68,14 +69,14 @@ FILTERS = Filters(BrokerConfig(enable_property_filter=True))
 @pytest.mark.parametrize(
     ("expression", "limit"),
     [
-        (" OR ".join(["a = 1"] * 5_000), limits.FILTER_BYTES),
-        (" OR ".join(["a = 1"] * 1_000), limits.FILTER_NODES),
-        ("a = " + "-" * 16_000 + "1", limits.FILTER_NODES),
-        ("x" * 4_000_000, limits.FILTER_BYTES),
+        (" OR ".join(["a = 1"] * 5_000), format_limits.FILTER_BYTES),
+        (" OR ".join(["a = 1"] * 1_000), format_limits.FILTER_NODES),
+        ("a = " + "-" * 16_000 + "1", format_limits.FILTER_NODES),
+        ("x" * 4_000_000, format_limits.FILTER_BYTES),
     ],
     ids=["long", "words", "minus signs", "4 MB"],
 )
-def test_a_filter_over_a_limit_is_refused(expression: str, limit: limits.Limit) -> None:
+def test_a_filter_over_a_limit_is_refused(expression: str, limit: Limit) -> None:
     with pytest.raises(LimitExceeded, match=f"at most {limit.maximum}") as refused:
         FILTERS.of_expression("SQL92", expression)
     assert refused.value.limit == limit.name

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_subject import Subject
-from reput import limits
+from reput.broker import limits
 from reput.broker.processors.table import PROCESSORS
 from reput.errors import LimitExceeded, RequestRefused
 from reput.format import bodies
@@ -20,6 +20,7 @@ from reput.format.bodies import (
 )
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
+from reput.limits import Limit
 from reput.remoting.long_replies import CHUNK
 
 COUNT = 2 * CHUNK + 1
@@ -102,7 +103,7 @@ def in_turns(*works: Work) -> list[Exception]:
     return errors
 
 
-def with_room(subject: Subject, limit: limits.Limit, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_room(subject: Subject, limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave room for one list and a half."""
     broker = subject.broker
     size, name = {
@@ -131,10 +132,10 @@ def with_room(subject: Subject, limit: limits.Limit, monkeypatch: pytest.MonkeyP
         (limits.GROUPS, new_groups),
         (limits.ALL_GROUP_SETTINGS_BYTES, large_groups),
     ],
-    ids=lambda value: value.name if isinstance(value, limits.Limit) else "",
+    ids=lambda value: value.name if isinstance(value, Limit) else "",
 )
 async def test_concurrent_lists_do_not_share_the_same_room(
-    limit: limits.Limit,
+    limit: Limit,
     made: Callable[[Subject, str], Work],
     subject: Subject,
     monkeypatch: pytest.MonkeyPatch,

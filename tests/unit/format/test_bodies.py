@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from reput import limits
 from reput.errors import InvalidBody, LimitExceeded
-from reput.format import bodies
+from reput.format import bodies, limits
 from reput.format.bodies import (
     AclInfo,
     CheckClientBody,
@@ -30,6 +29,7 @@ from reput.format.bodies import (
     UserInfo,
 )
 from reput.format.pop_codec import BatchAckBody, decode_batch_ack
+from reput.limits import MIB
 
 OF_REQUESTS: list[type[RequestBody]] = [
     AclInfo,
@@ -52,8 +52,8 @@ KINDS: list[type] = [*OF_REQUESTS, *OF_NAME_SERVERS, BatchAckBody]
 def test_the_body_of_every_request_is_limited() -> None:
     assert set(RequestBody.__subclasses__()) == set(OF_REQUESTS)
     for kind in OF_REQUESTS:
-        assert kind.lenient_limit.maximum <= limits.MIB
-        assert kind.lenient_limit.maximum < kind.size_limit.maximum <= 4 * limits.MIB
+        assert kind.lenient_limit.maximum <= MIB
+        assert kind.lenient_limit.maximum < kind.size_limit.maximum <= 4 * MIB
 
 
 @pytest.mark.parametrize("kind", KINDS)

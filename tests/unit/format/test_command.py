@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given, strategies as st
 
-from reput import limits
 from reput.errors import NotAFrame
-from reput.format import command as commands
+from reput.format import command as commands, limits
 from reput.format.command import IS_REPLY, Command, Serialization
+from reput.limits import Limit
 
 
 def frame(header: bytes, serialization: int = 0, body: bytes = b"") -> bytes:
@@ -195,7 +195,7 @@ FEW_LONG = object_of(1, b'"' + b"v" * LONG + b'"')
         "long binary",
     ],
 )
-def test_a_request_over_a_limit_can_be_answered(data: bytes, limit: limits.Limit) -> None:
+def test_a_request_over_a_limit_can_be_answered(data: bytes, limit: Limit) -> None:
     command = commands.decode(data)
     assert command.refusal is not None
     assert command.refusal.limit == limit.name

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from reput import limits
 from reput.errors import InvalidBody, InvalidHeader, LimitExceeded
-from reput.format import bodies, command, headers, names, pop_codec, pop_reply
+from reput.format import bodies, command, headers, limits, names, pop_codec, pop_reply
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.format.headers import PopMessageReplyHeader

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from reput import limits
-from reput.format import sql92
+from reput.format import limits, sql92
 from reput.format.sql92 import EvaluationError, FilterTooLarge, Sql92Error, compile_filter
 
 PAGE = Path(__file__).parents[3] / "docs/formats/sql92.md"

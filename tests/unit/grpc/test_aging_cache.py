@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from reput import limits
 from reput.errors import RemotingError
+from reput.grpc import limits
 from reput.grpc.proxy.aging_cache import AgingCache
 
 

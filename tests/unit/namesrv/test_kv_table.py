@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reput import limits
 from reput.errors import InvalidHeader, InvalidOption, LimitExceeded, ReputError, WriteFailed
+from reput.format.codes import ResponseCode
+from reput.namesrv import limits
 from reput.namesrv.kv_saver import KvSaver
 from reput.namesrv.kv_table import KvChange, KvTable
 
@@ -163,7 +164,7 @@ async def test_too_many_pending_changes_are_refused(path: Path) -> None:
     waiting = [kv.begin("n", "k", str(i)) for i in range(limits.KV_CHANGES_WAITING.maximum)]
     with pytest.raises(LimitExceeded, match="limit kv_changes_waiting") as caught:
         kv.begin("n", "k", "more")
-    assert caught.value.response_code == limits.SYSTEM_BUSY
+    assert caught.value.response_code == ResponseCode.SYSTEM_BUSY
     table.may_write.set()
     async with asyncio.timeout(30):
         await asyncio.gather(*waiting)

@@ -96,7 +96,7 @@ async def test_registrations_are_counted(running: Running) -> None:
 
 async def test_refusals_are_counted(running: Running) -> None:
     samples = await running.samples()
-    for limit in limits.LIMITS:
+    for limit in limits.declared():
         assert samples[f'reput_limit_refusals_total{{limit="{limit.name}"}}'] == 0
     text = b"a" * (limits.SETTINGS_BYTES.maximum + 1)
     assert await running.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=text) == 1

@@ -11,22 +11,25 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from reput import limits
+from reput import limits as shared_limits
 from reput.clock import ManualClock
 from reput.errors import (
     InvalidBody,
     LimitExceeded,
     ReputError,
 )
+from reput.format import limits as format_limits
 from reput.format.bodies import TopicConfigData
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.limits import Refusals
+from reput.namesrv import limits
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.kv_saver import KvSaver
 from reput.namesrv.kv_table import KvChange, KvTable
 from reput.namesrv.processors import PROCESSORS, Parts
 from reput.namesrv.route_table import Registration, RouteTable
+from reput.remoting import limits as remoting_limits
 from reput.remoting.channel import Channel
 from reput.remoting.client_faults import ClientFaults
 from reput.remoting.request_queue import RequestQueue
@@ -78,7 +81,7 @@ class Server:
             routes=RouteTable(),
             kv=kv,
             kv_saver=KvSaver(kv),
-            setting_requests=RequestQueue(limits.WAITING_SETTINGS),
+            setting_requests=RequestQueue(shared_limits.WAITING_SETTINGS),
             config=CurrentConfig(value),
             clock=self.clock,
             events=ClientFaults(logging.getLogger("namesrv"), lambda: 0.0),
@@ -223,7 +226,7 @@ def test_a_list_that_fits_no_frame_is_refused(
     )  # fmt: skip
     run_whole(server.parts.routes.register(registration, "c", 0))
     assert server.body(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": names}
-    monkeypatch.setattr(limits, "REPLY_BYTES", limits.REPLY_BYTES.at(50_000))
+    monkeypatch.setattr(remoting_limits, "REPLY_BYTES", remoting_limits.REPLY_BYTES.at(50_000))
     with pytest.raises(LimitExceeded, match=r"brokers return their own topics.*limit reply_bytes"):
         server.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     with pytest.raises(LimitExceeded, match="limit reply_bytes"):
@@ -260,13 +263,13 @@ def test_long_replies_are_built_in_steps(
 
 def test_bodies_are_bounded_before_decoding(server: Server) -> None:
     topic = {"topic": "T"}
-    body = b"[" * (limits.BODY_BYTES.maximum + 1)
+    body = b"[" * (format_limits.BODY_BYTES.maximum + 1)
     with pytest.raises(LimitExceeded, match="limit body_bytes"):
         server.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, topic, body)
-    body = b"[" * (limits.LENIENT_JSON_BYTES.maximum + 1)
+    body = b"[" * (format_limits.LENIENT_JSON_BYTES.maximum + 1)
     with pytest.raises(LimitExceeded, match="limit lenient_json_bytes"):
         server.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, topic, body)
-    body = b"[" * (limits.REGISTRATION_PART_BYTES.maximum + 1)
+    body = b"[" * (format_limits.REGISTRATION_PART_BYTES.maximum + 1)
     with pytest.raises(LimitExceeded, match="limit registration_part_bytes"):
         server.ask(RequestCode.QUERY_DATA_VERSION, BROKER, body)
     queue = {"brokerName": "b", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1}

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from reput import limits
 from reput.errors import InvalidBody, LimitExceeded
-from reput.format import bodies
+from reput.format import bodies, limits
 from reput.format.bodies import DataVersion, RegisterBrokerBody, TopicConfigData
 from reput.namesrv import registration_body
 from reput.remoting.time_slices import run_whole

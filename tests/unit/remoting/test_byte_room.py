@@ -2,8 +2,8 @@
 
 import asyncio
 
-from reput import limits
 from reput.limits import Limit
+from reput.remoting import limits
 from reput.remoting.byte_room import ByteRoom
 
 

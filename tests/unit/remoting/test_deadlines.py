@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from remoting_subject import both_loops, until
-from reput import limits
+from reput.grpc import limits
 from reput.remoting.deadlines import CUTS_MAX, Deadlines
 
 NOW = limits.HTTP2_PREFACE_MS.at(0)

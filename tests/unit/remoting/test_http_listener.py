@@ -10,8 +10,8 @@ from http import HTTPStatus
 import pytest
 import pytest_asyncio
 
-from reput import limits
 from reput.limits import Refusals
+from reput.remoting import limits
 from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener
 
 CONNECTIONS = 4

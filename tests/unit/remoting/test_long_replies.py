@@ -2,8 +2,8 @@
 
 import pytest
 
-from reput import limits
 from reput.errors import LimitExceeded
+from reput.remoting import limits
 from reput.remoting.long_replies import COUNTED_BYTES, LongBody, SharedReplies, counting
 from reput.remoting.time_slices import Steps, run_whole
 

@@ -5,10 +5,9 @@ import asyncio
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from reput import limits
 from reput.errors import ConnectionLost
 from reput.format.command import Command, reply
-from reput.remoting import memory_transport
+from reput.remoting import limits, memory_transport
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.server import RemotingServer

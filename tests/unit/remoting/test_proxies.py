@@ -11,10 +11,9 @@ import pytest
 import remoting_subject as subject_of
 from certificates import Authority, Pair
 from remoting_subject import Subject, both_loops, closed, read_frame, until
-from reput import limits
 from reput.format import command as commands
 from reput.format.command import Command
-from reput.remoting import listener, networks, tls_settings
+from reput.remoting import limits, listener, networks, tls_settings
 from reput.remoting.channel import Channel
 from reput.remoting.proxy_acceptor import HeaderResult, ProxyAcceptor
 from reput.remoting.server_state import ConnectionLimits, ServerState

@@ -12,12 +12,11 @@ import uvloop
 
 import remoting_subject as subject_of
 from remoting_subject import Subject, both_loops, closed, read_frame, until
-from reput import limits
 from reput.errors import ConnectionLost, InvalidBody, Overloaded
-from reput.format import command as commands
+from reput.format import command as commands, limits as format_limits
 from reput.format.codes import ResponseCode
 from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command, Serialization
-from reput.remoting import listener, server as server_module
+from reput.remoting import limits, listener, server as server_module
 from reput.remoting.channel import Channel
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.long_replies import COUNTED_BYTES, LongBody
@@ -404,12 +403,12 @@ async def test_a_request_with_too_many_fields_is_answered_and_the_connection_sta
     async with Subject() as subject:
         reader, writer = await subject.connect()
         for serialization in Serialization:
-            fields = {f"k{i}": "v" for i in range(limits.HEADER_FIELDS.maximum + 20)}
+            fields = {f"k{i}": "v" for i in range(format_limits.HEADER_FIELDS.maximum + 20)}
             many = Command(subject_of.ECHO, 5, ext_fields=fields, serialization=serialization)
             writer.write(commands.encode(many))
             reply = await read_frame(reader)
             assert (reply.opaque, reply.code) == (5, ResponseCode.SYSTEM_ERROR)
-            assert f"at most {limits.HEADER_FIELDS.maximum}" in (reply.remark or "")
+            assert f"at most {format_limits.HEADER_FIELDS.maximum}" in (reply.remark or "")
             writer.write(commands.encode(Command(subject_of.ECHO, 6, body=b"x")))
             assert (await read_frame(reader)).body == b"x"
         await closed(writer)

@@ -7,8 +7,8 @@ import pytest
 
 from certificates import Authority
 from reput.errors import TlsFailed
-from reput.limits import TLS_HANDSHAKE_BYTES
 from reput.remoting import tls_settings
+from reput.remoting.limits import TLS_HANDSHAKE_BYTES
 from reput.remoting.tls import PIECE_BYTES, TlsSession
 from reput.remoting.tls_settings import TlsSettings
 

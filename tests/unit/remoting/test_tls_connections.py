@@ -21,11 +21,10 @@ import pytest
 import remoting_subject as subject_of
 from certificates import DAY, NOW, Authority, Pair
 from remoting_subject import RawServer, Subject, both_loops, closed, read_frame, until
-from reput import limits
 from reput.errors import ConnectionLost, Unreachable
 from reput.format import command as commands
 from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command
-from reput.remoting import tls_settings
+from reput.remoting import limits, tls_settings
 from reput.remoting.channel import Channel
 from reput.remoting.client import RemotingClient
 from reput.remoting.connection import READ_BYTES

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.access.rules import SUPER_NEED, Need
 from reput.errors import CorruptRecord
 from reput.format import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.pull_subscriptions import Delivery
 from reput.format import names
 from reput.remoting.time_slices import Steps

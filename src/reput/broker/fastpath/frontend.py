@@ -8,7 +8,7 @@ to the processors, in their place.
 
 import ctypes
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.fastpath.ack_batches import FastAckBatches
 from reput.broker.fastpath.acks import FastAcks
 from reput.broker.fastpath.gate import Gate

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.filter import selection
 from reput.broker.filter.selection import SQL92
 from reput.errors import excerpt

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reput import limits
+from reput.broker import limits
 from reput.errors import RequestRefused
 from reput.format import java
 from reput.format.bodies import SubscriptionData

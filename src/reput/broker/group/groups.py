@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from reput import limits
-from reput.broker import quotas
+from reput.broker import limits, quotas
 from reput.broker.quotas import AddressQuota
 from reput.broker.settings.config import BrokerConfig
 from reput.format.bodies import ConsumerData, SubscriptionData

@@ -8,8 +8,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from reput import limits
-from reput.broker import quotas
+from reput.broker import limits, quotas
 from reput.broker.quotas import OWN, AddressQuota
 from reput.format.bodies import MessageQueue
 

@@ -3,8 +3,7 @@
 import json
 from collections.abc import Callable, Iterable
 
-from reput import limits
-from reput.broker import quotas
+from reput.broker import limits, quotas
 from reput.broker.quotas import OWN, AddressQuota, Reservation, Reservations
 from reput.broker.settings.config import BrokerConfig
 from reput.errors import LimitExceeded, RequestRefused

@@ -12,8 +12,7 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
-from reput import limits
-from reput.broker import quotas
+from reput.broker import limits, quotas
 from reput.broker.access.access import Grant
 from reput.broker.held_requests import HeldRequests, WaitPlace
 from reput.broker.lite.subscriptions import LiteClient, LiteGroup, LiteSubscriptions, Place

@@ -14,7 +14,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from reput import limits
 from reput.errors import RequestRefused
 from reput.format.codes import ResponseCode
 from reput.remoting.channel import Channel
@@ -65,7 +64,7 @@ class LiteGroup:
         """
         if count > self.client_quota:
             raise RequestRefused(
-                limits.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
                 quota_exceeded(client_id, group, count, self.client_quota),
             )
 

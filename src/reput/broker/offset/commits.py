@@ -6,7 +6,7 @@ is answered nevertheless.
 
 from collections.abc import Callable
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.quotas import OWN, AddressQuota
 from reput.broker.settings.config import BrokerConfig

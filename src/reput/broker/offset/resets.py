@@ -6,7 +6,7 @@ commits are ignored. Pops use the table of offsets: a group's next pop ends the 
 ``ConsumerOffsetManager.assignResetOffset``, 5.x.
 """
 
-from reput import limits
+from reput.broker import limits
 
 
 class ResetOffsets:

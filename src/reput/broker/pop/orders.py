@@ -9,7 +9,7 @@ delivered again. Source: rocketmq 5.5.0 ``QueueLevelConsumerManager``,
 from collections.abc import Sequence
 from typing import Protocol
 
-from reput import limits
+from reput.broker import limits
 from reput.format import pop_codec
 from reput.store.tables.pop_tables import OrderBlock
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import TypeVar
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.access.acls import policies_of, subject_of
 from reput.broker.access.policy import Acl, Rule, merged, network
 from reput.broker.access.user_rules import UserRules

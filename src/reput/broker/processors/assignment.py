@@ -7,8 +7,7 @@ import asyncio
 import logging
 from itertools import islice
 
-from reput import limits
-from reput.broker import assignments
+from reput.broker import assignments, limits
 from reput.broker.assignments import TopicQueues, queues_of
 from reput.broker.parts import Parts
 from reput.broker.processors.groups import check_client_id, check_subscribed_topic

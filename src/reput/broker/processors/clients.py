@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.group.groups import Member
 from reput.broker.parts import Parts
 from reput.errors import (
@@ -19,7 +19,13 @@ from reput.errors import (
     RequestRefused,
     RequestTimedOut,
 )
-from reput.format import bodies, command as commands, headers, message_id as ids
+from reput.format import (
+    bodies,
+    command as commands,
+    headers,
+    limits as format_limits,
+    message_id as ids,
+)
 from reput.format.bodies import (
     Connection,
     ConsumerConnection,
@@ -289,7 +295,7 @@ def _status_of(member: Member[Channel], answer: Command | BaseException) -> Queu
             raise BrokerError(answer.code, answer.remark, member.channel.peer)
         # Java's reply is in its JSON dialect. One in standard JSON takes as long: its keys are
         # JSON.
-        limit = limits.LENIENT_JSON_BYTES
+        limit = format_limits.LENIENT_JSON_BYTES
         status = bodies.decode(ConsumerStatus, answer.body, size_limit=limit, lenient_limit=limit)
         return status.message_queue_table
     except ReputError as error:

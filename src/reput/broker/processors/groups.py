@@ -1,6 +1,6 @@
 """Codes 34, 35, 46, 38, 41, 42: clients, their groups and locks."""
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.filter import selection
 from reput.broker.parts import Parts
 from reput.config import JAVA_INT_MAX

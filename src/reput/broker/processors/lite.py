@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.lite import subscriptions
 from reput.broker.lite.lite_pops import QUEUE_ID, HeldLitePop, PoppedLite, WantedLite
 from reput.broker.lite.subscriptions import LiteClient, LiteGroup

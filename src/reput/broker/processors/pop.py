@@ -7,8 +7,7 @@ The order of the checks and the codes are those of Java's ``PopMessageProcessor`
 import functools
 from typing import Protocol
 
-from reput import limits
-from reput.broker import quotas
+from reput.broker import limits, quotas
 from reput.broker.access.access import Grant
 from reput.broker.filter import selection
 from reput.broker.filter.selection import Selection

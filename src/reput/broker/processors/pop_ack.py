@@ -7,7 +7,7 @@ The order of the checks and the codes are those of Java's ``AckMessageProcessor`
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.parts import Parts
 from reput.broker.pop.checkpoints import Checkpoint, Key
 from reput.broker.processors import lite

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.filter import selection
 from reput.broker.parts import Parts
 from reput.broker.processors.topics import existing
@@ -45,6 +45,7 @@ from reput.format.headers import (
 from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LongBody, chunks
 from reput.remoting.server import LongReply
+from reput.store import limits as store_limits
 from reput.store.queues.consume_queue import ConsumeQueue
 
 BODY_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
@@ -81,7 +82,9 @@ def query_message(parts: Parts, channel: Channel, request: Command) -> LongReply
         )
     )
     if not records and query.is_given_up:
-        raise limits.INDEX_STEPS.exceeded(place=f"topic {header.topic}, key {header.key[:200]!r}")
+        raise store_limits.INDEX_STEPS.exceeded(
+            place=f"topic {header.topic}, key {header.key[:200]!r}"
+        )
     if not records:
         text = lookup_reply.NOT_FOUND
         return commands.reply(request, ResponseCode.QUERY_NOT_FOUND, text, fields)

@@ -6,7 +6,7 @@ Source: rocketmq 4.9.7 ``AdminBrokerProcessor``; 225, 352 and 353 are of 5.x.
 import logging
 from typing import Any
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.parts import Parts
 from reput.broker.processors import table_lists
 from reput.broker.processors.topics import refuse_on_slave

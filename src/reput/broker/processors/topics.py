@@ -7,14 +7,14 @@ deleted topics do not come back (known-bugs.md#deleted-topics).
 
 import logging
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.parts import Parts
 from reput.broker.processors import offsets, table_lists
 from reput.broker.topic import attributes, topic_list
 from reput.broker.topic.topics import invalid_topic, topic_data
 from reput.config import JAVA_INT_MAX
 from reput.errors import RequestRefused
-from reput.format import bodies, command as commands, headers, names
+from reput.format import bodies, command as commands, headers, limits as format_limits, names
 from reput.format.bodies import (
     GroupList,
     GroupSubscription,
@@ -40,7 +40,7 @@ from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
 from reput.store.tables.config_tables import TopicConfig
 
-QUEUE_COUNT_MAX = limits.TOPIC_QUEUES.maximum
+QUEUE_COUNT_MAX = format_limits.TOPIC_QUEUES.maximum
 """Queues per topic: each is a folder, a file and a line in the output of admin tools."""
 PERM_MAX = 7
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")

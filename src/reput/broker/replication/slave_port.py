@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.identity import Identity
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.replication.counts import ReplicationCounts

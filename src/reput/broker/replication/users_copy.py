@@ -13,7 +13,7 @@ Source: rocketmq 5.5.0 ``SlaveSynchronize`` does not copy them: ``mqadmin -c`` c
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from reput import limits
+from reput.broker import limits
 from reput.broker.access.acls import subject_of
 from reput.broker.access.policy import Acl
 from reput.broker.access.user_rules import UserRules

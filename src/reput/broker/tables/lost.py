@@ -17,9 +17,8 @@ as lost: the start is refused, since its text may still be readable.
 import dataclasses
 import logging
 
-from reput import limits
 from reput.broker.topic.topics import READ_WRITE
-from reput.format import names
+from reput.format import limits, names
 from reput.store.interface import BrokerStore
 from reput.store.tables.config_tables import BATCH_QUEUES, TopicConfig
 from reput.store.tables.groups import SubscriptionGroup, SubscriptionGroupTable

@@ -28,7 +28,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from reput import limits, small_file
+from reput import small_file
+from reput.broker import limits
 from reput.broker.kernels.send_rules import TIMER_UNITS_MS
 from reput.broker.quarantine import Quarantine
 from reput.broker.republish import (

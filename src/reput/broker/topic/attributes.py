@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from reput import limits
+from reput.broker import limits
 from reput.config import JAVA_LONG_MAX
 from reput.errors import RequestRefused
 from reput.format import names

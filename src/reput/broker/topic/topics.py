@@ -4,12 +4,11 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from reput import limits
-from reput.broker import quotas
+from reput.broker import limits, quotas
 from reput.broker.quotas import OWN, AddressQuota, Reservation, Reservations
 from reput.broker.settings.config import BrokerConfig
 from reput.errors import LimitExceeded, RequestRefused, WriteFailed
-from reput.format import names
+from reput.format import limits as format_limits, names
 from reput.format.bodies import DataVersion, TopicConfigData, TopicConfigTable
 from reput.format.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
 from reput.store.tables.config_tables import Table, TopicConfig
@@ -246,7 +245,7 @@ class Topics:
         """
         topic = self.table.get(name)
         if topic is None:
-            queue_count = min(queue_count, limits.TOPIC_QUEUES.maximum)
+            queue_count = min(queue_count, format_limits.TOPIC_QUEUES.maximum)
             topic = dataclasses.replace(_topic(name, queue_count, perm), sys_flag=sys_flag)
             if names.is_retry_topic(name) or names.is_dlq_topic(name):
                 if not names.is_legal_group_topic(name):

@@ -8,9 +8,8 @@ import base64
 import dataclasses
 from collections.abc import Iterable
 
-from reput import limits
 from reput.errors import InvalidHeader
-from reput.format import pop_codec
+from reput.format import limits, pop_codec
 from reput.format.headers import ChangeInvisibleTimeReplyHeader, PopMessageReplyHeader
 from reput.format.pop_codec import BatchAck, Handle
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reput import limits
 from reput.format.kernels.library import KernelsUnavailable
+from reput.grpc import limits
 from reput.grpc.http2 import huffman
 from reput.grpc.http2.hpack import STATIC, Decoder, Field
 from reput.grpc.kernels import call_words as words, native

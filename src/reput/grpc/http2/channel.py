@@ -11,11 +11,11 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, cast
 
-from reput import limits
 from reput.errors import Http2Error
 from reput.grpc.http2.frames import ErrorCode
 from reput.grpc.http2.grpc import Future, GrpcConnection, Service
 from reput.limits import Limit
+from reput.remoting import limits
 from reput.remoting.addressed import Addressed
 from reput.remoting.server_state import Cuttable, ServerState
 

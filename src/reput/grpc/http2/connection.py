@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from reput import limits
 from reput.errors import Http2Error, excerpt
+from reput.grpc import limits
 from reput.grpc.http2 import frames, hpack, request_fields
 from reput.grpc.http2.call_reader import CallReader, HeaderTable, Row
 from reput.grpc.http2.frames import (

@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from reput import limits
 from reput.errors import CallFailed, LimitExceeded, ReputError
 from reput.format.message import Host
+from reput.grpc import limits
 from reput.grpc.http2 import messages
 from reput.grpc.http2.call_reader import CallReader, Row
 from reput.grpc.http2.connection import Http2Connection, Stream

@@ -9,8 +9,8 @@ import re
 import struct
 import zlib
 
-from reput import limits
 from reput.errors import CallFailed, excerpt
+from reput.grpc import limits
 from reput.grpc.http2.status import Status
 from reput.remoting.time_slices import Steps
 

@@ -6,8 +6,8 @@ A request with fields that HTTP/2 does not allow is *malformed*: its stream is r
 import re
 from collections.abc import Sequence
 
-from reput import limits
 from reput.errors import Http2Error
+from reput.grpc import limits
 from reput.grpc.http2.frames import ErrorCode
 from reput.grpc.http2.hpack import Field
 

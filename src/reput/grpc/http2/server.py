@@ -7,11 +7,12 @@ preface of HTTP/2 ("prior knowledge"); with TLS, ALPN offers h2.
 import asyncio
 import contextlib
 
-from reput import limits
+from reput.grpc import limits
 from reput.grpc.http2.call_reader import CallReader, has_kernels
 from reput.grpc.http2.channel import GrpcChannel
 from reput.grpc.http2.grpc import Service
 from reput.grpc.kernels import call_words
+from reput.remoting import limits as remoting_limits
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.deadlines import Deadlines
 from reput.remoting.listener import LAST_WORDS_S, Listener
@@ -122,7 +123,7 @@ class GrpcServer(Listener[GrpcChannel]):
         Args:
             now_s: The time of the event loop, in seconds.
         """
-        unfinished = limits.UNFINISHED_FRAME_MS
+        unfinished = remoting_limits.UNFINISHED_FRAME_MS
         for channel in list(self._watched):
             connection = channel.connection
             since = channel.unfinished_since

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reput import limits
 from reput.broker.access.acls import acl_of, subject_of
 from reput.broker.access.policy import Acl
 from reput.broker.access.refusals import AccessRefusals
@@ -22,6 +21,7 @@ from reput.format.bodies import AclInfo, UserInfo
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.signing import Signer
+from reput.grpc import limits
 from reput.grpc.access import CODES, NAME_LETTERS_SHOWN, Signers
 from reput.grpc.proxy.aging_cache import AgingCache
 from reput.grpc.proxy.cluster import FRESH_MS, KEPT_MS, Cluster

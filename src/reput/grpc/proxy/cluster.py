@@ -7,7 +7,6 @@ before 5.0 have no types: their topics take messages of any type.
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from reput import limits
 from reput.broker.lite.subscriptions import BIND_TOPIC, quota_of
 from reput.client.core import requests
 from reput.clock import Clock
@@ -28,6 +27,7 @@ from reput.format.bodies import (
 )
 from reput.format.codes import MASTER_ID, PERM_WRITE, RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.grpc import limits
 from reput.grpc.backend import BrokerQueues, GroupFacts, TopicFacts
 from reput.grpc.proxy.aging_cache import AgingCache
 from reput.grpc.statuses import Code, StatusError

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from reput import config, limits
+from reput import config
 from reput.broker.settings.access import AccessSettings
 from reput.client.config import name_servers
 from reput.config import Range
 from reput.errors import InvalidOption
 from reput.format.ip_address import Network
-from reput.remoting import networks, tls_settings
+from reput.remoting import limits, networks, tls_settings
 from reput.remoting.tls_settings import TlsSettings
 
 DEFAULT_PORT = 8081

@@ -20,8 +20,8 @@ import struct
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from reput import limits
 from reput.errors import InvalidProtobuf
+from reput.grpc import limits
 
 GROUP_DEPTH_MAX = 100
 """Maximum depth of unknown groups, which old writers may send; that of protobuf."""

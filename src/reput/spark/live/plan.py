@@ -8,12 +8,11 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from reput import limits
 from reput.client.core.route_cache import TopicRoute
 from reput.errors import InvalidOption, one_of
 from reput.format import names
 from reput.format.bodies import MessageQueue
-from reput.spark import plan
+from reput.spark import limits, plan
 from reput.spark.filters import Constraint
 from reput.spark.live.calls import (
     RECORD_BYTES,

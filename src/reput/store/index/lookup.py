@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from reput import limits
 from reput.format import cq_unit
+from reput.store import limits
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import IndexFiles

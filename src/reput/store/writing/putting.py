@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reput import limits
 from reput.clock import Clock
 from reput.errors import CorruptRecord, DiskFull, WriteFailed
 from reput.format import (
@@ -23,6 +22,7 @@ from reput.format import (
     sys_flag as flags,
 )
 from reput.format.message import Host
+from reput.store import limits
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, hot

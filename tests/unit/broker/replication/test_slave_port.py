@@ -12,7 +12,7 @@ import pytest
 
 from ports import free_port
 from replicated_log import GUARD_S, LogFiles, Slave
-from reput import limits
+from reput.broker import limits
 from reput.broker.identity import Identity
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.replication import catch_up

@@ -4,7 +4,7 @@ import pytest
 
 import http2_peer as wire
 from http2_peer import HELLO, REQUEST, Frame, Http2Peer
-from reput import limits
+from reput.grpc import limits
 from reput.grpc.http2 import frames
 from reput.grpc.http2.connection import CONNECTION_WINDOW, STREAM_WINDOW
 from reput.grpc.http2.frames import PREFACE, ErrorCode, Flag, FrameType, Setting

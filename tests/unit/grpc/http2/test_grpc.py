@@ -10,9 +10,10 @@ import pytest
 
 import http2_peer as wire
 from http2_peer import REQUEST, Http2Peer, Replies, echo_service, grpc_peer
-from reput import limits
+from reput.broker import limits as broker_limits
 from reput.errors import CallFailed, InvalidOption
 from reput.format.message import Host
+from reput.grpc import limits
 from reput.grpc.http2 import frames, messages
 from reput.grpc.http2.frames import ErrorCode, Flag, FrameType, Setting
 from reput.grpc.http2.grpc import Call, GrpcConnection, Service, server_stream, unary
@@ -171,7 +172,7 @@ def test_errors_of_methods_are_statuses() -> None:
     bug = RuntimeError("a bug")
     cases = [
         (CallFailed(Status.UNAUTHENTICATED, "who are you?"), Status.UNAUTHENTICATED, "who are"),
-        (limits.TOPICS.exceeded(7), Status.RESOURCE_EXHAUSTED, "limit topics"),
+        (broker_limits.TOPICS.exceeded(7), Status.RESOURCE_EXHAUSTED, "limit topics"),
         (InvalidOption("key", "x", "1 to 3"), Status.UNKNOWN, "1 to 3"),
         (bug, Status.UNKNOWN, "a bug"),
     ]

@@ -15,8 +15,8 @@ import http2_peer as wire
 from http2_peer import HELLO
 from raw_http2 import raw
 from remoting_subject import both_loops, until
-from reput import limits
 from reput.errors import CallFailed
+from reput.grpc import limits
 from reput.grpc.http2 import frames, messages
 from reput.grpc.http2.channel import GrpcChannel
 from reput.grpc.http2.connection import FRAMES_PER_PASS
@@ -24,7 +24,7 @@ from reput.grpc.http2.frames import FrameType
 from reput.grpc.http2.grpc import Call, SentMessage, Service, bidirectional, server_stream, unary
 from reput.grpc.http2.server import GrpcServer
 from reput.grpc.http2.status import Status
-from reput.remoting import networks, tls_settings
+from reput.remoting import limits as remoting_limits, networks, tls_settings
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
 
@@ -171,8 +171,8 @@ async def test_costly_calls_take_turns_with_those_of_others() -> None:
 async def test_a_connection_with_many_waiting_calls_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room = limits.GRPC_WORKED_ON_BYTES_PER_CONNECTION.at(100_000)
-    monkeypatch.setattr(limits, "GRPC_WORKED_ON_BYTES_PER_CONNECTION", room)
+    room = remoting_limits.GRPC_WORKED_ON_BYTES_PER_CONNECTION.at(100_000)
+    monkeypatch.setattr(remoting_limits, "GRPC_WORKED_ON_BYTES_PER_CONNECTION", room)
     paced = Paced(is_open=False)
     message = gzip.compress(bytes(40_000))
     body = b"\1" + len(message).to_bytes(4, "big") + message
@@ -202,8 +202,8 @@ async def test_a_connection_with_many_waiting_calls_is_not_read(
 async def test_a_call_that_ends_while_it_waits_keeps_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    room = limits.GRPC_WORKED_ON_BYTES_PER_CONNECTION.at(1 << 20)
-    monkeypatch.setattr(limits, "GRPC_WORKED_ON_BYTES_PER_CONNECTION", room)
+    room = remoting_limits.GRPC_WORKED_ON_BYTES_PER_CONNECTION.at(1 << 20)
+    monkeypatch.setattr(remoting_limits, "GRPC_WORKED_ON_BYTES_PER_CONNECTION", room)
     paced = Paced(is_open=False)
     async with running(service=paced.service) as server, raw(server) as client:
         client.writer.write(client.peer.call(1, bytes(1 << 20)))
@@ -396,7 +396,8 @@ async def test_half_a_frame() -> None:
 @both_loops
 async def test_connections_and_kept_bytes_are_limited() -> None:
     few = ConnectionLimits(
-        connections=limits.CONNECTIONS.at(2), unfinished_bytes=limits.UNFINISHED_BYTES.at(150_000)
+        connections=remoting_limits.CONNECTIONS.at(2),
+        unfinished_bytes=remoting_limits.UNFINISHED_BYTES.at(150_000),
     )
     state = ServerState(few)
     async with running(state=state) as server, raw(server) as first, raw(server) as second:

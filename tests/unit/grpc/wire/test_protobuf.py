@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 from hypothesis import given, strategies as st
 
-from reput import limits
 from reput.errors import InvalidProtobuf
+from reput.grpc import limits
 from reput.grpc.wire import grpc_messages, protobuf
 from reput.grpc.wire.protobuf import MessageField, MessageTable
 from scripts import grpc_messages as generator

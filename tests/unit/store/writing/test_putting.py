@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from reput import limits
 from reput.errors import LimitExceeded
 from reput.format import batch, message as record
+from reput.format.codes import ResponseCode
 from reput.format.message import Host
+from reput.store import limits
 from reput.store.writing import incoming
 from reput.store.writing.incoming import IncomingMessage, PutStatus
 from store_fixture import Stores
@@ -88,7 +89,7 @@ def test_a_batch_of_too_many_messages_is_refused(
     parts = [batch.InnerMessage(0, b"x", b"")] * 11
     with pytest.raises(LimitExceeded, match="messages of a batch: 11; allowed: at most 10") as why:
         store.put_batch(outer(parts))
-    assert why.value.response_code == limits.MESSAGE_ILLEGAL
+    assert why.value.response_code == ResponseCode.MESSAGE_ILLEGAL
     assert store.max_physical_offset == 0
     assert store.put_batch(outer(parts[1:])).message_count == 10
 
