@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 _KEPT_BYTES_COUNTED = 4096
 """Bytes that each connection may keep without being counted."""
 
+_SHORT_READ_BYTES = 4096
+"""Size of a read up to which it is handled in its turn, however much others have sent."""
+
 _JOINED_BYTES_MAX = 4096
 """Larger writes are not joined: copying costs more than several writes."""
 
@@ -191,12 +194,32 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         """Handle the bytes that were read; called by the loop."""
         now = self._loop.time()
         self.active_at = now
+        shared = self._shared
+        view, end = self._frames.filled(nbytes)
+        if shared is None:
+            self._handle(view, end)
+            return
         if now != self._turn_at:
             # The loop reads a connection many times in a turn: all reads share one deadline.
             self._turn_at = now
-            if self._shared is not None:
-                self._deadline = self._shared.slices.deadline()
-        self._handle(*self._frames.filled(nbytes))
+            self._deadline = shared.slices.deadline()
+        if nbytes > _SHORT_READ_BYTES and shared.reads.is_over:
+            self._put_off(view, end, shared)
+        else:
+            self._handle(view, end)
+        if time.perf_counter() > self._deadline and not self.is_closed:
+            self._wait_for_turn(shared)  # the loop would read it again in this turn
+
+    def _put_off(self, view: memoryview, end: int, shared: ServerState) -> None:
+        """Leave the bytes of a read to a later turn: other connections have used up this one."""
+        try:
+            self._frames.keep(view, 0, end)
+        except NotAFrame:
+            self._handle(view, end)
+            return
+        self._is_stalled = True
+        self._wait_for_turn(shared)
+        self._count_kept(shared)
 
     def _handle(self, view: memoryview, end: int) -> None:
         """Handle complete frames, unless replies are not read or the time slice ends."""

@@ -21,7 +21,7 @@ from reput.remoting.tls_settings import TlsSettings
 from reput.remoting.turns import Turns
 
 _READS = 2
-"""Slices that the reads of all connections of gRPC may take in a turn of the loop."""
+"""Slices that long reads, and all reads of gRPC, may take in a turn of the loop."""
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class ServerState:
         self.turns = Turns(slice_s)
         """Time of the calls of gRPC in each turn of the loop."""
         self.reads = Turns(_READS * slice_s)
-        """Time of the reads of gRPC in each turn of the loop."""
+        """Time of long reads, and of all reads of gRPC, in each turn of the loop."""
         self.room = ByteRoom(
             limits.GRPC_WORKED_ON_BYTES,
             limits.GRPC_WORKED_ON_BYTES_PER_ADDRESS,

@@ -454,6 +454,25 @@ async def test_the_first_request_of_a_read_takes_its_part_of_the_slice() -> None
 
 
 @both_loops
+async def test_large_requests_that_arrive_together_are_handled_in_turns() -> None:
+    """A slice for each of the connections: megabytes on some of them took 90 ms of one turn."""
+    async with Subject(state=ServerState(slice_s=0.0)) as subject:
+        clients = [socket.create_connection(("127.0.0.1", subject.server.port)) for _ in range(10)]
+        await until(lambda: len(subject.opened) == len(clients))
+        large = commands.encode(Command(subject_of.SILENT, flag=IS_ONEWAY, body=bytes(20_000)))
+        for client in clients:
+            client.sendall(large)
+        handled_in_turns = []
+        while subject.seen[subject_of.SILENT] < len(clients):
+            before = subject.seen[subject_of.SILENT]
+            await asyncio.sleep(0)
+            handled_in_turns.append(subject.seen[subject_of.SILENT] - before)
+        assert max(handled_in_turns) == 1
+        for client in clients:
+            client.close()
+
+
+@both_loops
 async def test_a_long_request_runs_in_slices_and_keeps_the_order_of_its_connection() -> None:
     async with Subject(state=ServerState(slice_s=0.0)) as subject:
         reader, writer = await subject.connect()
