@@ -163,12 +163,15 @@ def by_key(
     key: Annotated[str, typer.Argument(metavar="KEY", help="One of the message's keys.")],
     begin: BeginOption = None,
     end: EndOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number from each broker.")] = 64,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number from each broker: the newest; all by default."),
+    ] = None,
     body: BodyOption = Body.AUTO,
 ) -> View:
     """Show the messages of a topic that have a key, oldest first.
 
-    Brokers before 5.x return the newest 64 at most.
+    All of them, although a broker returns 64: its index is searched by windows of time.
     """
     bounds = {}
     if (begin_ms := session.time_ms("--from", begin)) is not None:
@@ -178,13 +181,16 @@ def by_key(
     messages = session.ask(
         lambda admin: admin.messages_by_key(topic, key, count_max=limit, **bounds)
     )
-    if not messages:
+    if not messages and not messages.is_truncated:
         raise NotInStore(f"no message of topic {topic} has key {key}")
     documents = [message_document(message, body) for message in messages]
     if messages.is_truncated:
         print_note(
-            f"the newest {len(messages)} messages; there may be more: --to shows older ones, and "
-            "--limit more of them, up to maxMsgsNumBatch of the broker"
+            f"{len(messages)} messages; there may be more in a second, of which brokers return 64: "
+            "`reput message dump` reads all messages"
+            if limit is None
+            else f"the newest {len(messages)} messages; there may be more: --to shows older ones, "
+            "and a larger --limit, or none, more of them"
         )
     document = {"is_truncated": messages.is_truncated, "messages": documents}
     return View(document, *message_view.view(documents).blocks)

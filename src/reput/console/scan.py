@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from reput.client.core.key_search import EVER, UNIQUE_PAGE_COUNT, KeyWindows, Window
 from reput.client.message import ReceivedMessage
 from reput.clock import Clock
 from reput.console import search
@@ -25,7 +26,6 @@ from reput.console.search import (
     Budget,
     Conditions,
     Cursor,
-    KeyWindows,
     Merge,
     Missing,
     Plan,
@@ -34,7 +34,6 @@ from reput.console.search import (
     SearchEffort,
     Span,
     Way,
-    Window,
 )
 from reput.errors import CorruptRecord, ReputError
 from reput.html.texts import count_text, time_text
@@ -78,8 +77,9 @@ class Lookup:
     messages: Sequence[ReceivedMessage]
     brokers: tuple[str, ...] = ()
     """Brokers that have answered."""
-    is_full: bool = False
-    """True if a broker returned its maximum: there may be more messages."""
+    oldest_ms: int | None = None
+    """Store time of the oldest message if a broker returned its maximum, so that there may be more;
+    the latest one of several brokers."""
     missing: tuple[Missing, ...] = ()
 
 
@@ -288,17 +288,14 @@ class _ScanRun:
         question, seen = self._question, set()
         for way in self._ways:
             if way is Way.UNIQUE_KEY:
-                everything = Window(0, search.MAX_TIME_MS)
-                lookup = await self._source.query(
-                    question.topic, question.id, everything, is_unique=True
-                )
+                lookup = await self._source.query(question.topic, question.id, EVER, is_unique=True)
                 messages = [
                     message
                     for message in lookup.messages
                     if _is_readable(message) and message.stored.has_unique_key(question.id)
                 ]
-                if lookup.is_full:
-                    why = f"more than {search.PER_QUERY_MAX} messages have this unique key"
+                if lookup.oldest_ms is not None:
+                    why = f"{UNIQUE_PAGE_COUNT} messages or more have this unique key"
                     self._note_missing([Missing("the index", why)])
             else:
                 lookup = await self._source.at_offset_id(question.id)
@@ -333,11 +330,11 @@ class _ScanRun:
             self._brokers.update(lookup.brokers)
             self._message_count += len(lookup.messages)
             self._place_ms = window.begin_ms
-            if not windows.answer(is_full=lookup.is_full):
+            if not windows.answer(lookup.oldest_ms):
                 continue
             self._note_missing(lookup.missing)
             rows: list[Row] | None
-            if lookup.is_full:
+            if lookup.oldest_ms is not None:
                 rows = await self._rows_of_queues(window)
                 if rows is None:
                     windows.put_back(window)
@@ -347,7 +344,7 @@ class _ScanRun:
                 rows = [
                     row
                     for row in await self._matching(lookup.messages, "the index")
-                    if window.begin_ms <= row.store_ms < window.end_ms
+                    if window.has(row.store_ms)
                 ]
             rows.sort(key=lambda row: row.store_ms, reverse=question.is_newest_first)
             self._note_answer()  # a cursor has no parts of a window
@@ -384,7 +381,7 @@ class _ScanRun:
             merge.add(await self._block(part, read, question))
             rows += merge.take(part.high - part.low)
         in_window = [*rows, *merge.take(sys.maxsize, is_end=True)]
-        return [row for row in in_window if window.begin_ms <= row.store_ms < window.end_ms]
+        return [row for row in in_window if window.has(row.store_ms)]
 
     def _interval(self) -> Window:
         begin_ms, end_ms = self._question.begin_ms, self._question.end_ms

@@ -5,8 +5,8 @@
 Pure: facts and time are arguments. Live brokers and store folders share all of this.
 
 * By id: the record at an offset id, or the index for a unique key.
-* By key: the index, in windows of time that are halved until each has fewer messages than a broker
-  returns at most (``KeyWindows``). So the answer is exhaustive, although a broker returns 64.
+* By key: the index, in windows of time (``reput.client.core.key_search``), so that the answer is
+  exhaustive, although a broker returns 64.
 * All others read queues: a span of queue offsets for each queue, read in parts and merged by store
   time (``Merge``). The conditions are checked on the messages themselves.
 
@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
 MAX_TIME_MS = 253_402_300_799_999
 """Last millisecond of the year 9999."""
-INDEX_STEP_MS = 1_000
-"""The index has whole seconds: a narrower window has the same entries."""
-PER_QUERY_MAX = 64
-"""Messages that brokers return for a key, unless configured otherwise (``maxMsgsNumBatch``)."""
 ROWS_MAX = 500
 EXPRESSION_LETTERS_MAX = 500
 _CURSOR_LETTERS_MAX = 48 * 1024
@@ -123,7 +119,7 @@ def plan(question: Question) -> Plan:
     if question.key:
         text = (
             f"Ask the index of each broker of topic {question.topic} for key {question.key}, "
-            f"{_interval(question)}, in windows of time that are halved until each has fewer "
+            f"{_interval(question)}, in windows of time that are split until each has fewer "
             "messages than a broker returns at most"
         )
         return Plan(question, (Way.KEY,), f"{text}{condition}.")
@@ -329,77 +325,6 @@ def row(message: ReceivedMessage) -> Row:
         body=preview(body),
         problem=problem,
     )
-
-
-# --- windows of a key ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Store times ``begin_ms <= time < end_ms``."""
-
-    begin_ms: int
-    end_ms: int
-
-    @property
-    def query(self) -> tuple[int, int]:
-        """First and last time of the query: the index rounds the times of its entries down."""
-        return max(0, self.begin_ms - INDEX_STEP_MS), self.end_ms - 1
-
-
-class KeyWindows:
-    """Windows that cover an interval, without gap or overlap, newest or oldest first.
-
-    Each answer either covers its window, or halves it.
-
-    Args:
-        interval: The whole interval.
-        is_newest_first: Order of the windows.
-    """
-
-    def __init__(self, interval: Window, *, is_newest_first: bool = True) -> None:
-        self._is_newest_first = is_newest_first
-        self._windows = [interval]
-        """Windows that are not covered; the next is the last."""
-
-    @property
-    def next(self) -> Window | None:
-        """The next window to query; None if the interval is covered."""
-        return self._windows[-1] if self._windows else None
-
-    def answer(self, *, is_full: bool) -> bool:
-        """Apply the answer for the window ``next``.
-
-        Args:
-            is_full: Whether a broker returned as many messages as it may: there may be more.
-
-        Returns:
-            Whether the window is finished, so that its messages are used. A window that cannot be
-            halved (``can_halve``) is finished even if messages are missing.
-        """
-        window = self._windows.pop()
-        if not is_full or not can_halve(window):
-            return True
-        middle = (window.begin_ms + window.end_ms) // 2
-        halves = [Window(window.begin_ms, middle), Window(middle, window.end_ms)]
-        self._windows += halves if self._is_newest_first else reversed(halves)
-        return False
-
-    def put_back(self, window: Window) -> None:
-        """Repeat a finished window, since its messages are not used."""
-        self._windows.append(window)
-
-    def remaining(self) -> Window | None:
-        """Return the interval that is not covered; None if all is."""
-        if not self._windows:
-            return None
-        begin_ms = min(window.begin_ms for window in self._windows)
-        return Window(begin_ms, max(window.end_ms for window in self._windows))
-
-
-def can_halve(window: Window) -> bool:
-    """Return whether halves of a window may have fewer entries than the window."""
-    return window.end_ms - window.begin_ms > INDEX_STEP_MS
 
 
 # --- spans of queues ----------------------------------------------------------------------------

@@ -10,17 +10,15 @@ Source: rocketmq-proxy 5.5.0 ``TransactionDataManager``, ``AbstractTransactionSe
 import asyncio
 from dataclasses import dataclass
 
-from reput.client.core import requests
+from reput.client.core.key_search import KeyQuery, Window
 from reput.errors import ReputError, excerpt
-from reput.format import headers, names, properties as props
-from reput.format.codes import RequestCode, ResponseCode
+from reput.format import names, properties as props
+from reput.format.codes import ResponseCode
 from reput.format.message import StoredMessage
 from reput.grpc import limits, receiving
 from reput.grpc.backend import Backend
 from reput.grpc.clients import Client
 from reput.grpc.statuses import Code, StatusError
-
-_HALVES_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +87,9 @@ async def _stored(
     client: Client, broker_name: str, topic: str, transaction_id: str, now_ms: int
 ) -> Half | None:
     """Return the newest half message with an id at a broker; None if the broker has none."""
-    header = headers.QueryMessageHeader(
-        topic=names.HALF_TOPIC,
-        key=transaction_id,
-        max_num=_HALVES_MAX,
-        begin_timestamp=0,
-        end_timestamp=now_ms,
-        is_unique_key=True,
-    )
+    query = KeyQuery(names.HALF_TOPIC, transaction_id, Window(0, now_ms + 1), is_unique=True)
     try:
-        reply = await client.ask(broker_name, requests.make(RequestCode.QUERY_MESSAGE, header))
+        reply = await client.ask(broker_name, query.request())
         if reply.code != ResponseCode.SUCCESS:
             return None
         halves = [

@@ -105,6 +105,8 @@ def test_messages_by_key(command: Command, sent: list[SendResult], rocketmq: Loc
     few = command.json("message", "by-key", "Orders", "k", "--limit", 4)
     assert (bodies(few["messages"]), few["is_truncated"]) == (["n5", "n6", "n7", "n8"], True)
     assert "the newest 4 messages; there may be more" in command.notes
+    many = command.json("message", "by-key", "Orders", "k", "--limit", len(results) + 1)
+    assert many == result
     later = max(message.store_timestamp_ms for message in rocketmq.messages("Orders")) + 1
     assert "has key k" in command.complaint("message", "by-key", "Orders", "k", "--from", later)
 

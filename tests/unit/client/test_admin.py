@@ -2,6 +2,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+import store_builder
+from index_model import IndexModel
 from reput import config
 from reput.client.admin import Admin, PartlyDone
 from reput.client.config import ClientConfig
@@ -125,3 +127,78 @@ async def test_calls_before_start_and_after_close_are_refused(cluster: ScriptedC
         assert (await admin.clusters()).cluster_addr_table.keys() == {"c"}
     with pytest.raises(NotStarted):
         await admin.topics()
+
+
+# --- messages by key ----------------------------------------------------------------------------
+
+
+def index_of(times: list[int], key: str = "k") -> IndexModel:
+    """Return the index of messages of topic T with a key, stored at these times after the start."""
+    drafts = [
+        store_builder.message("T", keys=key, store_timestamp=store_builder.START_MS + time)
+        for time in times
+    ]
+    return IndexModel(store_builder.place(drafts, 1 << 30))
+
+
+def script_index(broker: ScriptedBroker, index: IndexModel) -> IndexModel:
+    broker.answers[RequestCode.QUERY_MESSAGE] = index.reply
+    return index
+
+
+@pytest.mark.parametrize("count", [0, 1, 64, 65, 500])
+async def test_all_messages_of_a_key_are_returned_oldest_first(
+    cluster: ScriptedCluster, admin: Admin, count: int
+) -> None:
+    for broker in cluster.brokers:
+        script_index(broker, index_of([i * 700 for i in range(count)]))
+    messages = await admin.messages_by_key("T", "k", count_max=None)
+    times = [message.store_timestamp_ms - store_builder.START_MS for message in messages]
+    assert times == sorted(i * 700 for i in range(count) for _ in cluster.brokers)
+    assert not messages.is_truncated
+
+
+async def test_the_newest_messages_of_each_broker_are_returned(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    many, few = (
+        script_index(broker, index_of([i * 700 for i in range(count)]))
+        for broker, count in zip(cluster.brokers, (500, 3), strict=True)
+    )
+    expected = {
+        name: [message.physical_offset for message in index.log]
+        for name, index in (("broker-a", many), ("broker-b", few))
+    }
+    for count_max in (1, 64, 100, 499, 500, 501):
+        messages = await admin.messages_by_key("T", "k", count_max=count_max)
+        for name, offsets in expected.items():
+            newest = [m.physical_offset for m in messages if m.broker_name == name]
+            assert newest == offsets[-count_max:]
+        assert messages.is_truncated == (count_max < 500)
+    many.query_count = 0
+    await admin.messages_by_key("T", "k")
+    assert many.query_count == 1
+
+
+async def test_hash_collisions_do_not_count(cluster: ScriptedCluster, admin: Admin) -> None:
+    for broker in cluster.brokers:
+        index = index_of([i * 700 for i in range(200)], "other")
+        index.log = [*index_of([0]).log, *index.log[1:]]
+        index.collisions = ("T#k", "T#other")
+        script_index(broker, index)
+    messages = await admin.messages_by_key("T", "k", count_max=1)
+    assert [message.physical_offset for message in messages] == [0, 0]
+
+
+async def test_more_messages_in_a_second_than_a_broker_returns_are_reported(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    for broker in cluster.brokers:
+        script_index(broker, index_of([*range(0, 50_000, 500), *range(60_000, 60_200)]))
+    messages = await admin.messages_by_key("T", "k", count_max=None)
+    assert messages.is_truncated
+    sparse = [m for m in messages if m.store_timestamp_ms < store_builder.START_MS + 60_000]
+    assert len(sparse) == 100 * len(cluster.brokers)
+    before_ms = store_builder.START_MS + 59_999
+    messages = await admin.messages_by_key("T", "k", count_max=None, end_ms=before_ms)
+    assert (len(messages), messages.is_truncated) == (len(sparse), False)

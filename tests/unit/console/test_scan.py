@@ -12,10 +12,11 @@ import store_builder
 from reput.client import Message, Producer
 from reput.client.admin import Admin
 from reput.client.config import ClientConfig
+from reput.client.core.key_search import Window
 from reput.clock import Clock, ManualClock, SystemClock
 from reput.console import scan, search
 from reput.console.scan import Lookup, Progress, ScanPart, SearchSlots, Spans, TooManySearches
-from reput.console.search import Answer, Budget, Cursor, Question, Row, Span, Window
+from reput.console.search import Answer, Budget, Cursor, Question, Row, Span
 from reput.console.settings import StorePlace
 from reput.console.sources.folder import FolderMessages, StoreFolders
 from reput.console.sources.live_messages import LiveMessages

@@ -1,7 +1,6 @@
 """The plan of a search covers what it says, and its answer says what it did not look at."""
 
 import contextlib
-import itertools
 import random
 
 import pytest
@@ -12,7 +11,6 @@ from reput.console.search import (
     Answer,
     Block,
     Cursor,
-    KeyWindows,
     Merge,
     Missing,
     Question,
@@ -20,7 +18,6 @@ from reput.console.search import (
     SearchEffort,
     Span,
     Way,
-    Window,
 )
 from reput.errors import InvalidOption
 
@@ -113,59 +110,6 @@ def test_times(text: str, time_ms: int | None) -> None:
 def test_times_that_are_none(text: str) -> None:
     with pytest.raises(InvalidOption):
         search.parse_time("begin", text, NOW_MS)
-
-
-# --- windows of a key ---------------------------------------------------------------------------
-
-
-@given(
-    times=st.lists(st.integers(0, 10_000_000), max_size=400),
-    begin=st.integers(0, 9_000_000),
-    length=st.integers(1, 10_000_000),
-    is_newest_first=st.booleans(),
-)
-def test_windows_cover_the_interval_without_gap_or_overlap(
-    times: list[int], begin: int, length: int, is_newest_first: bool
-) -> None:
-    """A model of a broker: the newest 64 of the times asked for; the index rounds them down."""
-    interval = Window(begin, begin + length)
-    windows = KeyWindows(interval, is_newest_first=is_newest_first)
-    covered: list[Window] = []
-    incomplete: list[Window] = []
-    results: list[int] = []
-    while (window := windows.next) is not None:
-        first, last = window.query
-        hits = sorted(time for time in times if first <= time // 1000 * 1000 <= last)[-64:]
-        rest = windows.remaining()
-        assert rest is not None
-        if is_newest_first:
-            assert window.end_ms == rest.end_ms
-        else:
-            assert window.begin_ms == rest.begin_ms
-        if windows.answer(is_full=len(hits) == 64):
-            covered.append(window)
-            inside = [time for time in hits if window.begin_ms <= time < window.end_ms]
-            results += inside
-            if len(hits) == 64:
-                incomplete.append(window)
-    covered.sort(key=lambda window: window.begin_ms)
-    assert covered[0].begin_ms == interval.begin_ms
-    assert covered[-1].end_ms == interval.end_ms
-    for left, right in itertools.pairwise(covered):
-        assert left.end_ms == right.begin_ms
-    assert all(window.end_ms - window.begin_ms <= 1000 for window in incomplete)
-    expected = [
-        time
-        for time in times
-        if interval.begin_ms <= time < interval.end_ms
-        and not any(window.begin_ms <= time < window.end_ms for window in incomplete)
-    ]
-    known = [
-        time
-        for time in results
-        if not any(window.begin_ms <= time < window.end_ms for window in incomplete)
-    ]
-    assert sorted(known) == sorted(expected)
 
 
 # --- merging queues -----------------------------------------------------------------------------

@@ -3,54 +3,51 @@
 import asyncio
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import store_builder
-from reput.format import message as record
+from index_model import PAGE_COUNT, IndexModel
+from reput.client.core.key_search import EVER, KeyPage, KeyQuery, Window
 from reput.format.bodies import MessageQueue
 from reput.format.message import StoredMessage
 from reput.spark import explain
 from reput.spark.live import lookup
-from reput.spark.live.calls import IndexReply
 from reput.spark.live.lookup import KeyLookup, LookupRefused
 from reput.testing import LocalBroker
 from spark import live_traffic
 
-PAGE = 64
-"""Number of messages that RocketMQ's brokers return at most."""
 START_MS = store_builder.START_MS
 
 
-@dataclass
 class ModelBroker:
-    """Replaces the client: a log, and an index of a part of it."""
+    """Replaces the client: a log, and an index of a part of it.
 
-    log: list[StoredMessage]
-    indexed_from: int = 0
-    """Physical offset from which on messages are in the index."""
-    indexed_to: int = 1 << 60
-    collisions: Sequence[str] = ()
-    """Keys that all have the same hash."""
-    query_count: int = 0
-    pull_count: int = 0
+    Args:
+        log: The log.
+        index: Range of physical offsets of the messages in the index.
+        collisions: Keys that have the same hash, in all topics.
+    """
+
+    def __init__(
+        self,
+        log: list[StoredMessage],
+        index: tuple[int, int] = (0, 1 << 60),
+        collisions: Sequence[str] = (),
+    ) -> None:
+        self.log = log
+        self.collisions = collisions
+        topics = {message.topic for message in log}
+        texts = [f"{topic}#{key}" for topic in topics for key in collisions]
+        self.index = IndexModel(log, *index, texts)
+        self.pull_count = 0
 
     async def query(
-        self, queue: MessageQueue, key: str, end_ms: int | None, *, is_unique: bool
-    ) -> IndexReply:
-        self.query_count += 1
-        keys = {key, *(self.collisions if key in self.collisions else ())}
-        messages = [
-            message
-            for message in reversed(self.log)
-            if self.indexed_from <= message.physical_offset < self.indexed_to
-            and message.topic == queue.topic
-            and keys & {message.unique_key, *message.keys}
-            and (end_ms is None or message.store_timestamp // 1000 * 1000 <= end_ms)
-        ]
-        return IndexReply(b"".join(map(record.encode, messages[:PAGE])), False, self.indexed_to)
+        self, queue: MessageQueue, key: str, window: Window = EVER, *, is_unique: bool
+    ) -> KeyPage:
+        query = KeyQuery(queue.topic, key, window, is_unique)
+        return query.page(self.index.reply(query.request()), queue.broker_name)
 
     async def first_message(self, queue: MessageQueue, queue_offset: int) -> StoredMessage | None:
         self.pull_count += 1
@@ -121,14 +118,14 @@ def test_random_logs_are_answered_completely() -> None:
         keys = [randomly.choice(["a", "a", "a", "b c", "c", "d"]) for _ in range(count)]
         log = log_of(keys, step_ms=randomly.choice([3, 30, 300]), topics=randomly.choice([1, 2]))
         edge = randomly.choice([0, log[randomly.randrange(count)].physical_offset, 1 << 60])
-        broker = ModelBroker(log, indexed_to=edge, collisions=randomly.choice([(), ("a", "c")]))
+        broker = ModelBroker(log, (0, edge), randomly.choice([(), ("a", "c")]))
         wanted = randomly.choice([("a",), ("b",), ("c",), ("a", "d"), ("none",)])
         try:
             places = broker.physical_offsets(*wanted)
         except LookupRefused:
             # Too many within the resolution of the index.
             refused_count += 1
-            assert log[PAGE - 1].store_timestamp - log[0].store_timestamp < 4_000
+            assert log[PAGE_COUNT - 1].store_timestamp - log[0].store_timestamp < 4_000
             continue
         unindexed = {place for place in places_of(log) if place >= edge}
         collisions = broker.collisions if {*wanted} & {*broker.collisions} else ()
@@ -141,7 +138,7 @@ def test_a_rare_key_costs_a_few_requests() -> None:
     broker = ModelBroker(log_of(["a"] * 500 + ["b"] + ["a"] * 500))
     assert broker.physical_offsets("b") == broker.with_key("b")
     # A query for the key and one for the first message; the ends of two queues.
-    assert (broker.query_count, broker.pull_count) == (2, 4)
+    assert (broker.index.query_count, broker.pull_count) == (2, 4)
 
 
 def test_ranges_stay_within_the_selected_parts() -> None:
@@ -158,18 +155,18 @@ def test_unique_keys() -> None:
 
 
 def test_an_empty_index_is_replaced_by_pulls() -> None:
-    broker = ModelBroker(log_of(["a"] * 40), indexed_to=0)
+    broker = ModelBroker(log_of(["a"] * 40), (0, 0))
     assert broker.physical_offsets("a") == places_of(broker.log)
 
 
-@pytest.mark.parametrize("count", [PAGE, PAGE + 1, 3 * PAGE])
+@pytest.mark.parametrize("count", [PAGE_COUNT, PAGE_COUNT + 1, 3 * PAGE_COUNT])
 def test_more_messages_than_a_reply_are_found_by_time(count: int) -> None:
     broker = ModelBroker(log_of(["a"] * count, step_ms=100))
     assert broker.physical_offsets("a") == places_of(broker.log)
 
 
 def test_too_many_messages_at_once_are_refused() -> None:
-    broker = ModelBroker(log_of(["a"] * (PAGE + 1), step_ms=1))
+    broker = ModelBroker(log_of(["a"] * (PAGE_COUNT + 1), step_ms=1))
     text = "key 'a' has more messages stored at .* ms in topic 'Topic0' of broker broker-a than it"
     with pytest.raises(LookupRefused, match=text):
         broker.physical_offsets("a")
@@ -184,7 +181,7 @@ def test_too_many_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_index_that_began_late_is_refused() -> None:
     log = log_of(["a"] * 100)
-    broker = ModelBroker(log, indexed_from=log[50].physical_offset)
+    broker = ModelBroker(log, (log[50].physical_offset, 1 << 60))
     text = "lacks the message at queue offset 0 of queue Topic0/0 of broker broker-a: it began"
     with pytest.raises(LookupRefused, match=text):
         broker.physical_offsets("a")

@@ -291,7 +291,8 @@ async def scripted(code: ResponseCode, **options: Any) -> SentCounts:
 
 
 def _nothing(request: Command) -> Command:
-    return command.reply(request, ResponseCode.QUERY_NOT_FOUND, "no")
+    fields = {"indexLastUpdateTimestamp": "0", "indexLastUpdatePhyoffset": "0"}
+    return command.reply(request, ResponseCode.QUERY_NOT_FOUND, "no", fields)
 
 
 @pytest.mark.parametrize("status", option_table.FAIL_STATUSES)

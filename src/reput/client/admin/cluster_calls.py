@@ -9,6 +9,7 @@ from typing import Self
 
 from reput.client.config import ClientConfig
 from reput.client.core import requests
+from reput.client.core.key_search import KeyPage, KeyQuery
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.instance import ClientInstance, Guest, NotStarted
 from reput.client.with_statement import AsyncWithOnly
@@ -108,6 +109,15 @@ class ClusterCalls:
         if queue.broker_name not in route.brokers:
             route = await self.route(queue.topic)
         return await self.ask(route.any_address(queue.broker_name), request)
+
+    async def ask_index(
+        self, address: str, query: KeyQuery, timeout_ms: int | None = None
+    ) -> KeyPage:
+        """Query the index of the broker at an address. Raises as ``KeyQuery.page`` does."""
+        instance = self.instance
+        timeout_ms = timeout_ms or instance.config.request_timeout_ms
+        reply = await instance.remoting.invoke(address, query.request(), timeout_ms)
+        return query.page(reply, address)
 
     async def ask_all(
         self,

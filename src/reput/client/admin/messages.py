@@ -1,16 +1,25 @@
 """Queries of messages by id or key."""
 
+from collections.abc import Iterable
+
 from reput import config
 from reput.client.admin import topics
 from reput.client.admin.cluster_calls import AdminConnection
 from reput.client.core import requests
-from reput.client.message import ReceivedMessage, received, record_spans
+from reput.client.core.key_search import (
+    PAGE_COUNT,
+    KeyQuery,
+    KeyWindows,
+    Window,
+    without_collisions,
+)
+from reput.client.message import ReceivedMessage, received
 from reput.errors import BrokerError, CorruptRecord, InvalidOption
 from reput.format import headers, message_id as ids
 from reput.format.codes import RequestCode, ResponseCode
 
-KEY_QUERY_COUNT_MAX = 64
-"""Maximum number of messages of one key that a 4.9 broker returns."""
+KEY_QUERY_COUNT_MAX = PAGE_COUNT
+"""Default maximum number of messages of a key and broker."""
 END_OF_TIME_MS = config.JAVA_LONG_MAX
 
 
@@ -18,7 +27,8 @@ class MessagesOfKey(list[ReceivedMessage]):
     """Messages of a topic that have a key, oldest first."""
 
     is_truncated = False
-    """True if there may be older messages, as a broker has reached its limit."""
+    """True if there may be more: older ones than the requested number, or more within a second
+    than a broker returns."""
 
 
 async def message_by_offset_id(
@@ -85,16 +95,13 @@ async def messages_by_unique_key(
 
     If a lost reply made the client send them twice, the first copy is returned.
     """
-    header = headers.QueryMessageHeader(
-        topic=topic,
-        key=unique_key,
-        max_num=KEY_QUERY_COUNT_MAX,
-        begin_timestamp=0,
-        end_timestamp=END_OF_TIME_MS,
-        is_unique_key=True,
-    )
-    messages, _ = await _query(admin, topic, header)
-    same = [message for message in messages if message.stored.has_unique_key(unique_key)]
+    query = KeyQuery(topic, unique_key, is_unique=True)
+    route = await topics.topic_route(admin, topic)
+    same: list[ReceivedMessage] = []
+    for broker_name in sorted(route.brokers):
+        page = await admin.calls.ask_index(route.any_address(broker_name), query)
+        messages = without_collisions(received(page.records, broker_name), topic)
+        same += (message for message in messages if message.stored.has_unique_key(unique_key))
     first = min(same, key=lambda message: message.store_timestamp_ms, default=None)
     return [message for message in same if first is not None and _is_same_record(message, first)]
 
@@ -112,7 +119,7 @@ async def messages_by_key(
     topic: str,
     key: str,
     *,
-    count_max: int = KEY_QUERY_COUNT_MAX,
+    count_max: int | None = KEY_QUERY_COUNT_MAX,
     begin_ms: int = 0,
     end_ms: int = END_OF_TIME_MS,
 ) -> MessagesOfKey:
@@ -121,30 +128,78 @@ async def messages_by_key(
     ``is_truncated`` of the result is True if there may be more.
 
     Args:
+        admin: The admin client.
         topic: The topic.
         key: One of a message's ``keys``.
-        count_max: Maximum number of messages per broker, which returns the newest; 4.9: at most 64.
+        count_max: Maximum number of messages per broker, of which the newest are returned; None:
+            all. A batch that is stored as one record counts as one.
         begin_ms: Earliest store time, in ms since the epoch.
         end_ms: Latest store time, in ms since the epoch.
     """
-    header = headers.QueryMessageHeader(
-        topic=topic,
-        key=key,
-        max_num=count_max,
-        # The index has whole seconds, and brokers skip the first, partial one.
-        begin_timestamp=max(0, begin_ms - 1000),
-        end_timestamp=end_ms,
-        is_unique_key=False,
-    )
-    messages, is_truncated = await _query(admin, topic, header)
-    same = MessagesOfKey(
-        message
-        for message in messages
-        if key in message.keys and begin_ms <= message.store_timestamp_ms <= end_ms
-    )
+    route = await topics.topic_route(admin, topic)
+    interval = Window(begin_ms, end_ms + 1)
+    same = MessagesOfKey()
+    for broker_name in sorted(route.brokers):
+        address = route.any_address(broker_name)
+        search = _BrokerSearch(topic, key, interval, count_max)
+        while (query := search.next) is not None:
+            page = await admin.calls.ask_index(address, query)
+            search.add(received(page.records, broker_name), page.oldest_ms)
+        same += search.messages()
+        same.is_truncated |= search.is_truncated
     same.sort(key=lambda message: message.store_timestamp_ms)
-    same.is_truncated = is_truncated
     return same
+
+
+class _BrokerSearch:
+    """The search for the newest messages with a key at a broker."""
+
+    def __init__(self, topic: str, key: str, interval: Window, count_max: int | None) -> None:
+        self._topic = topic
+        self._key = key
+        self._interval = interval
+        self._count_max = count_max
+        self._windows = KeyWindows(interval)
+        self._by_offset: dict[int, list[ReceivedMessage]] = {}
+        """Messages of each record, by physical offset."""
+        self.is_truncated = False
+
+    @property
+    def next(self) -> KeyQuery | None:
+        """The next query; None at the end."""
+        window = self._windows.next
+        if window is None or self._is_enough:
+            return None
+        count = PAGE_COUNT
+        if window == self._interval and self._count_max is not None:
+            count = max(1, min(count, self._count_max))  # usually all that is needed
+        return KeyQuery(self._topic, self._key, window, count_max=count)
+
+    @property
+    def _is_enough(self) -> bool:
+        return self._count_max is not None and len(self._by_offset) >= self._count_max
+
+    def add(self, messages: Iterable[ReceivedMessage], oldest_ms: int | None) -> None:
+        """Add the page of the last query.
+
+        Args:
+            messages: Its messages.
+            oldest_ms: As ``KeyPage.oldest_ms``.
+        """
+        of_page: dict[int, list[ReceivedMessage]] = {}
+        for message in without_collisions(messages, self._topic):
+            if self._key in message.keys and self._interval.has(message.store_timestamp_ms):
+                of_page.setdefault(message.physical_offset, []).append(message)
+        self._by_offset |= of_page
+        is_finished = self._windows.answer(oldest_ms)
+        self.is_truncated |= is_finished and oldest_ms is not None
+        self.is_truncated |= self._is_enough and self._windows.next is not None
+
+    def messages(self) -> list[ReceivedMessage]:
+        """Return the newest messages, in log order."""
+        newest = sorted(self._by_offset, reverse=True)[: self._count_max]
+        self.is_truncated |= len(newest) < len(self._by_offset)
+        return [message for offset in reversed(newest) for message in self._by_offset[offset]]
 
 
 async def resume_check(admin: AdminConnection, message: ReceivedMessage) -> None:
@@ -157,30 +212,3 @@ async def resume_check(admin: AdminConnection, message: ReceivedMessage) -> None
     await admin.calls.ask(
         str(message.store_host), requests.make(RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
     )
-
-
-async def _query(
-    admin: AdminConnection, topic: str, header: headers.QueryMessageHeader
-) -> tuple[list[ReceivedMessage], bool]:
-    """Query one broker per name; return their messages, and whether there may be more.
-
-    Hash collisions are dropped.
-    """
-    route = await topics.topic_route(admin, topic)
-    messages: list[ReceivedMessage] = []
-    is_truncated = False
-    for broker_name in sorted(route.brokers):
-        request = requests.make(RequestCode.QUERY_MESSAGE, header)
-        try:
-            reply = await admin.calls.ask(route.any_address(broker_name), request)
-        except BrokerError as error:
-            if error.response_code != ResponseCode.QUERY_NOT_FOUND:
-                raise
-        else:
-            messages += received(reply.body, broker_name)
-            # Brokers of reput add a remark; those of RocketMQ lower the count silently to 64.
-            record_count = sum(1 for _ in record_spans(reply.body))
-            is_full = record_count in (header.max_num, KEY_QUERY_COUNT_MAX)
-            is_truncated |= is_full or bool(reply.remark)
-    same = [message for message in messages if topic in (message.stored.topic, message.topic)]
-    return same, is_truncated

@@ -41,8 +41,7 @@ async def message_trace(
         admin: The admin client.
         message_id: Unique key of the message.
         topic: Trace topic.
-        count_max: Maximum number of trace messages per broker, which returns the newest; 4.9: at
-            most 64.
+        count_max: Maximum number of trace messages per broker, of which the newest are returned.
         begin_ms: Earliest store time of a trace, in ms since the epoch.
         end_ms: Latest store time of a trace, in ms since the epoch.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from reput.client.admin.traces import FoundTrace
 from reput.client.core import requests
+from reput.client.core.key_search import EVER
 from reput.client.core.route_cache import NoRoute
 from reput.client.core.trace_codec import (
     Begun,
@@ -22,7 +23,7 @@ from reput.console.access import User
 from reput.console.page import Fragment, Page, PageStream, RequestFailed, Unknown, View
 from reput.console.pages.messages import place_of, source_of
 from reput.console.scan import MessageSource
-from reput.console.search import Missing, Question, Span, Way, Window
+from reput.console.search import Missing, Question, Span, Way
 from reput.console.sources.live_messages import ANSWER_MS
 from reput.errors import BrokerError, CorruptRecord, InvalidOption, ReputError
 from reput.format import body as codec, headers, message_id as ids, properties, sys_flag as flags
@@ -164,12 +165,11 @@ async def _by_id(
 ) -> tuple[list[ReceivedMessage], list[Missing]]:
     messages: dict[tuple[str, int, int], ReceivedMessage] = {}
     missing: list[Missing] = []
-    everything = Window(0, search.MAX_TIME_MS)
     for way in ways:
         if way is Way.OFFSET_ID:
             lookup = await source.at_offset_id(question.id)
         else:
-            lookup = await source.query(question.topic, question.id, everything, is_unique=True)
+            lookup = await source.query(question.topic, question.id, EVER, is_unique=True)
         missing += lookup.missing
         for message in lookup.messages:
             if question.id in _ids(message):

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from reput.client.core.key_search import Window
 from reput.clock import Clock
 from reput.console.scan import Lookup, ScanPart, Spans
-from reput.console.search import Question, Span, Window
+from reput.console.search import Question, Span
 from reput.console.settings import StorePlace
 from reput.errors import InvalidOption
 

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 from reput.client.admin import Admin
 from reput.client.core import requests, subscription
+from reput.client.core.key_search import KeyQuery, Window, without_collisions
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
-from reput.client.message import ReceivedMessage, received, record_spans
+from reput.client.message import ReceivedMessage, received
 from reput.client.pulling import PulledRecords, Puller, PullStatus
 from reput.console.record_filter import PulledRange, RecordFilter
 from reput.console.scan import Lookup, ScanPart, Spans
-from reput.console.search import PER_QUERY_MAX, Missing, Question, Span, Window, in_queue
+from reput.console.search import Missing, Question, Span, in_queue
 from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
 from reput.format import bodies, headers, message_id as ids, names
 from reput.format.bodies import MessageQueue
@@ -256,38 +257,23 @@ class LiveMessages:
 
     async def query(self, topic: str, key: str, window: Window, *, is_unique: bool) -> Lookup:
         """Query the index of each broker of a topic."""
-        begin_ms, end_ms = window.query
-        header = headers.QueryMessageHeader(
-            topic=topic,
-            key=key,
-            max_num=PER_QUERY_MAX,
-            begin_timestamp=begin_ms,
-            end_timestamp=end_ms,
-            is_unique_key=is_unique,
-        )
+        query = KeyQuery(topic, key, window, is_unique)
 
-        async def of_broker(route: TopicRoute, name: str) -> tuple[list[ReceivedMessage], bool]:
-            request = requests.make(RequestCode.QUERY_MESSAGE, header)
-            try:
-                reply = await self._ask(route.any_address(name), request)
-            except BrokerError as error:
-                if error.response_code == ResponseCode.QUERY_NOT_FOUND:
-                    return [], False
-                raise
-            messages = received(reply.body, name)
-            # Brokers of reput add a remark; those of RocketMQ lower the number silently.
-            record_count = sum(1 for _ in record_spans(reply.body))
-            return messages, record_count >= PER_QUERY_MAX or bool(reply.remark)
+        async def of_broker(
+            route: TopicRoute, name: str
+        ) -> tuple[Sequence[ReceivedMessage], int | None]:
+            address = route.any_address(name)
+            page = await self._calls.ask_index(address, query, self._answer_ms)
+            return received(page.records, name), page.oldest_ms
 
         answers, missing = await self._each(topic, of_broker)
         messages = [
             message
-            for records, _ in answers.values()
-            for message in records
-            if _is_of(message, topic)  # keys of other topics may have the same hash
+            for of_page, _ in answers.values()
+            for message in without_collisions(of_page, topic)
         ]
-        is_full = any(is_full for _, is_full in answers.values())
-        return Lookup(messages, tuple(answers), is_full, tuple(missing))
+        oldest = (oldest_ms for _, oldest_ms in answers.values() if oldest_ms is not None)
+        return Lookup(messages, tuple(answers), max(oldest, default=None), tuple(missing))
 
     async def at_offset_id(self, offset_id: str) -> Lookup:
         """Read the record at an offset id, from the broker at its address.
@@ -343,10 +329,3 @@ def _failed(part: Span, question: Question, why: str) -> ScanPart:
     nothing = part.high if question.is_newest_first else part.low
     empty = Span(*part.queue, nothing, nothing)
     return ScanPart(empty, (), (Missing(part.broker, why),), is_failed=True)
-
-
-def _is_of(message: ReceivedMessage, topic: str) -> bool:
-    try:
-        return topic in (message.stored.topic, message.topic)
-    except CorruptRecord:
-        return False

@@ -6,9 +6,10 @@ Only ``StoreFolders`` imports it, in a thread: what reads stores takes a while t
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
+from reput.client.core.key_search import Window
 from reput.client.message import ReceivedMessage
 from reput.console.scan import Lookup, ScanPart, Spans
-from reput.console.search import Missing, Question, Span, Window, in_queue
+from reput.console.search import Missing, Question, Span, in_queue
 from reput.console.settings import StorePlace
 from reput.console.unknown import Unknown
 from reput.errors import CorruptRecord, InvalidOption, NotInStore, ReputError
@@ -137,7 +138,7 @@ class OpenStore:
             Missing("the log", f"may have the key, and cannot be read: {problem}")
             for problem in hits.unreadable
         )
-        return Lookup(messages, (broker,), False, missing)
+        return Lookup(messages, (broker,), missing=missing)
 
     def at_offset_id(self, offset_id: str) -> Lookup:
         """Read the record at the physical offset of an offset id."""

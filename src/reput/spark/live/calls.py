@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from reput.client.admin import Admin
-from reput.client.admin.messages import KEY_QUERY_COUNT_MAX
 from reput.client.blocking import Facade
 from reput.client.config import ClientConfig
 from reput.client.core import requests
+from reput.client.core.key_search import EVER, KeyPage, KeyQuery, Window
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.clock import Clock, SystemClock
 from reput.errors import (
@@ -47,7 +47,6 @@ SAMPLE_COUNT: Final = 32
 RECORD_BYTES: Final = 1024.0
 """Estimate of the record size if no message can be read, in bytes."""
 _QUESTIONS_IN_FLIGHT = 64
-_END_OF_TIME_MS = (1 << 63) - 1
 _ANSWERS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -191,17 +190,6 @@ class Pulled:
     next_offset: int
     min_offset: int
     max_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class IndexReply:
-    """Reply of a broker to a lookup by key."""
-
-    records: bytes
-    is_truncated: bool
-    """True if the broker declares that there may be more; Java's never do."""
-    indexed_to: int
-    """Physical offset before which every message is indexed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,40 +396,21 @@ class RetryingClient:
         return record.decode(pulled.records, check_crc=False) if pulled.records else None
 
     async def query(
-        self, queue: MessageQueue, key: str, end_ms: int | None, *, is_unique: bool
-    ) -> IndexReply:
-        """Return messages with a key, of all queues of the topic on the broker, newest first.
+        self, queue: MessageQueue, key: str, window: Window = EVER, *, is_unique: bool
+    ) -> KeyPage:
+        """Return the newest messages with a key, of all queues of the topic on the broker.
 
         Args:
             queue: A queue of the topic and broker.
             key: The key. Messages whose keys have the same hash may be among the result.
-            end_ms: Latest store time, in ms; None for any.
+            window: Their store times.
             is_unique: It is a unique key.
         """
-        header = headers.QueryMessageHeader(
-            topic=queue.topic,
-            key=key,
-            max_num=KEY_QUERY_COUNT_MAX,
-            begin_timestamp=0,
-            end_timestamp=_END_OF_TIME_MS if end_ms is None else end_ms,
-            is_unique_key=is_unique,
-        )
+        query = KeyQuery(queue.topic, key, window, is_unique)
 
-        async def ask() -> IndexReply:
+        async def ask() -> KeyPage:
             address = await self.address(queue)
-            request = requests.make(RequestCode.QUERY_MESSAGE, header)
-            remoting = self._admin.calls.instance.remoting
-            reply = await remoting.invoke(address, request, self.live.pull_timeout_ms)
-            is_found = reply.code == ResponseCode.SUCCESS
-            if not is_found and reply.code != ResponseCode.QUERY_NOT_FOUND:
-                raise broker_error(reply.code, reply.remark, address)
-            index = headers.decode(headers.QueryMessageReplyHeader, reply.ext_fields)
-            return IndexReply(
-                reply.body if is_found else b"",
-                is_found and bool(reply.remark),
-                # The keys of the last message may not all be there yet.
-                index.index_last_update_phyoffset,
-            )
+            return await self._admin.calls.ask_index(address, query, self.live.pull_timeout_ms)
 
         what = f"key {key[:100]!r} in topic {queue.topic!r} of broker {queue.broker_name}"
         what += " (scan=consumequeue needs no index)"

@@ -4,29 +4,26 @@
        queue offsets from QUERY_MESSAGE           pulled and filtered
 
 A reply contains the physical offset before which everything is indexed; the part of a queue
-after it is pulled as without an index. A lookup is complete, or refused: a broker returns at
-most 64 messages of a key, the newest ones, so that older ones are requested by time, and its
-index may begin later than its log.
+after it is pulled as without an index. A lookup is complete, or refused: messages are requested
+by windows of time (``reput.client.core.key_search``), an index may have more messages of a key in
+a second than a broker returns, and it may begin later than its log.
 """
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final
 
+from reput.client.core.key_search import KeyWindows
 from reput.errors import ReputError
 from reput.format import message as record, names
 from reput.format.bodies import MessageQueue
 from reput.format.message import StoredMessage
 from reput.spark.live.calls import RetryingClient, all_of, frames, queue_name
 
-PAGE_COUNT_MIN: Final = 32
-"""Number of messages from which on a reply may lack older ones: brokers return 32 or 64."""
 MESSAGES_MAX: Final = 4096
 """Maximum number of messages of a key in a topic of a broker."""
 LOOKUPS_MAX: Final = 20_000
 """Maximum number of lookups of a read: keys by topics and brokers."""
-_INDEX_SLACK_MS = 1000
-"""Entries of the index have whole seconds."""
 _ANYWHERE = 1 << 62
 _REPLIES_IN_FLIGHT = 8
 """Number of replies in flight, of which each has up to 64 whole messages."""
@@ -106,28 +103,24 @@ class KeyLookup:
         The end is the physical offset before which every message is indexed.
         """
         by_offset: dict[int, StoredMessage] = {}
-        indexed_to, end_ms = _ANYWHERE, None
+        indexed_to = _ANYWHERE
+        windows = KeyWindows()
         where = f"topic {queue.topic!r} of broker {queue.broker_name}"
-        while True:
-            page = await self._client.query(queue, key, end_ms, is_unique=self._is_unique)
+        while (window := windows.next) is not None:
+            page = await self._client.query(queue, key, window, is_unique=self._is_unique)
             indexed_to = min(indexed_to, page.indexed_to)
             messages = _messages(page.records)
-            known_count = len(by_offset)
             by_offset |= {message.physical_offset: message for message in messages}
-            if len(messages) < PAGE_COUNT_MIN and not page.is_truncated:
-                break
+            if windows.answer(page.oldest_ms) and page.is_full:
+                raise LookupRefused(
+                    f"key {key!r} has more messages stored at {window.begin_ms} to "
+                    f"{window.end_ms - 1} ms in {where} than it returns: {_INSTEAD}"
+                )
             if len(by_offset) > MESSAGES_MAX:
                 raise LookupRefused(
                     f"key {key!r} has more than {MESSAGES_MAX} messages in {where}, too many for "
                     f"lookups: {_INSTEAD}"
                 )
-            oldest_ms = min((message.store_timestamp for message in messages), default=0)
-            if len(by_offset) == known_count:
-                raise LookupRefused(
-                    f"key {key!r} has more messages stored at {oldest_ms} ms in {where} than "
-                    f"it returns: {_INSTEAD}"
-                )
-            end_ms = oldest_ms + _INDEX_SLACK_MS
         offsets: dict[MessageQueue, set[int]] = {}
         for message in by_offset.values():
             if message.topic == queue.topic:  # another key has the same hash
@@ -157,7 +150,7 @@ class KeyLookup:
             return
         physical_offset, queue, message = min(known, key=lambda item: item[0])
         assert message.unique_key is not None
-        page = await self._client.query(queue, message.unique_key, None, is_unique=True)
+        page = await self._client.query(queue, message.unique_key, is_unique=True)
         if physical_offset not in {each.physical_offset for each in _messages(page.records)}:
             raise LookupRefused(
                 f"the index of broker {queue.broker_name} lacks the message at queue offset "

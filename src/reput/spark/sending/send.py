@@ -21,9 +21,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from reput.client.admin import Admin
-from reput.client.admin.messages import END_OF_TIME_MS, KEY_QUERY_COUNT_MAX
 from reput.client.config import ProducerConfig
 from reput.client.core import requests
+from reput.client.core.key_search import KeyQuery
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.message import check_topic, received
 from reput.clock import SystemClock
@@ -36,7 +36,7 @@ from reput.errors import (
     RequestTimedOut,
     broker_error,
 )
-from reput.format import headers, names
+from reput.format import names
 from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -279,27 +279,15 @@ class _Sender:
     async def _has_key(
         self, topic: _Topic, queue: MessageQueue, place: str, unique_key: str
     ) -> bool:
-        header = headers.QueryMessageHeader(
-            topic=place,
-            key=unique_key,
-            max_num=KEY_QUERY_COUNT_MAX,
-            begin_timestamp=0,
-            end_timestamp=END_OF_TIME_MS,
-            is_unique_key=True,
-        )
+        query = KeyQuery(place, unique_key, is_unique=True)
         patience = self._patience()
         while True:
             try:
-                reply = await self._ask(
-                    topic, queue, requests.make(RequestCode.QUERY_MESSAGE, header)
-                )
-                if reply.code == ResponseCode.QUERY_NOT_FOUND:
-                    return False
-                if reply.code != ResponseCode.SUCCESS:
-                    raise broker_error(reply.code, reply.remark, queue.broker_name)
+                address = topic.route.master(queue.broker_name)
+                page = await self._admin.calls.ask_index(address, query, self._options.timeout_ms)
                 return any(
                     message.stored.unique_key == unique_key and message.stored.topic == place
-                    for message in received(reply.body, queue.broker_name)
+                    for message in received(page.records, queue.broker_name)
                 )
             except RemotingError as error:
                 if patience.is_over(error, self._clock.monotonic_ms()):
