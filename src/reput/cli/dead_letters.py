@@ -1,5 +1,6 @@
 """``reput dlq``: dead letters of consumer groups; show, export and resend them."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -130,16 +131,17 @@ async def _dead_letters(
     """
     missing = set(selection.ids)
     count = 0
-    async with messages.reader_of(client) as reader:
+    async with messages.range_reader(client) as reader:
         queues = await reader.queues(names.dlq_topic(selection.group))
-        async for message in messages.in_order(reader, queues):
-            if not selection.has(message):
-                continue
-            yield message
-            missing -= _ids(message)
-            count += 1
-            if count == selection.limit or (selection.ids and not missing):
-                return
+        async with contextlib.aclosing(messages.in_order(reader, queues)) as present:
+            async for message in present:
+                if not selection.has(message):
+                    continue
+                yield message
+                missing -= _ids(message)
+                count += 1
+                if count == selection.limit or (selection.ids and not missing):
+                    return
     if missing:
         ids = " ".join(sorted(missing))
         raise NotInStore(f"no dead letter of group {selection.group} has id {ids}")

@@ -1,13 +1,13 @@
 """``reput message``: find messages, follow a topic, dump its contents."""
 
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from reput.cli import message_view
-from reput.cli.connecting import CommandFailed, choose_queues, queue_text
+from reput.cli.connecting import choose_queues, queue_text
 from reput.cli.message_view import Body
 from reput.cli.options import (
     CLUSTER,
@@ -36,15 +36,14 @@ if TYPE_CHECKING:
     from reput.client.config import ClientConfig
     from reput.client.message import ReceivedMessage
     from reput.client.pull_consumer import PullConsumer
+    from reput.client.queue_ranges import Gap, RangeReader
     from reput.format.bodies import MessageQueue
 
 M = TypeVar("M", bound="ReceivedMessage")
 
-_AHEAD_COUNT = 256
-"""Maximum number of fetched messages of one queue that wait for older ones of other queues."""
 _NO_CLOCK = Clock()
 _SILENCE_S = 30
-"""Timeout of a poll of queues that have more messages."""
+"""Time for which a pull is repeated while the broker does not answer, or makes no progress."""
 
 
 def message_document(message: "ReceivedMessage", body: Body) -> Document:
@@ -276,17 +275,18 @@ def dump(
         tag_set = subscription.tags(topic, tags, 0).tag_set
         shown_count = 0
         begin_ms = _begin_ms(begin, clock)
-        async with reader_of(client) as reader:
+        async with range_reader(client) as reader:
             queues = choose_queues("--queue", await reader.queues(topic), queue)
-            async for message in in_order(reader, queues, begin, clock):
-                stored_ms = message.store_timestamp_ms
-                if stored_ms < begin_ms or (end_ms is not None and stored_ms >= end_ms):
-                    continue
-                if not tag_set or message.tags in tag_set:
-                    print_message(session, message, body)
-                    shown_count += 1
-                    if shown_count == limit:
-                        return
+            async with contextlib.aclosing(in_order(reader, queues, begin, clock)) as present:
+                async for message in present:
+                    stored_ms = message.store_timestamp_ms
+                    if stored_ms < begin_ms or (end_ms is not None and stored_ms >= end_ms):
+                        continue
+                    if not tag_set or message.tags in tag_set:
+                        print_message(session, message, body)
+                        shown_count += 1
+                        if shown_count == limit:
+                            return
 
     session.run(work)
 
@@ -298,7 +298,19 @@ def reader_of(client: "ClientConfig") -> "PullConsumer":
     return PullConsumer(TOOLS_CONSUMER, client=client, auto_commit=False)
 
 
-async def begin_of(reader: "PullConsumer", queue: "MessageQueue", where: str, clock: Clock) -> int:
+@contextlib.asynccontextmanager
+async def range_reader(client: "ClientConfig") -> "AsyncIterator[RangeReader]":
+    """Open a reader of ranges of queues, which is in no group."""
+    from reput.client.admin import Admin
+    from reput.client.queue_ranges import RangeReader
+
+    async with Admin(client=client) as admin:
+        yield RangeReader(admin.calls.instance, patience_ms=_SILENCE_S * 1000)
+
+
+async def begin_of(
+    reader: "PullConsumer | RangeReader", queue: "MessageQueue", where: str, clock: Clock
+) -> int:
     """Return the queue offset of ``earliest``, ``latest`` or a time in a queue.
 
     Raises:
@@ -343,79 +355,34 @@ _POLL_MS = 60_000
 
 
 async def in_order(
-    reader: "PullConsumer",
+    reader: "RangeReader",
     queues: "Sequence[MessageQueue]",
     begin: str = "earliest",
     clock: Clock = _NO_CLOCK,
-) -> "AsyncIterator[ReceivedMessage]":
+) -> "AsyncGenerator[ReceivedMessage, None]":
     """Yield the present messages of queues in the order in which they were stored.
 
     Args:
-        reader: A consumer that is in no group.
+        reader: Reads the queues.
         queues: The queues.
         begin: ``earliest``, ``latest`` or a time.
         clock: The format of times.
 
     Raises:
         InvalidOption: ``begin`` is none of these.
-        CommandFailed: A queue that has more messages returns none.
+        RemotingError: A broker does not answer for ``_SILENCE_S``, or refuses.
     """
-    import heapq
-
     ranges = {
         queue: (await begin_of(reader, queue, begin, clock), await reader.end_offset(queue))
         for queue in queues
     }
-    open_ranges = {queue: bounds for queue, bounds in ranges.items() if bounds[0] < bounds[1]}
-    await reader.assign(open_ranges)
-    for queue, (start, _) in open_ranges.items():
-        reader.seek(queue, start)
-    waiting: dict[MessageQueue, deque[ReceivedMessage]] = {queue: deque() for queue in open_ranges}
-    heads: list[tuple[int, MessageQueue]] = []
-    unfinished = set(open_ranges)
-    missing = set(open_ranges)  # unfinished queues without waiting messages
-    while heads or missing:
-        while missing:
-            messages = await reader.poll(_POLL_COUNT, _SILENCE_S * 1000)
-            if not messages:
-                await _drop_expired(reader, open_ranges, missing, unfinished)
-                continue
-            queue = messages[0].queue
-            stop = open_ranges[queue][1]
-            wanted = [message for message in messages if message.queue_offset < stop]
-            if wanted and not waiting[queue]:
-                heapq.heappush(heads, (wanted[0].store_timestamp_ms, queue))
-            waiting[queue].extend(wanted)
-            missing.discard(queue)
-            if messages[-1].queue_offset >= stop - 1:
-                unfinished.discard(queue)
-                reader.pause([queue])
-            elif len(waiting[queue]) >= _AHEAD_COUNT:
-                reader.pause([queue])
-        if not heads:
-            return
-        _, queue = heapq.heappop(heads)
-        yield waiting[queue].popleft()
-        if waiting[queue]:
-            heapq.heappush(heads, (waiting[queue][0].store_timestamp_ms, queue))
-        elif queue in unfinished:
-            missing.add(queue)
-            reader.resume([queue])
+    async with contextlib.aclosing(reader.in_order(ranges, _note_gap)) as present:
+        async for message in present:
+            yield message
 
 
-async def _drop_expired(
-    reader: "PullConsumer",
-    ranges: "dict[MessageQueue, tuple[int, int]]",
-    missing: "set[MessageQueue]",
-    unfinished: "set[MessageQueue]",
-) -> None:
-    """Drop queues whose messages were deleted meanwhile. Raises ``CommandFailed``."""
-    gone = {queue for queue in missing if await reader.begin_offset(queue) >= ranges[queue][1]}
-    if not gone:
-        silent = " ".join(sorted(map(queue_text, missing)))
-        raise CommandFailed(f"queues {silent} returned no message for {_SILENCE_S} s")
-    missing -= gone
-    unfinished -= gone
+def _note_gap(queue: "MessageQueue", gap: "Gap") -> None:
+    print_note(f"queue {queue_text(queue)}: {gap}")
 
 
 COMMANDS = {

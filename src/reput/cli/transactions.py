@@ -1,5 +1,6 @@
 """``reput transaction``: half messages that brokers have given up; list and resume them."""
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,13 +47,14 @@ async def _given_up(client: "ClientConfig") -> "AsyncIterator[ReceivedMessage]":
     from reput.client.core.route_cache import NoRoute
     from reput.format import names
 
-    async with messages.reader_of(client) as reader:
+    async with messages.range_reader(client) as reader:
         try:
             queues = await reader.queues(names.CHECK_MAX_TIME_TOPIC)
         except NoRoute:
             return
-        async for message in messages.in_order(reader, queues):
-            yield message
+        async with contextlib.aclosing(messages.in_order(reader, queues)) as present:
+            async for message in present:
+                yield message
 
 
 def _document(message: "ReceivedMessage", body: Body) -> Document:

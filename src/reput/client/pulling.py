@@ -1,52 +1,22 @@
-"""Single pulls: choice of the broker, the request, and its replies.
+"""Single pulls: choice of the broker, and the request.
 
-Source: rocketmq 4.9.8 ``PullAPIWrapper``, ``MQClientAPIImpl.processPullResponse``.
+Source: rocketmq 4.9.8 ``PullAPIWrapper``.
 """
 
-import enum
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from reput.client.core import requests
+from reput.client.core import pull_replies, requests
+from reput.client.core.pull_replies import PulledRecords, PullStatus
 from reput.client.core.subscription import Subscription
 from reput.client.instance import ClientInstance
 from reput.client.message import R, ReceivedMessage, received
-from reput.errors import CorruptRecord, broker_error
+from reput.errors import CorruptRecord
 from reput.format import headers
 from reput.format.bodies import MessageQueue
-from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
+from reput.format.codes import MASTER_ID, PullFlag, RequestCode
 from reput.format.command import Command
 from reput.remoting.client import cancel
-
-
-class PullStatus(enum.Enum):
-    """Outcome of a pull."""
-
-    FOUND = "found"
-    NO_NEW = "no new message"
-    NO_MATCH = "no message matched"
-    ILLEGAL_OFFSET = "the queue does not reach from or to this offset"
-
-
-_STATUS: dict[int, PullStatus] = {
-    ResponseCode.SUCCESS: PullStatus.FOUND,
-    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW,
-    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCH,
-    ResponseCode.PULL_OFFSET_MOVED: PullStatus.ILLEGAL_OFFSET,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class PulledRecords:
-    """Result of a pull, undecoded."""
-
-    status: PullStatus
-    records: bytes
-    """Records that the broker selected, in the order of their offsets."""
-    next_offset: int
-    """Queue offset of the next pull."""
-    min_offset: int
-    max_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +198,9 @@ class Puller:
         return requests.make(RequestCode.PULL_MESSAGE, header)
 
     def _result(self, queue: MessageQueue, reply: Command, address: str) -> PulledRecords:
-        status = _STATUS.get(reply.code)
-        if status is None:
-            raise broker_error(reply.code, reply.remark, address)
-        answer = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
-        self._broker_ids[queue] = answer.suggest_which_broker_id
-        records = reply.body if status is PullStatus.FOUND else b""
-        return PulledRecords(
-            status, records, answer.next_begin_offset, answer.min_offset, answer.max_offset
-        )
+        pulled = pull_replies.read(reply, address)
+        self._broker_ids[queue] = pulled.broker_id
+        return pulled
 
     def forget(self, queue: MessageQueue) -> None:
         """Pull from the master again."""

@@ -12,11 +12,12 @@ from reput.client.config import ConsumerConfig
 from reput.client.consumer_offsets import ConsumerOffsets
 from reput.client.core.answered_queue import AnsweredQueue
 from reput.client.core.process_queue import ProcessQueue
+from reput.client.core.pull_replies import PullStatus
 from reput.client.instance import ClientInstance
 from reput.client.membership import Membership, Problem
 from reput.client.message import ReceivedMessage
 from reput.client.outages import ROUTES
-from reput.client.pulling import Pulled, Puller, PullStatus
+from reput.client.pulling import Pulled, Puller
 from reput.errors import BrokerError, CorruptRecord, RemotingError
 from reput.format.bodies import MessageQueue
 from reput.format.codes import ResponseCode

@@ -8,24 +8,16 @@ others that need decoding stay, so that a search has the same answer.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from reput.client.message import PlainRecord, plain_records
+from reput.client.queue_ranges import PulledRange
 from reput.console import literals, search
 from reput.console.search import Question
 from reput.format import java, names, properties as props
 
 if TYPE_CHECKING:
     from reput.format.sql92 import Filter
-
-
-class PulledRange(NamedTuple):
-    """Records of a reply, of which those of a range of queue offsets are wanted."""
-
-    low: int
-    high: int
-    """Queue offset after the last one."""
-    records: bytes
 
 
 @dataclass(frozen=True, slots=True)

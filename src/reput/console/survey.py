@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from reput.client.core import subscription
+from reput.client.core.pull_replies import PulledRecords, PullStatus
 from reput.client.message import received
-from reput.client.pulling import PulledRecords, Puller, PullStatus
+from reput.client.pulling import Puller
 from reput.clock import Clock
 from reput.console.cluster import WatchedCluster
 from reput.console.snapshot import BrokerFacts, Ends, Members

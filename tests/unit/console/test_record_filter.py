@@ -8,7 +8,8 @@ from hypothesis import given, settings, strategies as st
 
 import store_builder
 from reput.client.message import ReceivedMessage, received
-from reput.console.record_filter import Candidates, PulledRange, RecordFilter
+from reput.client.queue_ranges import PulledRange
+from reput.console.record_filter import Candidates, RecordFilter
 from reput.console.search import Conditions, Question, plain_body
 from reput.errors import CorruptRecord
 from reput.format import body as bodies, message as record, sys_flag as flags

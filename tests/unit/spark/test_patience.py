@@ -8,6 +8,7 @@ import pytest
 
 from reput.broker.server import Broker
 from reput.client import blocking
+from reput.client.core.patience import Patience
 from reput.client.message import Message
 from reput.clock import ManualClock
 from reput.errors import BrokerError, ConnectionLost, RemotingError, TlsFailed, Unreachable
@@ -15,7 +16,6 @@ from reput.format.codes import ResponseCode
 from reput.spark import options as option_texts, rows
 from reput.spark.live import calls as live_calls
 from reput.spark.live.calls import ReadFailed, RetryingClient
-from reput.spark.live.patience import Patience
 from reput.spark.options import LiveOptions
 from reput.spark.store_planner import DataLoss
 from reput.spark.streaming.stream import QueueStream

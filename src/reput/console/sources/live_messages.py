@@ -1,4 +1,4 @@
-"""Messages of live brokers, for searches: pulls without a group, commits or heartbeats.
+"""Messages of live brokers, for searches: reads without a group, commits or heartbeats.
 
 An instance serves one search: a broker that does not answer in time is silent for the rest of it,
 so that it costs its deadline once.
@@ -6,7 +6,7 @@ so that it costs its deadline once.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from reput.client.admin import Admin
@@ -15,21 +15,18 @@ from reput.client.core.key_search import KeyQuery, Window, without_collisions
 from reput.client.core.route_cache import TopicRoute
 from reput.client.core.subscription import Subscription
 from reput.client.message import ReceivedMessage, received
-from reput.client.pulling import PulledRecords, Puller, PullStatus
-from reput.console.record_filter import PulledRange, RecordFilter
+from reput.client.queue_ranges import Gap, PulledRange, RangeReader
+from reput.console.record_filter import RecordFilter
 from reput.console.scan import Lookup, ScanPart, Spans
 from reput.console.search import Missing, Question, Span, in_queue
 from reput.errors import BrokerError, CorruptRecord, InvalidOption, RemotingError, ReputError
-from reput.format import bodies, headers, message_id as ids, names
+from reput.format import bodies, headers, message_id as ids
 from reput.format.bodies import MessageQueue
 from reput.format.codes import PERM_READ, RequestCode, ResponseCode
 from reput.format.command import Command
 
 ANSWER_MS = 2_000
 """Time for an answer of a broker."""
-_PULL_COUNT = 32
-"""Messages that brokers return to a pull, unless configured otherwise."""
-_PULLS_AT_ONCE = 8
 _HELD_BYTES = 1 << 20
 """Approximate size of the replies that are processed together."""
 _CALLS_AT_ONCE = 16
@@ -52,7 +49,7 @@ class LiveMessages:
         self._calls = admin.calls
         self._answer_ms = answer_ms
         self._decodes_all = decodes_all
-        self._puller = Puller(admin.calls.instance, names.TOOLS_CONSUMER, is_subscribed=False)
+        self._reader = RangeReader(admin.calls.instance, timeout_ms=answer_ms)
         self._silent: dict[str, str] = {}
         """Brokers that do not answer, by name, with the reason."""
         self._route: TopicRoute | None = None
@@ -192,38 +189,20 @@ class LiveMessages:
         self, part: Span, queue: MessageQueue, wanted: Subscription, missing: list[Missing]
     ) -> AsyncGenerator[list[PulledRange], None]:
         """Yield the replies of a part in order, some at a time; add to ``missing``."""
-        # A broker that selects by tag looks at many messages for a pull, perhaps at all.
-        step = part.high - part.low if wanted.tag_set else _PULL_COUNT
-        starts = range(part.low, part.high, step)
         replies: list[PulledRange] = []
         held_bytes = 0
-        for first in range(0, len(starts), _PULLS_AT_ONCE):
-            window = starts[first : first + _PULLS_AT_ONCE]
-            ranges = [(low, min(low + step, part.high)) for low in window]
-            pulls = self._puller.pull_ahead(queue, ranges, wanted, timeout_ms=self._answer_ms)
-            async with contextlib.aclosing(pulls):
-                for start, high in ranges:
-                    low, pulled = start, await anext(pulls)
-                    while True:
-                        if pulled.records:
-                            replies.append(PulledRange(low, high, pulled.records))
-                            held_bytes += len(pulled.records)
-                        missing += _gaps(part, low, high, pulled)
-                        if not low < pulled.next_offset < high:
-                            break
-                        low = pulled.next_offset
-                        pulled = await self._puller.pull_records(
-                            queue,
-                            low,
-                            wanted,
-                            count_max=high - low,
-                            commit_offset=None,
-                            hold_ms=0,
-                            timeout_ms=self._answer_ms,
-                        )
-                    if held_bytes >= _HELD_BYTES:
-                        yield replies
-                        replies, held_bytes = [], 0
+        async with contextlib.aclosing(
+            self._reader.read(queue, part.low, part.high, wanted)
+        ) as results:
+            async for result in results:
+                if isinstance(result, Gap):
+                    missing.append(Missing(f"{part.broker} queue {part.queue_id}", str(result)))
+                    continue
+                replies.append(result)
+                held_bytes += len(result.records)
+                if held_bytes >= _HELD_BYTES:
+                    yield replies
+                    replies, held_bytes = [], 0
         yield replies
 
     def _selected(
@@ -241,7 +220,7 @@ class LiveMessages:
             replies, left_out_bytes = candidates.ranges, candidates.left_out_bytes
         messages: list[ReceivedMessage] = []
         for low, high, records in replies:
-            pulled = self._puller.messages(records, queue.broker_name, wanted)
+            pulled = self._reader.messages(queue, records, wanted)
             placed = (in_queue(message, queue.topic) for message in pulled)
             messages += (message for message in placed if low <= message.queue_offset < high)
         return messages, left_out_bytes
@@ -309,20 +288,6 @@ class LiveMessages:
         else:
             return Lookup(messages if is_there else [], (name,))
         return Lookup([], (name,))
-
-
-def _gaps(part: Span, low: int, high: int, pulled: PulledRecords) -> Iterator[Missing]:
-    """Yield what a pull shows to be missing of a range of queue offsets."""
-    if pulled.status is PullStatus.ILLEGAL_OFFSET and low < pulled.min_offset:
-        gone = min(high, pulled.min_offset)
-        yield _unread(part, f"offsets {low} to {gone - 1} have expired")
-    if pulled.next_offset <= low:
-        why = f"the broker returns nothing from queue offset {low} to {high - 1}"
-        yield _unread(part, why)
-
-
-def _unread(part: Span, why: str) -> Missing:
-    return Missing(f"{part.broker} queue {part.queue_id}", why)
 
 
 def _failed(part: Span, question: Question, why: str) -> ScanPart:

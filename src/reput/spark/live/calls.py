@@ -17,8 +17,10 @@ from typing import Any, Final, TypeVar
 from reput.client.admin import Admin
 from reput.client.blocking import Facade
 from reput.client.config import ClientConfig
-from reput.client.core import requests
+from reput.client.core import pull_replies, requests
 from reput.client.core.key_search import EVER, KeyPage, KeyQuery, Window
+from reput.client.core.patience import ANSWER_RETRIES, Patience
+from reput.client.core.pull_replies import PulledRecords, PullOutcome
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.clock import Clock, SystemClock
 from reput.errors import (
@@ -27,13 +29,11 @@ from reput.errors import (
     InvalidOption,
     RemotingError,
     ReputError,
-    broker_error,
 )
 from reput.format import bodies, headers, message as record, names, sys_flag as flags
 from reput.format.bodies import MessageQueue
 from reput.format.codes import MASTER_ID, PullFlag, RequestCode, ResponseCode
 from reput.format.command import Buffer, Command
-from reput.spark.live.patience import ANSWER_RETRIES, Patience
 from reput.spark.live.pull_connection import PullConnections, PullTemplate
 from reput.spark.option_table import FROM_SLAVE
 from reput.spark.options import LiveOptions
@@ -47,14 +47,6 @@ SAMPLE_COUNT: Final = 32
 RECORD_BYTES: Final = 1024.0
 """Estimate of the record size if no message can be read, in bytes."""
 _QUESTIONS_IN_FLIGHT = 64
-_ANSWERS = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
 
 T = TypeVar("T")
 
@@ -178,18 +170,6 @@ async def all_of(
 
 
 # Requests, with retries ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """Reply of a broker to a pull."""
-
-    code: int
-    remark: str
-    records: bytes
-    next_offset: int
-    min_offset: int
-    max_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,15 +355,20 @@ class RetryingClient:
 
     async def pull(
         self, queue: MessageQueue, queue_offset: int, count: int, expression: str = ALL_TAGS
-    ) -> Pulled:
+    ) -> PulledRecords:
         """Return records of a queue from an offset on. The broker does not hold the pull."""
 
-        async def ask() -> Pulled:
+        async def ask() -> PulledRecords:
             address = await self.address(queue)
             request = self._pull_request(queue, queue_offset, count, expression)
             remoting = self._admin.calls.instance.remoting
             reply = await remoting.invoke(address, request, self.live.pull_timeout_ms)
-            return _read_pull(reply, queue_offset, address)
+            pulled = pull_replies.read(reply, address)
+            if pulled.outcome(queue_offset, is_filtered=False) is PullOutcome.STUCK:
+                # Files are being deleted, or the store was replaced: retrying at once is useless.
+                remark = f"{reply.remark}, continue at {pulled.next_offset}"
+                raise BrokerError(ResponseCode.SYSTEM_BUSY, remark, address)
+            return pulled
 
         what = f"messages of {queue_name(queue)} from queue offset {queue_offset} on"
         return await self.patiently(what, queue.topic, ask)
@@ -512,31 +497,6 @@ class RetryingClient:
 
     async def _pause(self) -> None:
         await asyncio.sleep(self.live.retry_interval_ms / 1000)
-
-
-def _read_pull(reply: Command, queue_offset: int, address: str) -> Pulled:
-    """Return a broker's reply to a pull from an offset on.
-
-    Raises:
-        BrokerError: The reply is an error, or makes no progress.
-    """
-    if reply.code not in _ANSWERS:
-        raise broker_error(reply.code, reply.remark, address)
-    header = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
-    is_found = reply.code == ResponseCode.SUCCESS
-    gets_nowhere = header.next_begin_offset <= queue_offset
-    if gets_nowhere and (is_found or reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY):
-        # Files are being deleted, or the store was replaced: retrying at once is useless.
-        remark = f"{reply.remark}, continue at {header.next_begin_offset}"
-        raise BrokerError(ResponseCode.SYSTEM_BUSY, remark, address)
-    return Pulled(
-        reply.code,
-        reply.remark or "",
-        reply.body if is_found else b"",
-        header.next_begin_offset,
-        header.min_offset,
-        header.max_offset,
-    )
 
 
 def _failed(what: str, patience: Patience, error: RemotingError, live: LiveOptions) -> ReadFailed:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from reput.client.core import pull_replies
+from reput.client.core.pull_replies import PullOutcome
 from reput.errors import RemotingError
 from reput.format.bodies import MessageQueue
-from reput.format.codes import ResponseCode
-from reput.spark.live.calls import ALL_TAGS, Cluster, Pulled, RetryingClient, queue_name
+from reput.spark.live.calls import ALL_TAGS, Cluster, RetryingClient, queue_name
 from reput.spark.live.plan import LiveTask, Loss
 from reput.spark.live.pull_connection import PullConnection, PullReply, PullTemplate
 
@@ -32,7 +33,6 @@ _CHUNK_BYTES = 512 * 1024
 """Approximate size of a chunk, in bytes; bounds the bytes in flight with large messages."""
 _CHUNK_COUNT_MAX = 1024
 """Number of queue offsets of a chunk with a tag filter: brokers check some hundreds per pull."""
-_REMOVING = "MESSAGE_WAS_REMOVING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +242,16 @@ class PullPipeline:
 
     def _take(self, chunk: Chunk, reply: PullReply) -> None:
         """Add a reply to its chunk if it has the next records; otherwise leave it to the client."""
-        gets_on = reply.next_offset > chunk.next_offset
-        if gets_on and reply.code == ResponseCode.SUCCESS:
+        outcome = pull_replies.outcome(
+            reply.code,
+            reply.remark,
+            chunk.next_offset,
+            reply.next_offset,
+            is_filtered=chunk.source.is_filtered,
+        )
+        if outcome is PullOutcome.RECORDS:
             chunk.add(reply.records, reply.next_offset)
-        elif gets_on and _has_no_match(chunk, reply):
+        elif outcome is PullOutcome.NO_MATCH:
             chunk.next_offset = reply.next_offset
         else:
             chunk.is_patient = True
@@ -282,33 +288,14 @@ class PullPipeline:
             queue_offset = chunk.next_offset
             count = min(self._batch_size, chunk.stop - queue_offset)
             pulled = await self._client.pull(source.queue, queue_offset, count, source.expression)
-            if pulled.code == ResponseCode.SUCCESS:
+            outcome = pulled.outcome(queue_offset, is_filtered=source.is_filtered)
+            if outcome is PullOutcome.RECORDS:
                 chunk.add(pulled.records, pulled.next_offset)
                 continue
-            if pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-                if not _has_no_match(chunk, pulled):
-                    self._lose(chunk, queue_offset, pulled.next_offset, pulled)
+            if outcome is PullOutcome.NO_MATCH:
                 chunk.next_offset = pulled.next_offset
                 continue
-            # The queue ends here, begins later, or has a hole.
-            following = max(
-                pulled.next_offset, pulled.min_offset if queue_offset < pulled.min_offset else 0
-            )
-            if following <= queue_offset or queue_offset >= pulled.max_offset:
-                following = chunk.stop
-            self._lose(chunk, queue_offset, following, pulled)
-            chunk.next_offset = following
-
-    def _lose(self, chunk: Chunk, start: int, stop: int, pulled: Pulled) -> None:
-        stop = min(stop, chunk.stop)
-        self._report(chunk.source.queue, start, stop, pulled.min_offset, pulled.max_offset)
-        chunk.lost_count += stop - start
-
-
-def _has_no_match(chunk: Chunk, reply: Pulled | PullReply) -> bool:
-    """Return whether a broker checked messages of which none matches the tags."""
-    return (
-        reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-        and chunk.source.is_filtered
-        and reply.remark != _REMOVING
-    )
+            end = pulled.gap_end(queue_offset, chunk.stop)
+            self._report(source.queue, queue_offset, end, pulled.min_offset, pulled.max_offset)
+            chunk.lost_count += end - queue_offset
+            chunk.next_offset = end

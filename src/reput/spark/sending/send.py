@@ -24,6 +24,7 @@ from reput.client.admin import Admin
 from reput.client.config import ProducerConfig
 from reput.client.core import requests
 from reput.client.core.key_search import KeyQuery
+from reput.client.core.patience import Patience
 from reput.client.core.route_cache import NoRoute, TopicRoute
 from reput.client.message import check_topic, received
 from reput.clock import SystemClock
@@ -41,7 +42,6 @@ from reput.format.bodies import MessageQueue
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.spark.live.calls import connected
-from reput.spark.live.patience import Patience
 from reput.spark.option_table import ONEWAY, SKIP_ALL, SKIP_DERIVED, SKIP_NONE
 from reput.spark.sending import rows as outgoing_rows
 from reput.spark.sending.options import SendOptions

@@ -1,6 +1,6 @@
 """Patience with servers that are away: whether a request is repeated. Pure: time is an argument.
 
-Brokers and name servers restart while Spark reads and writes. Requests without a reply are repeated
+Brokers and name servers restart during long reads and writes. Requests without a reply are repeated
 for a time; a server that replies with an error gets a few more attempts, unless it is about to
 serve.
 """
