@@ -4,8 +4,9 @@
     queues     (topic, queue id) -> units
     keys       (topic, key) -> physical offsets
 
-The model returns the results, places and refusals of ``MessageStore``, and is short enough to be
-checked by reading. It has no flush that a put waits for, and no recovery. ``expire`` is expiry.
+The model has a part of the methods of ``MessageStore``, with its results, places and refusals, and
+is short enough to be checked by reading. It has no flush that a put waits for, and no recovery.
+``expire`` is expiry. The scripts in ``tests/scripts/store/behaviour`` run on both.
 """
 
 import bisect

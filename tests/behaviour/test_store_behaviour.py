@@ -4,6 +4,7 @@ The rest of the shared behaviour is in ``tests/scripts/store/behaviour``.
 """
 
 import functools
+import inspect
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,6 @@ from memory_store import MemoryStore
 from reput.format import java, message as record
 from reput.format.message import Host
 from reput.store.getting import GetStatus
-from reput.store.interface import Store
 from reput.store.kernels import hot, reference
 from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
@@ -41,12 +41,18 @@ def subject(open_subject: Open) -> Subject:
     return open_subject()
 
 
-def test_both_stores_have_the_methods_of_a_store() -> None:
-    methods = {name for name in vars(Store) if not name.startswith("_")}
+def test_the_model_has_methods_of_the_store() -> None:
+    own = {name for name in vars(MemoryStore) if not name.startswith("_")} - {"expire"}
 
-    assert "put" in methods
-    for kind in (MemoryStore, MessageStore):
-        assert methods <= set(dir(kind))
+    assert {"put", "get", "query", "step", "close"} <= own
+    for name in own:
+        modelled, method = getattr(MemoryStore, name), getattr(MessageStore, name)
+        assert isinstance(modelled, property) == isinstance(method, property), name
+        if callable(modelled):
+            expected = dict(inspect.signature(method).parameters)
+            for parameter in inspect.signature(modelled).parameters.values():
+                assert parameter == expected.pop(parameter.name), name
+            assert all(rest.kind is rest.KEYWORD_ONLY for rest in expected.values()), name
 
 
 def test_the_offset_id_consists_of_host_and_physical_offset(subject: Subject) -> None:

@@ -37,8 +37,8 @@ from reput.format import (
 )
 from reput.format.message import Host
 from reput.store.hot_state import HotState
-from reput.store.interface import BrokerStore
 from reput.store.kernels import control_block as state, copy_args, hot, pop_args
+from reput.store.message_store import MessageStore
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.writing import incoming
 from reput.store.writing.copying import CopyRule
@@ -331,7 +331,7 @@ class PullWorld(SendWorld):
             row[place] = 7
         self.files = np.zeros(1, np.int64)
         self.ahead: dict[tuple[str, int], Fence] = {}
-        self.pull_subscriptions = PullSubscriptions(cast(BrokerStore, _StoreOf(self.hot)))
+        self.pull_subscriptions = PullSubscriptions(cast(MessageStore, _StoreOf(self.hot)))
         for topic in COMMON_TOPICS:
             for group in GROUPS:
                 for text in EXPRESSIONS[1:]:

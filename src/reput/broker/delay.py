@@ -33,7 +33,7 @@ from reput.broker.republish import (
 )
 from reput.errors import CorruptRecord, WriteFailed
 from reput.format import cq_unit, java, names, properties as props
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.queues.consume_queue_view import UnitArray
 from reput.store.tables.offsets import DelayOffsetTable
@@ -85,7 +85,7 @@ class DelaySchedule:
     """
 
     def __init__(
-        self, store: BrokerStore, table: DelayOffsetTable, quarantine: Quarantine | None = None
+        self, store: MessageStore, table: DelayOffsetTable, quarantine: Quarantine | None = None
     ) -> None:
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self.table = table

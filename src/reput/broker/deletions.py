@@ -23,7 +23,7 @@ from reput.clock import Clock
 from reput.errors import WriteFailed
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices, run_whole
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.tables.pop_tables import ConsumerOrderTable, RequestModeTable
 from reput.store.tables.saved_table import SavedTable
 from reput.store.writing.removal import Removal
@@ -50,7 +50,7 @@ class Deletions:
 
     def __init__(
         self,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         subscription_groups: SubscriptionGroups,
         deliveries: Deliveries,

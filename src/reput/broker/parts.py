@@ -49,7 +49,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.long_replies import SharedReplies
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server_state import ServerState
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Parts:
     identity: Identity
     """Addresses and role."""
     clock: Clock
-    store: BrokerStore
+    store: MessageStore
     pull_subscriptions: PullSubscriptions
     """The readers whose pulls the fast path answers."""
     serving: ServerState

@@ -22,7 +22,7 @@ from reput.format import command as commands
 from reput.format.command import Command
 from reput.remoting.channel import Channel
 from reput.remoting.time_slices import Steps, TimeSlices, run_whole
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.writing.flush import PendingPut
 from reput.store.writing.incoming import IncomingMessage, PutResult
 
@@ -61,7 +61,7 @@ class PendingReplies:
 
     def __init__(
         self,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         deliveries: Deliveries,
         clock: Clock,

@@ -14,8 +14,8 @@ from reput.broker.kernels.pull_rules import LONG_MAX
 from reput.format import java, names
 from reput.format.codes import MASTER_ID
 from reput.format.pull_reply import SUGGESTED_MAX
-from reput.store.interface import BrokerStore
 from reput.store.kernels import control_block as state, hot, tables
+from reput.store.message_store import MessageStore
 
 _SLOT_COUNT_MIN = 1 << 6
 _LIST_SIZE_MIN = 1 << 6
@@ -119,7 +119,7 @@ class PullSubscriptions:
         store: The store.
     """
 
-    def __init__(self, store: BrokerStore) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._block = store.hot_state.block
         self._queues = store.queues
         store.before_release.append(self.clear)

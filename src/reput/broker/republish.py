@@ -20,7 +20,7 @@ from reput.format import (
 )
 from reput.format.message import StoredMessage
 from reput.store.config import StoreConfig
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.writing.copying import CopyRule, Places
 from reput.store.writing.incoming import IncomingMessage, PutStatus, with_properties
 
@@ -141,7 +141,7 @@ class RetryPause:
         return had_problem
 
 
-def make_durable(store: BrokerStore) -> bool:
+def make_durable(store: MessageStore) -> bool:
     """Flush and sync all copies at shutdown; return False, and log it, if that fails."""
     try:
         store.flusher.commit()
@@ -152,7 +152,7 @@ def make_durable(store: BrokerStore) -> bool:
     return True
 
 
-def records_of(store: BrokerStore, places: Sequence[tuple[int, int, int]]) -> list[bytes | None]:
+def records_of(store: MessageStore, places: Sequence[tuple[int, int, int]]) -> list[bytes | None]:
     """Return the records of units of a queue; None for a missing one.
 
     Only size and offsets of a record are checked.
@@ -288,7 +288,7 @@ def copied_record(
 
 
 def parcel(
-    store: BrokerStore, data: bytes, topic: bytes, queue_id: int, more: bytes = b""
+    store: MessageStore, data: bytes, topic: bytes, queue_id: int, more: bytes = b""
 ) -> Parcel:
     """Return the copy of a stored message, which is delivered without further delay.
 
@@ -325,7 +325,7 @@ def _is_legal(topic: bytes, topic_bytes_max: int) -> bool:
     return names.is_legal_topic(java.decode_utf8(topic), topic_bytes_max)
 
 
-def put_all(store: BrokerStore, parcels: Sequence[Parcel], now_ms: int) -> Outcome:
+def put_all(store: MessageStore, parcels: Sequence[Parcel], now_ms: int) -> Outcome:
     """Put messages in order, up to the first that the store refuses.
 
     Does not wait for the disk.
@@ -353,7 +353,7 @@ def put_all(store: BrokerStore, parcels: Sequence[Parcel], now_ms: int) -> Outco
 
 
 def put_places(
-    store: BrokerStore,
+    store: MessageStore,
     places: Places,
     rule: CopyRule,
     parcel_of: Callable[[int], Parcel | None],

@@ -11,8 +11,8 @@ from reput.broker.kernels import hot as kernels, lookup_request_args as requests
 from reput.broker.kernels.scan_args import FIELD_WORDS
 from reput.format import lookup_reply
 from reput.store.index.lookup import FILES_MAX, steps_max
-from reput.store.interface import BrokerStore
 from reput.store.kernels import control_block as state, hot, lookup_args as words
+from reput.store.message_store import MessageStore
 
 
 class FastLookups:
@@ -22,7 +22,7 @@ class FastLookups:
         store: The store.
     """
 
-    def __init__(self, store: BrokerStore) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._block = store.hot_state.block
         self._argument = store.hot_state.argument

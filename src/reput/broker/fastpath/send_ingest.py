@@ -13,8 +13,8 @@ import numpy as np
 from reput.broker.kernels import hot as kernels, send_rules
 from reput.errors import WriteFailed
 from reput.format.message import Host
-from reput.store.interface import BrokerStore
 from reput.store.kernels import control_block as state, hot
+from reput.store.message_store import MessageStore
 from reput.store.writing.flush import PendingPut
 from reput.store.writing.incoming import Refused
 
@@ -60,7 +60,7 @@ class SendIngest:
         store: The store, which provides files, rows and room.
     """
 
-    def __init__(self, store: BrokerStore) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._argument = store.hot_state.argument
         self._block = store.hot_state.block
         self._store = store

@@ -16,7 +16,7 @@ from reput.format import names
 from reput.format.bodies import ConsumerData
 from reput.remoting.channel import Channel
 from reput.remoting.time_slices import Steps, TimeSlices
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.tables.groups import SubscriptionGroup
 
 _QUEUES_AT_ONCE = 200
@@ -47,7 +47,7 @@ class Members:
         topics: Topics,
         filters: ConsumerFilters,
         locks: QueueLocks,
-        store: BrokerStore,
+        store: MessageStore,
         settings: LiveConfig,
         clock: Clock,
         slices: TimeSlices,

@@ -12,7 +12,7 @@ from reput.broker.topic.topics import Topics
 from reput.format import names
 from reput.remoting.long_replies import CHUNK, chunks
 from reput.remoting.time_slices import Steps, run_in_slices
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 
 EXPIRATION = "lite.topic.expiration"
 KEPT_MS_MIN = 900_000
@@ -25,7 +25,7 @@ async def expire(
     deletions: Deletions,
     topics: Topics,
     subscription_groups: SubscriptionGroups,
-    store: BrokerStore,
+    store: MessageStore,
     now_ms: int,
 ) -> int:
     """Delete the lite topics that have expired; return their number. Raises ``WriteFailed``."""
@@ -39,7 +39,7 @@ async def expire(
     return len(expired)
 
 
-def _find(topics: Topics, store: BrokerStore, now_ms: int, expired: list[str]) -> Steps[None]:
+def _find(topics: Topics, store: MessageStore, now_ms: int, expired: list[str]) -> Steps[None]:
     minutes = {
         topic.name: int(dict(topic.attributes).get(EXPIRATION, "-1"))
         for topic in topics.all().values()

@@ -23,7 +23,7 @@ from reput.format import names
 from reput.format.command import Command
 from reput.remoting.channel import Channel
 from reput.remoting.time_slices import Steps
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 
 QUEUE_ID = 0
 """Id of a light queue within its name."""
@@ -107,7 +107,7 @@ class LitePops:
 
     def __init__(
         self,
-        store: BrokerStore,
+        store: MessageStore,
         pops: Pops,
         blocks: MemoryBlocks,
         offsets: PopOffsets,

@@ -9,13 +9,13 @@ Only offsets of a former slave are lowered: clients may commit any offset, and i
 
 import logging
 
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.tables.offsets import ConsumerOffsetTable
 
 _log = logging.getLogger(__name__)
 
 
-def lower_offsets(table: ConsumerOffsetTable, store: BrokerStore, now_ms: int) -> None:
+def lower_offsets(table: ConsumerOffsetTable, store: MessageStore, now_ms: int) -> None:
     """Lower consumer offsets of a former slave to the ends of their queues, and save them.
 
     Args:

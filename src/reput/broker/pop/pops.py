@@ -31,7 +31,7 @@ from reput.format.command import Command
 from reput.format.pop_codec import ORDERED_REVIVE_QUEUE, Handle
 from reput.remoting.channel import Channel
 from reput.store.getting import GetResult, GetStatus
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.writing.incoming import PutResult
 from reput.store.writing.pop_reader import PopBatch
 
@@ -146,7 +146,7 @@ class Pops:
 
     def __init__(
         self,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         revive: Revive,
         offsets: PopOffsets,

@@ -31,7 +31,7 @@ from reput.errors import CorruptRecord, WriteFailed
 from reput.format import batch, java, message as record, names, pop_codec, properties as props
 from reput.format.message import Host, StoredMessage
 from reput.format.pop_codec import AckRecord
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.tables.offsets import ConsumerOffsetTable
 from reput.store.writing import incoming
 from reput.store.writing.incoming import LOCAL_HOST, IncomingMessage, PutResult, PutStatus, Refused
@@ -85,7 +85,7 @@ class Revive:
 
     def __init__(
         self,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         groups: SubscriptionGroups,
         offsets: Callable[[], ConsumerOffsetTable],

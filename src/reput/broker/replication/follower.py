@@ -38,7 +38,7 @@ from reput.remoting.client import RemotingClient, split_address
 from reput.remoting.polled_socket import TlsSocket
 from reput.remoting.tls_settings import reason_of
 from reput.store.config import BrokerRole, DivergedPolicy, DurableIn
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 
 RETRY_MS = 5_000
 """Delay between two attempts, in ms."""
@@ -78,7 +78,7 @@ class OwnLog:
         store: The store.
     """
 
-    def __init__(self, store: BrokerStore) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._log = store.replica_log
 
@@ -135,7 +135,7 @@ class Follower:
         self,
         settings: LiveConfig,
         identity: Identity,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         registration: Registration,
         clock: Clock,

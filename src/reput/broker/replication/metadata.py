@@ -31,7 +31,7 @@ from reput.format.signing import Signer
 from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.tables.pop_tables import RequestModeTable
 from reput.store.tables.timer_table import TimerProgress
 
@@ -79,7 +79,7 @@ class MetadataSync:
     def __init__(
         self,
         status: SlaveStatus,
-        store: BrokerStore,
+        store: MessageStore,
         named_tables: NamedTables,
         deliveries: Deliveries,
         delayed: DelaySchedule,

@@ -36,7 +36,7 @@ from reput.errors import ReputError
 from reput.format import names
 from reput.remoting.long_replies import chunks
 from reput.remoting.time_slices import run_in_slices
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.tables.config_tables import Table
 from reput.store.tables.saved_table import DataVersion
 
@@ -153,7 +153,7 @@ class NamedTables:
 
     def __init__(
         self,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         subscription_groups: SubscriptionGroups,
         deletions: Deletions,

@@ -35,7 +35,7 @@ from reput.remoting.client import RemotingClient
 from reput.remoting.long_replies import CHUNK, chunks
 from reput.remoting.time_slices import run_in_slices
 from reput.store.config import BrokerRole
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.tables.offsets import ConsumerOffsetTable
 
 DURATION_S_MAX = 3.0
@@ -62,7 +62,7 @@ class ReverseFetch:
         self,
         config: BrokerConfig,
         own_address: str,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         table: ConsumerOffsetTable,
         commits: OffsetCommits,

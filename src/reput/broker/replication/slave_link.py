@@ -21,9 +21,9 @@ from reput.errors import ReputError
 from reput.format import ha_frames
 from reput.format.ha_frames import ReportParser
 from reput.remoting.tls_acceptor import HANDSHAKE
-from reput.store.interface import BrokerStore
 from reput.store.log.commit_log import LogView
 from reput.store.log.replica_acks import Replica
+from reput.store.message_store import MessageStore
 
 READ_BYTES = 64 * 1024
 """Maximum number of bytes per read from a slave."""
@@ -39,7 +39,7 @@ _NO_BYTES = b""
 class LinkOwner(Protocol):
     """Port of a connection."""
 
-    store: BrokerStore
+    store: MessageStore
     clock: Clock
     counts: ReplicationCounts
     flow_control: FlowControl

@@ -36,7 +36,7 @@ from reput.format.bodies import HaConnectionInfo, HaRuntimeInfo
 from reput.limits import Limit
 from reput.remoting.client_faults import ClientFaults
 from reput.store.config import BrokerRole, DurableIn, StoreConfig
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 
 _PORT_MAX = 65_535
 _BACKLOG = 1024
@@ -99,7 +99,7 @@ class SlavePort:
         self,
         settings: LiveConfig,
         identity: Identity,
-        store: BrokerStore,
+        store: MessageStore,
         pending_replies: PendingReplies,
         clock: Clock,
         certificates: Callable[[], ssl.SSLContext | None] = lambda: None,

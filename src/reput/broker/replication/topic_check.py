@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from reput.broker.topic.topics import Topics
 from reput.format import names
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 
 
 class TopicCheck:
@@ -29,7 +29,7 @@ class TopicCheck:
 
     def __init__(
         self,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         known_end: int,
         copy_topics: Callable[[], object],

@@ -19,7 +19,7 @@ import logging
 
 from reput.broker.topic.topics import READ_WRITE
 from reput.format import limits, names
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.tables.config_tables import BATCH_QUEUES, TopicConfig
 from reput.store.tables.groups import SubscriptionGroup, SubscriptionGroupTable
 from reput.store.tables.offsets import ConsumerOffsetTable, DelayOffsetTable
@@ -32,7 +32,7 @@ _NAMED_MAX = 5
 _log = logging.getLogger(__name__)
 
 
-def recover_topics(table: TopicTable, store: BrokerStore, now_ms: int) -> list[str]:
+def recover_topics(table: TopicTable, store: MessageStore, now_ms: int) -> list[str]:
     """Put the topics that have queues into an empty table; return the warnings."""
     if len(table):
         return []
@@ -62,7 +62,7 @@ def recover_topics(table: TopicTable, store: BrokerStore, now_ms: int) -> list[s
     )
 
 
-def add_topics(table: TopicTable, store: BrokerStore, since: int, now_ms: int) -> list[str]:
+def add_topics(table: TopicTable, store: MessageStore, since: int, now_ms: int) -> list[str]:
     """Add the topics and queues that a former slave has messages of, and save them.
 
     Its master died before it had copied them.
@@ -125,7 +125,7 @@ def recover_groups(
 
 
 def warnings_of_lost_tables(
-    store: BrokerStore,
+    store: MessageStore,
     groups: SubscriptionGroupTable,
     offsets: ConsumerOffsetTable,
     delays: DelayOffsetTable,

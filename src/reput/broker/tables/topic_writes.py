@@ -9,7 +9,7 @@ from reput.broker.tables.writes import write_table
 from reput.broker.threads import WorkerThread
 from reput.broker.topic.topics import Topics
 from reput.clock import Clock
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 
 
 class TopicWrites:
@@ -28,7 +28,7 @@ class TopicWrites:
     def __init__(
         self,
         topics: Topics,
-        store: BrokerStore,
+        store: MessageStore,
         pending_replies: PendingReplies,
         clock: Clock,
         failures: WriteFailures,

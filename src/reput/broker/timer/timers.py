@@ -53,8 +53,8 @@ from reput.format.codes import ResponseCode
 from reput.format.timer_check import TimerCheck
 from reput.store.config import BrokerRole
 from reput.store.files import paths
-from reput.store.interface import BrokerStore
 from reput.store.kernels import copy_args as words
+from reput.store.message_store import MessageStore
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.queues.consume_queue_view import UnitArray
 from reput.store.tables.timer_table import JavaTimer, TimerProgress, TimerTable
@@ -114,7 +114,7 @@ class Timers:
     """
 
     def __init__(
-        self, store: BrokerStore, table: TimerTable, quarantine: Quarantine | None = None
+        self, store: MessageStore, table: TimerTable, quarantine: Quarantine | None = None
     ) -> None:
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self.table = table

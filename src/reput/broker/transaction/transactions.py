@@ -35,7 +35,7 @@ from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.codes import ResponseCode
 from reput.format.message import Host, StoredMessage
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.tables.offsets import ConsumerOffsetTable
 from reput.store.writing import incoming
@@ -104,7 +104,7 @@ class Transactions:
 
     def __init__(
         self,
-        store: BrokerStore,
+        store: MessageStore,
         topics: Topics,
         offsets: ConsumerOffsetTable,
         config: BrokerConfig,

@@ -23,7 +23,7 @@ from reput.broker.settings.live import LiveConfig
 from reput.clock import ManualClock
 from reput.errors import InvalidOption
 from reput.store.config import BrokerRole, DurableIn, StoreConfig
-from reput.store.interface import BrokerStore
+from reput.store.message_store import MessageStore
 
 FILE_SIZE = 10_000
 HUGE = 1 << 60
@@ -65,7 +65,7 @@ class Master:
         self.port = SlavePort(
             live,
             self.identity,
-            cast("BrokerStore", self.log),
+            cast("MessageStore", self.log),
             cast("PendingReplies", self.replies),
             self.clock,
         )
