@@ -369,7 +369,7 @@ async def check(folder: Path, *options: str) -> dict[str, Any]:
 
 def findings_with(document: dict[str, Any], verdict: str) -> list[str]:
     return [
-        f"{finding['subject']}: {finding['findings_with']}"
+        f"{finding['subject']}: {finding['found']}"
         for finding in document["findings"]
         if finding["verdict"] == verdict
     ]
