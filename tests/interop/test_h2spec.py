@@ -1,7 +1,6 @@
-"""h2spec, a test of HTTP/2 servers, against the gRPC server: all its cases but a skipped one.
+"""h2spec, a test of HTTP/2 servers, against the gRPC server: all of its cases pass.
 
-It requests ``/``, which the server refuses with a text: that has headers and data, as it needs. It
-skips the case of a limit of streams, which the server does not announce.
+It requests ``/``, which the server refuses with a text: that has headers and data, as it needs.
 """
 
 import asyncio

@@ -98,7 +98,7 @@ class Renderer:
         """Return the URL of a page.
 
         Args:
-            *names: ConsoleParts of the path, not quoted: ``url("topics", topic)``.
+            *names: Parts of the path, not quoted: ``url("topics", topic)``.
             **query: Parameters; None and empty texts are left out.
         """
         path = "/".join(quote(name, safe="", errors="replace") for name in names)

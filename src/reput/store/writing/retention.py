@@ -1,11 +1,10 @@
 """Expiry: deletes old log files, and then the data derived from them.
 
-    a file older than ``fileReservedTime``      is deleted in the hours of ``deleteWhen``, and at
-    any
-                                                hour above ``diskMaxUsedSpaceRatio`` or on command
-    above ``diskSpaceCleanForciblyRatio``       the oldest file is deleted, whatever its age
-    above ``diskSpaceWarningLevelRatio``        puts are refused, until the usage is no longer above
-                                                ``diskSpaceCleanForciblyRatio``
+    a file older than ``fileReservedTime``    is deleted in the hours of ``deleteWhen``; also at any
+                                              hour above ``diskMaxUsedSpaceRatio``, or on command
+    above ``diskSpaceCleanForciblyRatio``     the oldest file is deleted, whatever its age
+    above ``diskSpaceWarningLevelRatio``      puts are refused, until the usage is no longer above
+                                              ``diskSpaceCleanForciblyRatio``
 
 With ``reputExpireOnlyArchived`` a file that is not in that archive is kept in all of these cases: a
 full disk then stops puts, and loses no message.
