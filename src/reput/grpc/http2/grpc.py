@@ -570,6 +570,12 @@ class Call(Stream):
         self._keep(size)
 
     def _begun(self, count: int, size: int) -> None:
+        """Handle that messages wait no more."""
+        self._uncount(count, size)
+        if self.connection.on_eased is not None:
+            self.connection.on_eased()
+
+    def _uncount(self, count: int, size: int) -> None:
         """Count messages that wait no more."""
         connection = self.connection
         self._unbegun_count -= count
@@ -577,8 +583,6 @@ class Call(Stream):
         connection.unbegun_count -= count
         connection.unbegun_bytes -= size
         self._keep(-size)
-        if connection.on_eased is not None:
-            connection.on_eased()
 
     async def turn(self) -> None:
         """Wait until there is time for this call."""
@@ -844,7 +848,7 @@ class Call(Stream):
         if connection.waiting:
             connection.waiting.pop(self, None)
         if self._unbegun_count:
-            self._begun(self._unbegun_count, self._unbegun_bytes)
+            self._uncount(self._unbegun_count, self._unbegun_bytes)
         if self._kept_bytes:
             self._keep(-self._kept_bytes)
         connection.open_bytes -= self._open_bytes

@@ -127,6 +127,18 @@ def test_wrong_timeouts_fail_the_call(text: bytes) -> None:
     assert b"allowed: 1 to 8 digits" in reason
 
 
+def test_the_end_of_a_call_that_waits_is_reported_once() -> None:
+    peer = grpc_peer(Service({"/test.Service/Echo": unary(lambda *_: FutureReply()).paced()}))
+    connection = cast(GrpcConnection, peer.connection)
+    peer.send(peer.call(1, b"waits"), peer.call(3, b"waits too"))
+    left: list[int] = []
+    connection.on_eased = lambda: left.append(connection.unbegun_count)
+    peer.send(frames.rst_stream(1, ErrorCode.CANCEL))
+    assert left == [1]
+    peer.send(frames.rst_stream(3, ErrorCode.CANCEL))
+    assert left == [1, 0]
+
+
 def test_a_reply_that_comes_later() -> None:
     futures: list[FutureReply] = []
 
