@@ -34,6 +34,7 @@ from reput.spark.filters import Constraint, Span
 from reput.spark.option_kinds import EARLIEST, LATEST
 from reput.spark.option_table import FAILFAST, SALVAGE
 from reput.spark.options import Bound, ReadOptions
+from reput.spark.portions import unwrapped
 from reput.spark.rows import RowFilter
 from reput.spark.store_opening import open_reader
 from reput.store.files import paths
@@ -605,14 +606,14 @@ class StorePlanner:
         first_messages: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         for start, stop in self._unaccounted:
             for batch in self._reader.walk(start, stop, check_crc=False):
-                columns = batch.columns().unwrapped()
-                is_queued = (columns.numbers("sys_flag") & flags.TRANSACTION_PREPARED) == 0
-                columns = columns.take(is_queued)
-                ids, topics = columns.topic_ids()
-                numbers = ("queue_id", "queue_offset", "store_timestamp")
-                values = (columns.numbers(name).tolist() for name in numbers)
-                for i, queue_id, offset, time_ms in zip(ids.tolist(), *values, strict=True):
-                    first_messages[topics[i], queue_id].append((offset, time_ms))
+                for columns in unwrapped(batch.columns()):
+                    is_queued = (columns.numbers("sys_flag") & flags.TRANSACTION_PREPARED) == 0
+                    queued = columns.take(is_queued)
+                    ids, topics = queued.topic_ids()
+                    numbers = ("queue_id", "queue_offset", "store_timestamp")
+                    values = (queued.numbers(name).tolist() for name in numbers)
+                    for i, queue_id, offset, time_ms in zip(ids.tolist(), *values, strict=True):
+                        first_messages[topics[i], queue_id].append((offset, time_ms))
         return first_messages
 
     # By index -------------------------------------------------------------------------------

@@ -17,12 +17,14 @@ import pytest
 
 import batch_records
 import reput.arrow
+import store_builder
 import store_fixture
 from batch_records import BATCHES, PLAIN, Sent
 from reput.clock import ManualClock
 from reput.errors import CorruptRecord
-from reput.format import message as record, sys_flag as flags
-from reput.spark import options as option_texts
+from reput.format import batch as batches, kernels, message as record, sys_flag as flags
+from reput.format.batch import InnerMessage
+from reput.spark import options as option_texts, portions
 from reput.spark.accelerator import planning
 from reput.spark.archive import files
 from reput.spark.filters import from_span, from_values
@@ -197,6 +199,37 @@ def test_messages_without_a_unit_are_split_too(
         (copy / "commitlog" / file.name).write_bytes(file.read_bytes())
     for options in ({}, {"startingOffsets": "earliest", "endingTimestamp": 1 << 50}):
         assert places(read(copy, **options).rows) == places_of(sent)
+
+
+def test_compressed_batches_without_a_unit_are_unpacked_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They expand many times, and there may be a whole log of them."""
+    inner = batches.encode([InnerMessage(0, bytes(1_000), b"")] * 30)
+    messages = [
+        store_builder.message(
+            "T",
+            zlib.compress(inner),
+            unique_key="A" * 32,
+            sys_flag=flags.COMPRESSED | flags.INNER_BATCH | flags.NEED_UNWRAP,
+        )
+        for _ in range(20)
+    ]
+    built = store_builder.build(tmp_path / "store", messages, log_file_bytes=1 << 20)
+    shutil.rmtree(built.root / "consumequeue")
+    counts: list[int] = []
+    unwrapped = kernels.Columns.unwrapped
+
+    def counted(columns: kernels.Columns) -> kernels.Columns:
+        counts.append(columns.count)
+        return unwrapped(columns)
+
+    monkeypatch.setattr(kernels.Columns, "unwrapped", counted)
+    monkeypatch.setattr(portions, "_PACKED_BYTES_A_BATCH", 2 * built.messages[0].store_size)
+    planner = reading.scan(built.root, endingTimestamp=1 << 50)
+    planner.tasks()
+    assert sum(counts) >= 20
+    assert max(counts) <= 3
 
 
 def no_batch(store: Path, into: Path) -> tuple[Path, int]:
