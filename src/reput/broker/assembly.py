@@ -365,7 +365,7 @@ class _Writing:
 def _make_writing(ground: _Ground, loaded: _Loaded, groups: Groups[Channel]) -> _Writing:
     store, clock, topics = ground.store, ground.clock, loaded.topics
     put_stalls = PutStalls(ground.settings, clock)
-    sync_thread = SyncThread(store.sync)
+    sync_thread = SyncThread("reput-sync", store.sync)
     pending_replies = PendingReplies(
         store,
         topics,

@@ -36,10 +36,12 @@ class SyncThread:
     switches between threads cost more than the disk.
 
     Args:
+        name: The name of the thread.
         sync: Makes the log durable; called in the thread.
     """
 
-    def __init__(self, sync: Callable[[], None]) -> None:
+    def __init__(self, name: str, sync: Callable[[], None]) -> None:
+        self._name = name
         self._sync = sync
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._is_busy = False
@@ -54,7 +56,7 @@ class SyncThread:
         """
         self._on_synced = on_synced
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._run, name="reput-sync", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

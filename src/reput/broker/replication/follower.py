@@ -158,7 +158,7 @@ class Follower:
         self._topics_task: asyncio.Task[None] | None = None
         self._receiver: LogReceiver | None = None
         self._dispatching: asyncio.TimerHandle | None = None
-        self._sync_thread = SyncThread(store.sync)
+        self._sync_thread = SyncThread("reput-acks", store.sync)
         self._has_new_master = asyncio.Event()
         self._followed = MasterAddresses()  # of the current attempt
         self._topics_problem = ""  # why the last copy of the topics failed

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import shutil
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -427,6 +429,14 @@ async def test_without_a_name_server_requests_go_to_the_port_before_the_configur
     ):
         await pair.until(lambda: pair.status.master_address)
         assert pair.status.master_address == f"127.0.0.1:{master.ha_port - 1}"
+
+
+async def test_the_threads_of_a_slave_have_names_of_their_own(tmp_path: Path) -> None:
+    async with ScriptedMaster(tmp_path / "master") as master:
+        before = set(threading.enumerate())
+        async with running(tmp_path / "slave", master):
+            names = Counter(thread.name for thread in set(threading.enumerate()) - before)
+            assert names["reput-sync"] == names["reput-acks"] == 1
 
 
 # --- refusals ---------------------------------------------------------------------------------
