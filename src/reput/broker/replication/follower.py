@@ -318,8 +318,17 @@ class Follower:
             else:
                 await self._begin_log(master, master_log)
         except Unanswered as error:
-            return str(error)
+            return f"{error}{self._origin_of_address()}"
         return ""
+
+    def _origin_of_address(self) -> str:
+        """Return why requests go to their address, if no name server has given it."""
+        if self._registration.master.address:
+            return ""
+        return (
+            "; no name server names the master, so that this is the port before that of"
+            " haMasterAddress: set namesrvAddr if the master has another haListenPort"
+        )
 
     def _accept_unchecked(self, problem: str) -> None:
         """Follow a master that cannot be checked, after several failed attempts.

@@ -429,6 +429,8 @@ async def test_without_a_name_server_requests_go_to_the_port_before_the_configur
     ):
         await pair.until(lambda: pair.status.master_address)
         assert pair.status.master_address == f"127.0.0.1:{master.ha_port - 1}"
+        # The port for requests of this master is another one.
+        await pair.until(lambda: "set namesrvAddr if" in pair.status.reason)
 
 
 async def test_the_threads_of_a_slave_have_names_of_their_own(tmp_path: Path) -> None:
