@@ -4,6 +4,7 @@ Lines are appended to a file, which becomes ``FILE.1`` when it is full; the page
 ones. A file that cannot be written makes changes fail before they are made.
 """
 
+import errno
 import json
 import logging
 import os
@@ -68,13 +69,20 @@ class AuditLog:
         self._append("")
 
     def add(self, entry: AuditEntry) -> None:
-        """Append an entry. Raises ``AuditUnwritable``."""
+        """Append an entry.
+
+        Raises:
+            AuditUnwritable: The file does not have it, nor has the page, which shows the file. The
+                log of the process has it.
+        """
+        words = (entry.action, entry.user, entry.address, entry.outcome, entry.detail)
+        try:
+            self._append(json.dumps(asdict(entry), ensure_ascii=True) + "\n")
+        except AuditUnwritable:
+            _log.error("in no audit log: %s by %s from %s: %s, %s", *words)
+            raise
         self._entries.append(entry)
-        self._append(json.dumps(asdict(entry), ensure_ascii=True) + "\n")
-        _log.info(
-            "%s by %s from %s: %s, %s",
-            *(entry.action, entry.user, entry.address, entry.outcome, entry.detail),
-        )
+        _log.info("%s by %s from %s: %s, %s", *words)
 
     def _append(self, text: str) -> None:
         try:
@@ -83,8 +91,11 @@ class AuditLog:
             )
             try:
                 size = os.fstat(descriptor).st_size
-                if text:
-                    os.write(descriptor, text.encode())
+                data = text.encode()
+                if os.write(descriptor, data) < len(data):
+                    # A part of a line would spoil the next entry, too.
+                    os.ftruncate(descriptor, size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             finally:
                 os.close(descriptor)
             if size + len(text) > FILE_BYTES_MAX:
