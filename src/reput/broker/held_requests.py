@@ -56,7 +56,7 @@ class HeldPull:
 
     @property
     def bytes_about(self) -> int:
-        """The approximate memory of its selection, bytes."""
+        """Approximate memory of its selection, in bytes."""
         return self.selection.bytes_about
 
     @property

@@ -404,7 +404,7 @@ class ReceivedMessage:
 
     @property
     def flag(self) -> int:
-        """32 bits of the application."""
+        """Number of 32 bits, whose meaning the application defines."""
         return self.stored.flag
 
     @property

@@ -80,7 +80,7 @@ COMPRESS_ASIDE_BYTES = 128 * 1024
 FRESH_ROUTE_MS = 1_000
 """Maximum time that a retry waits for a fresh route before it uses the known one, in ms."""
 READY_PAUSE_MS = 50
-"""First pause of ``ready`` after a failed attempt, in ms; each next one is twice as long."""
+"""First pause of ``ready`` after a failed attempt, in ms; each further one is twice as long."""
 READY_PAUSE_MAX_MS = 1_000
 """Maximum pause of ``ready``, in ms."""
 

@@ -160,7 +160,7 @@ class Puller:
             cancel(replies)
 
     async def _address(self, queue: MessageQueue) -> tuple[str, bool]:
-        """Return the address to pull from, and whether the master has it."""
+        """Return the address to pull from, and whether it belongs to the master."""
         route = await self._instance.route(queue.topic)
         broker_id = self._broker_ids.get(queue, MASTER_ID)
         address = route.any_address(queue.broker_name, broker_id)

@@ -164,7 +164,7 @@ class ResendJob:
     problems: list[LetterProblem] = field(default_factory=list)
     problem_count: int = 0
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to end it after the letter that is being sent."""
+    """Event that ends the job once the current letter is sent."""
     version: int = 0
     """Number of changes."""
 

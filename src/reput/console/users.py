@@ -44,7 +44,7 @@ class Account:
     password_hash: str
 
     def line(self) -> str:
-        """Return the line of the users file."""
+        """Return the line of this account in the users file."""
         words = [self.user.name, self.role, self.password_hash]
         for name, patterns in (("topics", self.user.topics), ("groups", self.user.groups)):
             if patterns != ALL:

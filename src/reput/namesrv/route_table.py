@@ -73,7 +73,7 @@ class Registration:
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: Sequence[bodies.TopicConfigData] = ()
     enable_acting_master: bool = False
-    """Whether the least slave serves requests while there is no master (5.x)."""
+    """Whether the slave with the lowest id serves requests while there is no master (5.x)."""
     filter_servers: Sequence[str] | None = None
     """None leaves the known filter servers; an empty list removes them."""
 
@@ -88,7 +88,7 @@ class Registered:
     is_new: bool
     """True if the address was not registered before."""
     displaced: str | None = None
-    """Live address that had the same name and id: two brokers use them."""
+    """Address of another running broker with the same name and id; None if there was none."""
     is_ignored: bool = False
     """True if that address has a newer state version, and remains."""
     left_out: str = ""

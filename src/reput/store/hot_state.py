@@ -241,7 +241,7 @@ class HotState:
         self.set_slow(name, is_slow=is_slow)
 
     def put_news(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yield what was put since the last call: name of a topic, messages, and their bytes.
+        """Yield the puts since the last call: name of a topic, number of messages, and their bytes.
 
         Puts to a topic that was dropped since are not reported. The caller may change anything
         between two topics.

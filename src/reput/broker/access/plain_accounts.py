@@ -106,7 +106,7 @@ class PlainFile:
     path: str
     white_addresses: AddressSet = NO_ADDRESS
     white_texts: tuple[str, ...] = ()
-    """The patterns of those addresses."""
+    """Patterns of ``white_addresses``, as the file has them."""
     accounts: tuple[PlainAccount, ...] = ()
     version: DataVersion = field(default_factory=DataVersion)
 

@@ -8,7 +8,7 @@ class FastCounts:
     """Requests that did not reach a processor. All counts are 0 if the fast path is off."""
 
     sends: int = 0
-    """Stored messages and batches."""
+    """Number of sends that were stored; a batch counts once."""
     pulls: int = 0
     """Answered pulls."""
     acks: int = 0

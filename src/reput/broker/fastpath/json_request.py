@@ -29,10 +29,16 @@ class JsonRequest(NamedTuple):
     end: int
 
     def decode(self, view: memoryview, code: int) -> Command:
-        """Return the request. Raises ``NotAFrame`` if its header means something else."""
+        """Return the decoded request.
+
+        Raises:
+            NotAFrame: Code, flag or opaque of its header are not those of its beginning.
+        """
         request = commands.decode(view[self.header_position - MARK.size : self.end])
         if (request.code, request.flag, request.opaque) != (code, 0, self.opaque):
-            raise NotAFrame("its header means something else than its text seems to say")
+            raise NotAFrame(
+                "its header has another code, flag or opaque than its beginning suggests"
+            )
         return request
 
 

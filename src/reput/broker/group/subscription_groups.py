@@ -137,7 +137,7 @@ class SubscriptionGroups:
         """Refuse a group that cannot consume; create it if that is allowed.
 
         Raises:
-            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST, NO_PERMISSION; or as ``obtain``.
+            RequestRefused: SUBSCRIPTION_GROUP_NOT_EXIST, NO_PERMISSION, or a code of ``obtain``.
         """
         group = self.obtain(name, now_ms, address)
         if group is None:

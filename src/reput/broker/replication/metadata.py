@@ -108,7 +108,7 @@ class MetadataSync:
         self._task: asyncio.Task[None] | None = None
         self._waiting: Positions | None = None
         self._seen: dict[tuple[str, str], Queues] | None = None
-        """The master's consumer offsets when they were last taken; None if they were not."""
+        """Consumer offsets of the master when they were last copied; None before the first copy."""
         self._problem = ""
 
     async def start(self) -> None:

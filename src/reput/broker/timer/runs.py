@@ -115,7 +115,7 @@ class TimerRuns:
         return np.take(raw, order).view(ENTRY_TYPE)
 
     def drop(self, count: int) -> None:
-        """Remove the first ``count`` entries that ``first`` returned last."""
+        """Remove the first ``count`` entries of the latest result of ``first``."""
         gone = np.bincount(self._seen[:count], minlength=len(self._runs))
         for run, number in zip(self._runs, gone, strict=True):
             run.head += int(number)

@@ -325,7 +325,7 @@ class Timers:
         return self._taken_up < self._before.taken_up and self.pending_count > 0
 
     def _slot_ms(self, progress: TimerProgress) -> int:
-        """Return the slot from which RocketMQ's timer continues, ms: it reads whole slots."""
+        """Return the time of the slot with which RocketMQ's timer continues, in ms."""
         precision_ms = self._precision_ms
         slot_ms = self.rounded_up_ms(progress.leaves_ms)
         first_ms = self._runs.first_ms()

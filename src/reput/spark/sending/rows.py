@@ -19,7 +19,7 @@ from reput.spark.sending.options import RowOptions
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 """Property with the deliver time for 5.x brokers."""
 _TIMER_DELAYS: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
-"""Equivalent properties."""
+"""Properties with a delay instead of the deliver time."""
 
 
 class BadRow(ReputError):

@@ -69,7 +69,7 @@ class DispatchResult:
     queues: int
     units: int
     refilled_units: int
-    """Units among these for messages that the log has lost."""
+    """Number of those ``units`` whose messages the log has lost."""
     index_entries: int
     index_files: tuple[str, ...]
     """Names of the index files."""
