@@ -31,7 +31,7 @@ class Visitor:
     """Sender of a request."""
 
     user: User | None
-    """None: not logged in."""
+    """The user; None before a login."""
     session_id: str
     """Empty without a session."""
 

@@ -99,8 +99,8 @@ class Need:
     constraint: Constraint = field(default_factory=Constraint)
     """A condition that the query sets for all rows."""
     counted_by: tuple[str, ...] | None = None
-    """Columns of which the query needs the number of rows for each combination, and nothing else;
-    None for rows."""
+    """Columns by which the query counts rows, if it needs no more than these counts; None if it
+    needs the rows."""
 
 
 Reader = Callable[[Read, Need], DataFrame]
@@ -165,7 +165,7 @@ class _Filter:
 
     constraint: Constraint = field(default_factory=Constraint)
     is_whole: bool = True
-    """True if there are no others."""
+    """True if these are all conditions of the plan."""
 
 
 class _Needs:

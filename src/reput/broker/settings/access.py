@@ -80,7 +80,7 @@ class AccessSettings:
     authorization_metadata_provider: str = ""
     """Class of Java that stores rules: only the local one, which is the default here."""
     authorization_strategy: str = ""
-    """Class of Java; as ``authenticationStrategy``."""
+    """Class of Java, which is treated like ``authenticationStrategy``."""
     authorization_whitelist: str = ""
     """Requests that need no rule, in the form of ``authenticationWhitelist``."""
     init_authentication_user: Secret = NO_SECRET

@@ -244,8 +244,8 @@ class BrokerConfig:
     enable_property_filter: bool = False
     """Allow subscriptions by SQL92."""
     expect_consumer_num_use_filter: Count = 32
-    """Groups with SQL filters on a topic for which the filter bits of messages are dimensioned
-    (``enableCalcFilterBitMap``)."""
+    """Expected number of groups with SQL filters on a topic, which determines the number of filter
+    bits of a message (``enableCalcFilterBitMap``)."""
     max_error_rate_of_bloom_filter: Annotated[int, Range(1, 99)] = 20
     """False positives of the filter bits in percent, for that number of groups."""
     filter_data_clean_time_span: Milliseconds = 24 * 3_600_000

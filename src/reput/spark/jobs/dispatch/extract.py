@@ -79,7 +79,7 @@ class LogSource:
 
     @cached_property
     def log(self) -> CommitLogView:
-        """The log."""
+        """View of the store's log."""
         return CommitLogView(self.folder)
 
     def __getstate__(self) -> dict[str, object]:
