@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reput.format.kernels.rows import rows_of, start_of
 from reput.grpc import conversion
 from reput.grpc.http2 import messages
 from reput.grpc.http2.call_reader import address_of, kernel
-from reput.grpc.kernels import delivery_words as words
+from reput.grpc.kernels.delivery_words import SCRATCH_BYTES, Delivery, DeliveryRow
 from reput.grpc.receiving import Received, ReceiveParameters
 from reput.grpc.records import SLACK, PoppedRecord
 from reput.grpc.wire import protobuf
@@ -46,18 +47,16 @@ class Deliveries:
 
     def __init__(self) -> None:
         self._deliver = kernel("grpc_deliver", 2)
-        self._memory = np.zeros(words.WORDS, np.int64)
-        self._block = self._memory.data
-        self._argument = ctypes.c_int64(address_of(self._memory))
-        self._rows = np.zeros(_ROWS_MAX * words.ROW_WORDS, np.int64)
-        self._row_words = self._rows.data
+        self._block = Delivery()
+        self._argument = ctypes.c_int64(self._block.address)
+        self._rows = rows_of(DeliveryRow, _ROWS_MAX)
         self._out = np.zeros(_OUT_BYTES, np.uint8)
-        self._scratch = np.zeros(words.SCRATCH_BYTES, np.uint8)
+        self._scratch = np.zeros(SCRATCH_BYTES, np.uint8)
         block = self._block
-        block[words.ROWS] = address_of(self._rows)
-        block[words.OUT] = address_of(self._out)
-        block[words.OUT_ROOM] = _OUT_BYTES
-        block[words.SCRATCH] = address_of(self._scratch)
+        block.rows = start_of(self._rows)
+        block.out = address_of(self._out)
+        block.out_room = _OUT_BYTES
+        block.scratch = address_of(self._scratch)
 
     def encode(
         self, wanted: ReceiveParameters, items: Sequence[Received | PoppedRecord]
@@ -74,39 +73,34 @@ class Deliveries:
             return [encode(wanted, item) for item in items]
         data = first.data
         view = memoryview(data)
-        rows: list[int] = []
         texts: list[bytes] = []
         place = len(name)
-        for item in items:
+        for row, item in zip(self._rows, items, strict=False):
             assert isinstance(item, PoppedRecord), "all items are of one reply"
             handle = item.receipt_text.encode()
             body = item.position + 88
             digest = hashlib.md5(view[body : body + item.body_size], usedforsecurity=False)
             digest_place = place + len(handle)
-            rows += (item.position, place, len(handle), digest_place, item.delivery_attempt, 0, 0)
+            row.record, row.attempt = item.position, item.delivery_attempt
+            row.handle, row.handle_size, row.digest = place, len(handle), digest_place
             texts.append(handle)
             texts.append(digest.hexdigest().upper().encode())
             place = digest_place + 32
         memory = np.frombuffer(b"".join((name, *texts, bytes(SLACK))), np.uint8)
         records = np.frombuffer(data, np.uint8)
-        width = words.ROW_WORDS
-        self._rows[: len(rows)] = rows
         block = self._block
-        block[words.RECORDS] = address_of(records)
-        block[words.TEXTS] = block[words.TOPIC] = address_of(memory)
-        block[words.TOPIC_SIZE] = len(name)
-        block[words.INVISIBLE_MS] = wanted.invisible_ms
+        block.records = address_of(records)
+        block.texts = block.topic.start = address_of(memory)
+        block.topic.size = len(name)
+        block.invisible_ms = wanted.invisible_ms
         count = len(items)
         done = self._deliver(self._argument, count)
-        out = block[words.OUT]
+        out = block.out
         if done == count:
-            size = self._row_words[width * (count - 1) + words.ROW_END]
-            return [ctypes.string_at(out, size)]
+            return [ctypes.string_at(out, self._rows[count - 1].end)]
         parts = []
-        for number, item in enumerate(items):
-            begin, end = self._row_words[
-                width * number + words.ROW_BEGIN : width * number + words.ROW_END + 1
-            ]
+        for row, item in zip(self._rows, items, strict=False):
+            begin, end = row.begin, row.end
             is_made = end > begin
             parts.append(
                 ctypes.string_at(out + begin, end - begin) if is_made else encode(wanted, item)

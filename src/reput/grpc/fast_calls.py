@@ -23,11 +23,13 @@ from reput.errors import ConnectionLost
 from reput.format import command as commands
 from reput.format.codes import PERM_WRITE
 from reput.format.command import Command
+from reput.format.kernels.rows import rows_of, start_of
 from reput.grpc import conversion, local, sending, statuses, validation
 from reput.grpc.clients import Client, Clients
-from reput.grpc.http2.call_reader import ROWS_MAX, CallReader, Row, address_of, kernel
+from reput.grpc.http2.call_reader import ROWS_MAX, CallReader, address_of, kernel
 from reput.grpc.http2.grpc import Call, GrpcConnection
 from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels.call_words import CallRow, PairWords, Slice, TopicWords
 from reput.grpc.statuses import StatusError
 from reput.grpc.wire import protobuf
 from reput.grpc.wire.grpc_messages import METHODS, SERVICE
@@ -94,10 +96,10 @@ class FastCalls:
         self._broker_name_size = len(name)
         self._topics: dict[str, tuple[TopicConfig, Any]] = {}
         self._permission = 0
-        self._topic_words = np.zeros(words.TOPIC_WORDS * _TOPICS_MAX, np.int64)
+        self._topic_rows = rows_of(TopicWords, _TOPICS_MAX)
         self._topic_count = 0
         self._pairs: dict[tuple[str, str], Any] = {}
-        self._pair_words = np.zeros(words.PAIR_WORDS * _TOPICS_MAX, np.int64)
+        self._pair_rows = rows_of(PairWords, _TOPICS_MAX)
         self._opaque = 0
         self._turn = 0
         self._late: dict[int, PendingCall] = {}
@@ -133,11 +135,9 @@ class FastCalls:
         if len(self._pairs) == _TOPICS_MAX:
             del self._pairs[next(iter(self._pairs))]
         self._pairs[pair] = np.frombuffer((topic_name + group).encode() + bytes(16), np.uint8)
-        table: list[int] = []
-        for (topic, name), text in self._pairs.items():
-            address = address_of(text)
-            table += (address, len(topic), address + len(topic), len(name))
-        self._pair_words[: len(table)] = table
+        for row, ((topic, name), text) in zip(self._pair_rows, self._pairs.items(), strict=False):
+            row.topic.start, row.topic.size = address_of(text), len(topic)
+            row.group.start, row.group.size = address_of(text) + len(topic), len(name)
 
     def _learn_client(self, call: Call, client: Client) -> bool:
         """Take the next calls of a connection for those of a client; return False for an odd id."""
@@ -150,13 +150,15 @@ class FastCalls:
         return known is not None
 
     def _set_topics(self) -> None:
-        table: list[int] = []
+        count = 0
         permission = self._permission = self._broker.settings.broker.broker_permission
         for name, (topic, text) in self._topics.items():
             if topic.perm & permission & PERM_WRITE and topic.write_queue_count > 0:
-                table += (address_of(text), len(name), topic.write_queue_count)
-        self._topic_words[: len(table)] = table
-        self._topic_count = len(table) // words.TOPIC_WORDS
+                row = self._topic_rows[count]
+                row.name.start, row.name.size = address_of(text), len(name)
+                row.queue_count = topic.write_queue_count
+                count += 1
+        self._topic_count = count
 
     def _check_topics(self) -> None:
         """Forget topics that have changed."""
@@ -172,14 +174,14 @@ class FastCalls:
         """Set the words that decide which rows are served."""
         known: FastClient | None = connection.fast
         block = reader.block
-        block[words.CLIENT] = 0
+        block.client.start = 0
         if known is None or self._broker.parts.access is not None or connection.is_ending:
             return
         if not self._clients.has(known.client):
             self.lost(connection)
             return
-        block[words.CLIENT] = address_of(known.client_id)
-        block[words.CLIENT_SIZE] = known.id_size
+        block.client.start = address_of(known.client_id)
+        block.client.size = known.id_size
 
     def lost(self, connection: GrpcConnection) -> None:
         """Forget the client of a connection."""
@@ -187,7 +189,7 @@ class FastCalls:
         if known is not None and known.pipe is not None:
             known.pipe.close()
 
-    def serve(self, connection: GrpcConnection, reader: CallReader, count: int) -> list[Row]:
+    def serve(self, connection: GrpcConnection, reader: CallReader, count: int) -> list[CallRow]:
         """Serve rows; return the rows that are not served."""
         known: FastClient | None = connection.fast
         blocks = connection.reply_blocks()
@@ -202,41 +204,41 @@ class FastCalls:
         if not pipe.is_ready:
             return reader.rows(count)
         block, argument = reader.block, reader.argument
-        block[words.TOPICS] = address_of(self._topic_words)
-        block[words.TOPIC_COUNT] = self._topic_count
-        block[words.TURN] = self._turn
-        block[words.NOW_MS] = self._clock.now_ms()
-        block[words.BORN_HOST] = address_of(known.host)
-        block[words.BORN_HOST_SIZE] = known.host_size
-        block[words.LANGUAGE] = known.language
-        block[words.OPAQUE] = opaque = self._opaque
-        block[words.BODY_BYTES_MAX] = validation.BODY_BYTES_MAX
-        block[words.PAIRS] = address_of(self._pair_words)
-        block[words.PAIR_COUNT] = len(self._pairs)
-        block[words.BROKER_NAME] = address_of(self._broker_name)
-        block[words.BROKER_NAME_SIZE] = self._broker_name_size
+        block.topics = start_of(self._topic_rows)
+        block.topic_count = self._topic_count
+        block.turn = self._turn
+        block.now_ms = self._clock.now_ms()
+        block.born_host.start = address_of(known.host)
+        block.born_host.size = known.host_size
+        block.language = known.language
+        block.opaque = opaque = self._opaque
+        block.body_size_max = validation.BODY_BYTES_MAX
+        block.pairs = start_of(self._pair_rows)
+        block.pair_count = len(self._pairs)
+        block.broker_name.start = address_of(self._broker_name)
+        block.broker_name.size = self._broker_name_size
         made = self._make_requests(argument, count)
         client = known.client
         if not made or (len(client.renewals) and self._has_renewed(client, reader, count)):
             rows = reader.rows(count)
             for row in rows:
-                row[words.ROW_STATE] = words.STATE_NEW
+                row.state = words.STATE_NEW
             return rows
-        self._turn = block[words.TURN]
+        self._turn = block.turn
         self._opaque = (opaque + ROWS_MAX) % _OPAQUE_END
         client.seen_ms = self._clock.monotonic_ms()
         replies = pipe.exchange(reader.frames())
         headers, trailers = map(_memory, blocks)
         data = np.frombuffer(replies or b"\0", np.uint8)
-        block[words.REPLIES], block[words.REPLIES_SIZE] = address_of(data), len(replies)
-        block[words.HEADERS_BLOCK], block[words.HEADERS_SIZE] = address_of(headers), len(blocks[0])
-        block[words.TRAILERS_BLOCK] = address_of(trailers)
-        block[words.TRAILERS_SIZE] = len(blocks[1])
-        block[words.WINDOW] = connection.window
-        block[words.INITIAL_WINDOW] = connection.initial_window
+        block.replies.start, block.replies.size = address_of(data), len(replies)
+        block.headers_block.start, block.headers_block.size = address_of(headers), len(blocks[0])
+        block.trailers_block.start = address_of(trailers)
+        block.trailers_block.size = len(blocks[1])
+        block.window = connection.window
+        block.initial_window = connection.initial_window
         done = self._make_replies(argument, count)
         if done:
-            connection.window = block[words.WINDOW]
+            connection.window = block.window
             connection.write(reader.out())
             connection.call_count += done
         if len(client.renewals):
@@ -247,20 +249,20 @@ class FastCalls:
         if done < made:
             by_opaque = {reply.opaque - opaque: reply for reply in _commands(replies)}
             for number, row in enumerate(rows):
-                if row[words.ROW_STATE] == words.STATE_ASKED:
+                if row.state == words.STATE_ASKED:
                     reply = by_opaque.get(number)
                     self._answer_other(connection, reader, row, known, opaque + number, reply)
-        return [row for row in rows if row[words.ROW_STATE] == words.STATE_NEW]
+        return [row for row in rows if row.state == words.STATE_NEW]
 
     # Messages that are renewed ------------------------------------------------------------------
 
     def _acks(self, reader: CallReader, count: int, state: int) -> Iterator[tuple[str, str]]:
         """Return group and handle of the acks in a state."""
         for row in reader.rows(count):
-            if row[words.ROW_STATE] == state and row[words.ROW_PATH] == words.ACK_PATH:
+            if row.state == state and row.path == words.ACK_PATH:
                 yield (
-                    _text(reader, row, words.ROW_GROUP),
-                    _text(reader, row, words.ROW_HANDLE),
+                    _text(reader, row.group),
+                    _text(reader, row.handle),
                 )
 
     def _has_renewed(self, client: Client, reader: CallReader, count: int) -> bool:
@@ -281,18 +283,18 @@ class FastCalls:
         self,
         connection: GrpcConnection,
         reader: CallReader,
-        row: Row,
+        row: CallRow,
         known: FastClient,
         opaque: int,
         reply: Command | None,
     ) -> None:
         """Answer a request that did not simply succeed, or whose reply comes later (None)."""
-        is_ack = row[words.ROW_PATH] == words.ACK_PATH
-        message_id = _text(reader, row, words.ROW_ID)
+        is_ack = row.path == words.ACK_PATH
+        message_id = _text(reader, row.message_id)
         group = handle = ""
         if is_ack:
-            group = _text(reader, row, words.ROW_GROUP)
-            handle = _text(reader, row, words.ROW_HANDLE)
+            group = _text(reader, row.group)
+            handle = _text(reader, row.handle)
         call = connection.begin_waiting(reader, row)
         if call is None:
             return
@@ -348,10 +350,10 @@ class FastCalls:
                 asked.call.reply(protobuf.encode(method.reply, {"status": status}))
 
 
-def _text(reader: CallReader, row: Row, word: int) -> str:
-    """Return a text of a row, whose size is in the next word."""
-    begin, size = row[word], row[word + 1]
-    return reader.buffer[begin : begin + size].decode()
+def _text(reader: CallReader, place: Slice) -> str:
+    """Return a text of a row."""
+    begin = place.start
+    return reader.buffer[begin : begin + place.size].decode()
 
 
 @functools.lru_cache(8)

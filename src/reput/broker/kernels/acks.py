@@ -258,5 +258,5 @@ def acks(block):
     return count
 
 
-ENTRY_POINTS = {"acks": 1}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"acks": (int,)}
+"""Entry points and their arguments. Results are numbers."""

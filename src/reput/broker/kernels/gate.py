@@ -751,5 +751,9 @@ def gate_grant(block, account, code, topic, topic_size, group, group_size):
     return slot
 
 
-ENTRY_POINTS = {"gate": 1, "gate_account": 4, "gate_grant": 7}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {
+    "gate": (int,),
+    "gate_account": (int, int, int, int),
+    "gate_grant": (int, int, int, int, int, int, int),
+}
+"""Entry points and their arguments. Results are numbers."""

@@ -268,5 +268,5 @@ def lookups(block, args, time_args):
     return count
 
 
-ENTRY_POINTS = {"lookups": 3}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"lookups": (int, int, int)}
+"""Entry points and their arguments. Results are numbers."""

@@ -122,5 +122,5 @@ def scan_requests(block, wanted):
     return count
 
 
-ENTRY_POINTS = {"scan_requests": 2}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"scan_requests": (int, int)}
+"""Entry points and their arguments. Results are numbers."""

@@ -554,5 +554,5 @@ def receive(block):
             return answered
 
 
-ENTRY_POINTS = {"receive": 1}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"receive": (int,)}
+"""Entry points and their arguments. Results are numbers."""

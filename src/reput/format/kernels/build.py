@@ -68,10 +68,11 @@ def made_of(package: str) -> bytes:
     return f"reput kernels: {compiler}, {platform.machine()}, {digest.hexdigest()}".encode()
 
 
-def entry_points(package: str) -> dict[str, tuple[Any, int]]:
-    """Return the dispatcher and the number of arguments of each entry point of a package.
+def entry_points(package: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Return the dispatcher and the arguments of each entry point of a package.
 
-    A module with ``ENTRY_POINTS`` has kernels; nothing else lists them.
+    A module with ``ENTRY_POINTS`` has kernels; nothing else lists them. An argument is ``int`` or
+    the layout of the row whose address it is (``rows``).
     """
     modules = [
         importlib.import_module(name)
@@ -121,6 +122,8 @@ def _compiled(package: str, names: Iterable[str]) -> tuple[str, list[str]]:
     import llvmlite.binding as llvm
     from numba import types
 
+    from reput.format.kernels.row_types import argument_type
+
     # Numba requires an address for every symbol; these are linked in, and not called before.
     for symbol in (crc_fold.SYMBOL, sha1_blocks.SYMBOL, sha1_blocks.SYMBOL_SHA):
         llvm.add_symbol(symbol, 1)
@@ -129,10 +132,10 @@ def _compiled(package: str, names: Iterable[str]) -> tuple[str, list[str]]:
     every = entry_points(package)
     for name in names:
         dispatcher, arguments = every[name]
-        signature = types.int64(*[types.int64] * arguments)
+        signature = types.int64(*map(argument_type, arguments))
         dispatcher.compile(signature)
         compiled = dispatcher.overloads[signature.args]
-        thunks.append(_thunk(name, compiled.fndesc.llvm_func_name, arguments))
+        thunks.append(_thunk(name, compiled.fndesc.llvm_func_name, len(arguments)))
         modules.append(compiled.library.get_llvm_str())
     return "".join(thunks), modules
 

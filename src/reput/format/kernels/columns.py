@@ -352,11 +352,11 @@ def offset_ids(hosts, sys_flags, records, v6_bit, count, offsets, data):
 
 
 ENTRY_POINTS = {
-    "locate": 4,
-    "parse_properties": 14,
-    "split_words": 6,
-    "gather": 5,
-    "host_texts": 6,
-    "offset_ids": 7,
+    "locate": (int, int, int, int),
+    "parse_properties": (int, int, int, int, int, int, int, int, int, int, int, int, int, int),
+    "split_words": (int, int, int, int, int, int),
+    "gather": (int, int, int, int, int),
+    "host_texts": (int, int, int, int, int, int),
+    "offset_ids": (int, int, int, int, int, int, int),
 }
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+"""Entry points and their arguments. Results are numbers."""

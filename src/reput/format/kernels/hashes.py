@@ -249,5 +249,10 @@ def intern(addresses, sizes, count, slots, slot_count, firsts, known, ids):
     return known
 
 
-ENTRY_POINTS = {"checksum": 3, "text_hashes": 4, "key_hashes": 9, "intern": 8}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {
+    "checksum": (int, int, int),
+    "text_hashes": (int, int, int, int),
+    "key_hashes": (int, int, int, int, int, int, int, int, int),
+    "intern": (int, int, int, int, int, int, int, int),
+}
+"""Entry points and their arguments. Results are numbers."""

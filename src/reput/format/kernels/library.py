@@ -91,7 +91,7 @@ class _CompiledHere:
         self, name: str, arguments: Sequence[Any] | None = None, *, is_short: bool = False
     ) -> Callable[..., int]:
         if arguments is None:
-            arguments = [ctypes.c_int64] * self._entry_points[name][1]
+            arguments = [ctypes.c_int64] * len(self._entry_points[name][1])
         maker = ctypes.PYFUNCTYPE if is_short else ctypes.CFUNCTYPE
         kind = maker(ctypes.c_int64, *arguments)
         return kind(self._engine.get_function_address(f"reput_{name}"))

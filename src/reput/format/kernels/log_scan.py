@@ -327,5 +327,10 @@ def data_end(buffer, start, end):
     return last_data(buffer + start, buffer + end) - buffer
 
 
-ENTRY_POINTS = {"scan": 13, "judge": 10, "find_record": 5, "data_end": 3}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {
+    "scan": (int, int, int, int, int, int, int, int, int, int, int, int, int),
+    "judge": (int, int, int, int, int, int, int, int, int, int),
+    "find_record": (int, int, int, int, int),
+    "data_end": (int, int, int),
+}
+"""Entry points and their arguments. Results are numbers."""

@@ -18,10 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format.kernels.library import KernelsUnavailable
+from reput.format.kernels.rows import rows_of, size_of, start_of
 from reput.grpc import limits
 from reput.grpc.http2 import huffman
 from reput.grpc.http2.hpack import STATIC, Decoder, Field
 from reput.grpc.kernels import call_words as words, native
+from reput.grpc.kernels.call_words import CallRow, Calls, HeaderWords, HuffmanWords, Text
 
 ROWS_MAX = 128
 FIELDS_BYTES = 256 << 10
@@ -29,9 +31,6 @@ OUT_BYTES = 256 << 10
 FRAMES_BYTES = 512 << 10
 _OPEN_MAX = 64
 _SIZES = struct.Struct("=ii")
-
-Row = list[int]
-"""A request: words as in ``call_words``."""
 
 
 def address_of(array: npt.NDArray[Any]) -> int:
@@ -43,40 +42,40 @@ class HeaderTable:
     """The header table of a connection, in memory."""
 
     def __init__(self) -> None:
-        self._memory = np.zeros(words.TABLE_BYTES // 8, np.int64)
-        self._words = self._memory.data
-        self._data = self._memory.data.cast("B")[8 * words.TABLE_WORDS :]
-        self.address = address_of(self._memory)
+        self._memory = bytearray(words.TABLE_BYTES)
+        self._words = HeaderWords.from_buffer(self._memory)
+        self._data = memoryview(self._memory)[size_of(HeaderWords) :]
+        self.address = self._words.address
 
     def take(self, decoder: Decoder) -> None:
         """Take the entries of a decoder."""
         table = self._words
-        table[words.T_BYTES_MAX], table[words.T_ALLOWED_BYTES] = decoder.sizes
+        table.size_max, table.allowed_size = decoder.sizes
         entries = decoder.entries
         position = size = 0
         for number, (name, value) in enumerate(reversed(entries)):
             end = position + len(name) + len(value)
             self._data[position:end] = name + value
             slot = position << 32 | len(name) << 16 | len(value)
-            table[words.T_SLOTS + number % words.SLOTS] = slot
+            table.slots[number % words.SLOTS] = slot
             position = end
             size += len(name) + len(value) + words.ENTRY_BYTES
-        table[words.T_INSERTED] = table[words.T_COUNT] = len(entries)
-        table[words.T_BYTES] = size
-        table[words.T_END] = position
+        table.inserted = table.count = len(entries)
+        table.size = size
+        table.end = position
 
     def give(self, decoder: Decoder) -> None:
         """Give the entries to a decoder."""
         table = self._words
         entries: list[Field] = []
-        inserted = table[words.T_INSERTED]
-        for number in range(table[words.T_COUNT]):
-            slot = table[words.T_SLOTS + (inserted - 1 - number) % words.SLOTS]
+        inserted = table.inserted
+        for number in range(table.count):
+            slot = table.slots[(inserted - 1 - number) % words.SLOTS]
             begin = slot >> 32
             middle = begin + (slot >> 16 & 0xFFFF)
             end = middle + (slot & 0xFFFF)
             entries.append((bytes(self._data[begin:middle]), bytes(self._data[middle:end])))
-        decoder.restore(entries, table[words.T_BYTES_MAX])
+        decoder.restore(entries, table.size_max)
 
 
 @functools.cache
@@ -90,21 +89,21 @@ def _static_table() -> npt.NDArray[np.uint8]:
 
 
 @functools.cache
-def _huffman_tables() -> npt.NDArray[np.int64]:
-    tables = np.zeros(words.HUFFMAN_WORDS, np.int64)
+def _huffman_tables() -> HuffmanWords:
+    tables = HuffmanWords()
     code, last_length = 0, 0
     for place, (length, symbol) in enumerate(huffman.lengths()):
         code <<= length - last_length
         last_length = length
-        if not tables[words.COUNTS + length]:
-            tables[words.FIRST_CODES + length] = code
-            tables[words.FIRST_SYMBOLS + length] = place
-        tables[words.COUNTS + length] += 1
-        tables[words.SYMBOLS + place] = symbol
+        if not tables.counts[length]:
+            tables.first_codes[length] = code
+            tables.first_symbols[length] = place
+        tables.counts[length] += 1
+        tables.symbols[place] = symbol
         if length <= words.SHORT_BITS:
             missing = words.SHORT_BITS - length
-            first = words.SHORT_CODES + (code << missing)
-            tables[first : first + (1 << missing)] = symbol << 8 | length
+            for short_code in range(code << missing, code + 1 << missing):
+                tables.short_codes[short_code] = symbol << 8 | length
         code += 1
     return tables
 
@@ -124,12 +123,10 @@ class CallReader:
     def __init__(self, buffer: bytearray, paths: tuple[bytes, ...]) -> None:
         self.buffer = buffer
         self._read = kernel("read_calls", 1)
-        self._memory = np.zeros(words.WORDS, np.int64)
-        self.block = self._memory.data
+        self.block = Calls()
         """The words of the kernels."""
-        self.argument = ctypes.c_int64(address_of(self._memory))
-        self._rows = np.zeros(words.ROW_WORDS * ROWS_MAX, np.int64)
-        self.row_words = self._rows.data
+        self.argument = ctypes.c_int64(self.block.address)
+        self._rows = rows_of(CallRow, ROWS_MAX)
         self._fields = np.zeros(FIELDS_BYTES + words.SLACK, np.uint8)
         self._field_bytes = self._fields.data
         self._out = np.zeros(OUT_BYTES + words.SLACK, np.uint8)
@@ -137,25 +134,26 @@ class CallReader:
         self._open = np.zeros(_OPEN_MAX, np.int64)
         self._open_words = self._open.data
         self._paths = [np.frombuffer(path, np.uint8) for path in paths]
-        places = [word for path in self._paths for word in (address_of(path), len(path))]
-        self._places = np.array(places or [0], np.int64)
+        self._places = rows_of(Text, len(paths))
+        for place, path in zip(self._places, self._paths, strict=True):
+            place.start, place.size = address_of(path), len(path)
         block = self.block
-        block[words.BUFFER] = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        block[words.ROWS] = address_of(self._rows)
-        block[words.ROW_MAX] = ROWS_MAX
-        block[words.FIELDS] = address_of(self._fields)
-        block[words.FIELDS_ROOM] = FIELDS_BYTES
-        block[words.OUT] = address_of(self._out)
-        block[words.OUT_ROOM] = OUT_BYTES
-        block[words.FRAMES] = address_of(self._frames)
-        block[words.FRAMES_ROOM] = FRAMES_BYTES
-        block[words.STATIC] = address_of(_static_table())
-        block[words.HUFFMAN] = address_of(_huffman_tables())
-        block[words.OPEN_STREAMS] = address_of(self._open)
-        block[words.PATHS] = address_of(self._places)
-        block[words.PATH_COUNT] = len(paths)
-        block[words.CONTROL_FRAMES_MAX] = limits.HTTP2_CONTROL_FRAMES.maximum
-        block[words.EMPTY_FRAMES_MAX] = limits.HTTP2_EMPTY_FRAMES.maximum
+        block.buffer = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        block.rows = start_of(self._rows)
+        block.row_max = ROWS_MAX
+        block.fields = address_of(self._fields)
+        block.fields_room = FIELDS_BYTES
+        block.out = address_of(self._out)
+        block.out_room = OUT_BYTES
+        block.frames = address_of(self._frames)
+        block.frames_room = FRAMES_BYTES
+        block.static = address_of(_static_table())
+        block.huffman = _huffman_tables().address
+        block.open_streams = address_of(self._open)
+        block.paths = start_of(self._places)
+        block.path_count = len(paths)
+        block.control_frames_max = limits.HTTP2_CONTROL_FRAMES.maximum
+        block.empty_frames_max = limits.HTTP2_EMPTY_FRAMES.maximum
 
     def takes(self, view: memoryview, stream_count: int) -> bool:
         """Return whether the kernel may read from a view, with a number of open streams."""
@@ -166,39 +164,38 @@ class CallReader:
     ) -> int:
         """Read frames from a position of the buffer; return the number of rows.
 
-        The words of the block have all else: POSITION, HAS_OTHER, and what belongs to the
-        connection. ``frames`` are the answers to PINGs and such.
+        The block has all else: ``position``, ``has_other``, and what belongs to the connection.
+        ``out`` are the answers to PINGs and such.
         """
         block = self.block
-        block[words.POSITION] = position
-        block[words.END] = end
-        block[words.TABLE] = table.address
-        block[words.OPEN_COUNT] = len(streams)
+        block.position = position
+        block.end = end
+        block.table = table.address
+        block.open_count = len(streams)
         for number, stream_id in enumerate(streams):
             self._open_words[number] = stream_id
-        block[words.STREAMS_LEFT] = limits.HTTP2_STREAMS.maximum - len(streams)
+        block.streams_left = limits.HTTP2_STREAMS.maximum - len(streams)
         count: int = self._read(self.argument)
         return count
 
     def out(self) -> bytes:
         """Return the frames that the latest kernel has written."""
-        size = self.block[words.OUT_SIZE]
-        return ctypes.string_at(self.block[words.OUT], size) if size else b""
+        size = self.block.out_size
+        return ctypes.string_at(self.block.out, size) if size else b""
 
     def frames(self) -> bytes:
         """Return the requests to the broker that a kernel has written."""
-        return ctypes.string_at(self.block[words.FRAMES], self.block[words.FRAMES_SIZE])
+        return ctypes.string_at(self.block.frames, self.block.frames_size)
 
-    def rows(self, count: int) -> list[Row]:
-        """Return the first rows."""
-        width = words.ROW_WORDS
-        values = self.row_words[: width * count].tolist()
-        return [values[start : start + width] for start in range(0, width * count, width)]
+    def rows(self, count: int) -> list[CallRow]:
+        """Return copies of the first rows."""
+        size = size_of(CallRow)
+        return [CallRow.from_buffer_copy(self._rows, size * number) for number in range(count)]
 
-    def fields(self, row: Row) -> list[Field]:
+    def fields(self, row: CallRow) -> list[Field]:
         """Return the header fields of a row."""
         data = self._field_bytes
-        position, end = row[words.ROW_FIELDS], row[words.ROW_FIELDS_END]
+        position, end = row.fields, row.fields_end
         fields = []
         while position < end:
             name_size, value_size = _SIZES.unpack_from(data, position)

@@ -21,7 +21,7 @@ from typing import Any
 from reput.errors import Http2Error, excerpt
 from reput.grpc import limits
 from reput.grpc.http2 import frames, hpack, request_fields
-from reput.grpc.http2.call_reader import CallReader, HeaderTable, Row
+from reput.grpc.http2.call_reader import CallReader, HeaderTable
 from reput.grpc.http2.frames import (
     HEAD,
     PAYLOAD_BYTES_MAX,
@@ -36,7 +36,7 @@ from reput.grpc.http2.frames import (
 )
 from reput.grpc.http2.hpack import Field
 from reput.grpc.http2.request_fields import Headers
-from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels.call_words import CallRow
 from reput.limits import Limit
 
 STREAM_WINDOW = 4 << 20
@@ -405,23 +405,23 @@ class Http2Connection:
             self._has_table = True
         self._begin_second()
         block = reader.block
-        block[words.LAST_STREAM] = self.last_stream_id
-        block[words.WINDOW] = self.window
-        block[words.RECEIVE_WINDOW] = self._receive_window
-        block[words.RECEIVE_WINDOW_MAX] = CONNECTION_WINDOW
-        block[words.CONTROL_FRAMES] = self._control_frames
-        block[words.EMPTY_FRAMES] = self._empty_frames
+        block.last_stream = self.last_stream_id
+        block.window = self.window
+        block.receive_window = self._receive_window
+        block.receive_window_max = CONNECTION_WINDOW
+        block.control_frames = self._control_frames
+        block.empty_frames = self._empty_frames
         self._prepare_rows(reader)
         count = reader.read(self.streams, table, position, end)
         # The block is used by others from here on.
-        begin, position = position, block[words.POSITION]
-        has_other = bool(block[words.HAS_OTHER])
-        self.last_stream_id = block[words.LAST_STREAM]
-        self.window = block[words.WINDOW]
-        self._receive_window = block[words.RECEIVE_WINDOW]
-        self._control_frames = block[words.CONTROL_FRAMES]
-        self._empty_frames = block[words.EMPTY_FRAMES]
-        if block[words.OUT_SIZE]:
+        begin, position = position, block.position
+        has_other = bool(block.has_other)
+        self.last_stream_id = block.last_stream
+        self.window = block.window
+        self._receive_window = block.receive_window
+        self._control_frames = block.control_frames
+        self._empty_frames = block.empty_frames
+        if block.out_size:
             self._out.append(reader.out())
         if count:
             for row in self._serve_rows(reader, count):
@@ -431,19 +431,19 @@ class Http2Connection:
 
     def _prepare_rows(self, reader: CallReader) -> None:
         """Set the words that decide which rows may be served at once."""
-        reader.block[words.CLIENT] = 0
+        reader.block.client.start = 0
 
-    def _serve_rows(self, reader: CallReader, count: int) -> list[Row]:
+    def _serve_rows(self, reader: CallReader, count: int) -> list[CallRow]:
         """Serve rows at once; return the rows that are not served."""
         return reader.rows(count)
 
-    def _begin_row(self, reader: CallReader, row: Row, view: memoryview) -> None:
+    def _begin_row(self, reader: CallReader, row: CallRow, view: memoryview) -> None:
         """Make the stream of a request, and pass its data on."""
-        stream_id = row[words.ROW_STREAM]
+        stream_id = row.stream
         try:
             self._begin_stream(reader.fields(row), 0, stream_id)
-            begin, stop = row[words.ROW_DATA], row[words.ROW_DATA_END]
-            is_ended = row[words.ROW_IS_ENDED]
+            begin, stop = row.data, row.data_end
+            is_ended = row.is_ended
             if begin >= 0 or is_ended:
                 begin, stop = max(begin, 0), max(stop, 0)
                 self._take_data(view, begin, stop, stop - begin, is_ended, stream_id)

@@ -23,13 +23,13 @@ from reput.errors import CallFailed, LimitExceeded, ReputError
 from reput.format.message import Host
 from reput.grpc import limits
 from reput.grpc.http2 import messages
-from reput.grpc.http2.call_reader import CallReader, Row
+from reput.grpc.http2.call_reader import CallReader
 from reput.grpc.http2.connection import Http2Connection, Stream
 from reput.grpc.http2.frames import HEAD, PAYLOAD_BYTES_MAX, Flag, FrameType
 from reput.grpc.http2.hpack import Encoder, Field
 from reput.grpc.http2.request_fields import Headers
 from reput.grpc.http2.status import Status
-from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels.call_words import CallRow
 from reput.remoting.byte_room import ByteRoom
 from reput.remoting.time_slices import Steps, run_whole
 from reput.remoting.turns import Turns
@@ -147,7 +147,7 @@ class FastPath(Protocol):
     def prepare(self, connection: "GrpcConnection", reader: CallReader) -> None:
         """Set the words of the reader that decide which rows may be served."""
 
-    def serve(self, connection: "GrpcConnection", reader: CallReader, count: int) -> list[Row]:
+    def serve(self, connection: "GrpcConnection", reader: CallReader, count: int) -> list[CallRow]:
         """Serve the rows of a read; return the rows that are not served."""
 
     def lost(self, connection: "GrpcConnection") -> None:
@@ -258,7 +258,7 @@ class GrpcConnection(Http2Connection):
         else:
             self.service.fast.prepare(self, reader)
 
-    def _serve_rows(self, reader: CallReader, count: int) -> list[Row]:
+    def _serve_rows(self, reader: CallReader, count: int) -> list[CallRow]:
         if self.service.fast is None:
             return reader.rows(count)
         return self.service.fast.serve(self, reader, count)
@@ -275,10 +275,10 @@ class GrpcConnection(Http2Connection):
         after = self.encoder.known(_OK_TRAILERS)
         return None if before is None or after is None else (before, after)
 
-    def begin_waiting(self, reader: CallReader, row: Row) -> "Call | None":
+    def begin_waiting(self, reader: CallReader, row: CallRow) -> "Call | None":
         """Make the call of a request that is being served; None if it is refused."""
-        self._begin_stream(reader.fields(row), 0, row[words.ROW_STREAM])
-        call = cast("Call | None", self.streams.get(row[words.ROW_STREAM]))
+        self._begin_stream(reader.fields(row), 0, row.stream)
+        call = cast("Call | None", self.streams.get(row.stream))
         if call is None or call.method is None:
             return None
         call.is_ended = True

@@ -1,163 +1,33 @@
-"""Arguments and results of the kernels of gRPC calls: one block of int64 words, tables, and rows.
+"""Rows of the kernels of gRPC calls: the calls of a connection, its tables, and a row a request.
 
-The words are described here, what the kernels do with them in ``http2_calls``, ``grpc_sends`` and
-``grpc_acks``. Positions are those of the receive buffer. Sizes are in bytes.
+The fields are described here, what the kernels do with them in ``http2_calls``, ``grpc_sends`` and
+``grpc_acks``. Positions are those of the receive buffer.
 """
 
-from collections.abc import Iterator
+from reput.format.kernels.rows import Row, row, size_of, word, words
 
-_words: Iterator[int] = iter(range(1 << 8))
+# --- texts ------------------------------------------------------------------------------
 
-# --- the bytes of a connection ---------------------------------------------------------
 
-BUFFER = next(_words)
-"""Address of the receive buffer."""
-POSITION = next(_words)
-"""Position of the first frame; after the call, end of the last frame that was handled."""
-END = next(_words)
-"""End of the bytes in the buffer; the last frame may be incomplete."""
-HAS_OTHER = next(_words)
-"""After the call: 1 if the frame at POSITION is left to the caller, 0 if it is incomplete, or the
-rows or the room are used up."""
-ROWS = next(_words)
-ROW_MAX = next(_words)
-"""Number of rows that there is room for."""
-FIELDS = next(_words)
-"""Address of the room for header fields: size of the name, size of the value, as 32-bit numbers of
-this machine, then both."""
-FIELDS_ROOM = next(_words)
-OUT = next(_words)
-"""Address of the room for frames to send."""
-OUT_SIZE = next(_words)
-"""Size of these frames after the call."""
-TABLE = next(_words)
-"""Address of the connection's header table."""
-STATIC = next(_words)
-"""Address of the words of the static table; its bytes follow."""
-HUFFMAN = next(_words)
-"""Address of the tables of the Huffman code."""
-LAST_STREAM = next(_words)
-"""Number of the latest stream."""
-STREAMS_LEFT = next(_words)
-"""Number of streams that the peer may still open."""
-OPEN_STREAMS = next(_words)
-"""Address of the numbers of the open streams."""
-OPEN_COUNT = next(_words)
-WINDOW = next(_words)
-"""Bytes that may be sent on the connection."""
-RECEIVE_WINDOW = next(_words)
-"""Bytes that the peer may send on the connection."""
-RECEIVE_WINDOW_MAX = next(_words)
-CONTROL_FRAMES = next(_words)
-"""Control frames in this second since the latest call."""
-CONTROL_FRAMES_MAX = next(_words)
-EMPTY_FRAMES = next(_words)
-EMPTY_FRAMES_MAX = next(_words)
+class Text(Row):
+    """A text in memory."""
 
-# --- what makes a call fast ------------------------------------------------------------
+    start = word("address", "Its first byte; 0: there is no text")
+    size = word("bytes", "Its size")
 
-CLIENT = next(_words)
-"""Address of the id of the connection's client; 0: no call is fast."""
-CLIENT_SIZE = next(_words)
-PATHS = next(_words)
-"""Address of pairs of words: address and size of a path. A row has its number, from 1."""
-PATH_COUNT = next(_words)
 
-# --- sends -----------------------------------------------------------------------------
+class Slice(Row):
+    """A text in the receive buffer."""
 
-TOPICS = next(_words)
-"""Address of the topics, each of TOPIC_WORDS words."""
-TOPIC_COUNT = next(_words)
-TURN = next(_words)
-"""Number of sends so far: the queue of the next one."""
-NOW_MS = next(_words)
-"""Born time of a message without one, ms since the epoch."""
-BORN_HOST = next(_words)
-"""Address of the born host of a message without one."""
-BORN_HOST_SIZE = next(_words)
-LANGUAGE = next(_words)
-"""Language of the client, as brokers number it."""
-OPAQUE = next(_words)
-"""Opaque of the first row; that of row i is greater by i."""
-FRAMES = next(_words)
-"""Address of the room for the requests to the broker."""
-FRAMES_ROOM = next(_words)
-FRAMES_SIZE = next(_words)
-REPLIES = next(_words)
-"""Address of the broker's replies."""
-REPLIES_SIZE = next(_words)
-INITIAL_WINDOW = next(_words)
-"""Bytes that may be sent on a stream that has sent nothing."""
-HEADERS_BLOCK = next(_words)
-"""Address of the header block of a reply."""
-HEADERS_SIZE = next(_words)
-TRAILERS_BLOCK = next(_words)
-TRAILERS_SIZE = next(_words)
-OUT_ROOM = next(_words)
-BODY_BYTES_MAX = next(_words)
-PAIRS = next(_words)
-"""Address of pairs of topic and group, each of PAIR_WORDS words."""
-PAIR_COUNT = next(_words)
-BROKER_NAME = next(_words)
-"""Address of the name of the broker."""
-BROKER_NAME_SIZE = next(_words)
+    start = word("position", "Its first byte")
+    size = word("bytes", "Its size")
 
-M_WORDS = 32
-M_FIRST = next(_words)
-"""Fields of a message. These words are for the kernel alone."""
-WORDS = M_FIRST + M_WORDS
-
-# --- a row: a request -------------------------------------------------------------------
-
-ROW_STREAM = 0
-ROW_STATE = 1
-"""One of the numbers below."""
-ROW_FIELDS = 2
-"""Position of its header fields in the room for them."""
-ROW_FIELDS_END = 3
-ROW_DATA = 4
-"""Position of its data; -1 without data."""
-ROW_DATA_END = 5
-ROW_IS_ENDED = 6
-"""1 if the end of the request has arrived."""
-ROW_PATH = 7
-"""Number of its path if it may be fast; else 0."""
-ROW_ID = 8
-"""Position of the message id."""
-ROW_ID_SIZE = 9
-ROW_HANDLE = 10
-"""Position of the receipt handle."""
-ROW_HANDLE_SIZE = 11
-ROW_GROUP = 12
-"""Position of the name of the group."""
-ROW_GROUP_SIZE = 13
-ROW_WORDS = 14
-
-STATE_NEW = 0
-STATE_ASKED = 1
-"""Its request to the broker is made."""
-STATE_DONE = 2
-"""Its reply is written."""
 
 # --- the header table of a connection ---------------------------------------------------
 
-T_INSERTED = 0
-"""Number of entries so far."""
-T_COUNT = 1
-"""Number of entries in the table."""
-T_BYTES = 2
-"""Size of the table as RFC 7541 counts it."""
-T_BYTES_MAX = 3
-T_ALLOWED_BYTES = 4
-T_END = 5
-"""End of the bytes in use."""
-T_SLOTS = 6
 SLOTS = 256
-"""Slots of entries, a ring: position << 32 | size of the name << 16 | size of the value."""
-TABLE_WORDS = T_SLOTS + SLOTS
 DATA_BYTES = 12 << 10
 """Room for names and values."""
-TABLE_BYTES = 8 * TABLE_WORDS + DATA_BYTES
 BLOCK_BYTES_MAX = 4096
 """Largest header block that is read."""
 INSERTS_MAX = 64
@@ -166,33 +36,200 @@ ENTRY_BYTES = 32
 SLACK = 32
 """Bytes that may be read or written after the end of a room."""
 
+
+class HeaderWords(Row):
+    """The header table of a connection. DATA_BYTES with names and values follow it."""
+
+    inserted = word("count", "Entries that were ever inserted")
+    count = word("count", "Entries in the table")
+    size = word("bytes", "Size of the table as RFC 7541 counts it")
+    size_max = word("bytes", "Limit of the size, as the peer has chosen it")
+    allowed_size = word("bytes", "Limit of that choice")
+    end = word("position", "End of the names and values in use")
+    slots = words(
+        SLOTS, "bits", "Entries, a ring: position << 32 | size of name << 16 | size of value"
+    )
+
+
+TABLE_BYTES = size_of(HeaderWords) + DATA_BYTES
+STATIC_COUNT = 61
+
+
+class StaticWords(Row):
+    """The static table of RFC 7541. Its names and values follow it."""
+
+    slots = words(1 + STATIC_COUNT, "bits", "Entries from 1 on, as in ``HeaderWords``")
+
+
 # --- the tables of the Huffman code -----------------------------------------------------
 
 SHORT_BITS = 9
-SHORT_CODES = 0
-"""Words by the next SHORT_BITS bits: byte << 8 | length; 0 for a longer code."""
 LENGTH_MAX = 30
-FIRST_CODES = SHORT_CODES + (1 << SHORT_BITS)
-"""First code of each length."""
-COUNTS = FIRST_CODES + LENGTH_MAX + 1
-"""Number of codes of each length."""
-FIRST_SYMBOLS = COUNTS + LENGTH_MAX + 1
-"""Place of the first code of each length among the symbols."""
-SYMBOLS = FIRST_SYMBOLS + LENGTH_MAX + 1
-"""Bytes in the order of their codes, then the end."""
 SYMBOL_COUNT = 257
-HUFFMAN_WORDS = SYMBOLS + SYMBOL_COUNT
 
+
+class HuffmanWords(Row):
+    """The tables of the Huffman code."""
+
+    short_codes = words(
+        1 << SHORT_BITS, "bits", "Of the next SHORT_BITS bits: byte << 8 | length; 0: a longer code"
+    )
+    first_codes = words(LENGTH_MAX + 1, "bits", "First code of each length")
+    counts = words(LENGTH_MAX + 1, "count", "Codes of each length")
+    first_symbols = words(
+        LENGTH_MAX + 1, "number", "Place of the first code of each length among the symbols"
+    )
+    symbols = words(SYMBOL_COUNT, "number", "Bytes in the order of their codes, then the end")
+
+
+# --- a request --------------------------------------------------------------------------
+
+STATE_NEW = 0
+STATE_ASKED = 1
+"""Its request to the broker is made."""
+STATE_DONE = 2
+"""Its reply is written."""
 SEND_PATH, ACK_PATH = 1, 2
-"""Numbers of the paths of SendMessage and AckMessage among PATHS."""
+"""Numbers of the paths of SendMessage and AckMessage among ``Calls.paths``."""
 
-# --- a topic ----------------------------------------------------------------------------
 
-TOPIC_NAME = 0
-"""Address of its name."""
-TOPIC_NAME_SIZE = 1
-TOPIC_QUEUES = 2
-"""Number of queues that can be written."""
-TOPIC_WORDS = 3
-PAIR_WORDS = 4
-"""Address and size of the topic's name, then of the group's."""
+class CallRow(Row):
+    """A request."""
+
+    stream = word("number", "Its stream")
+    state = word("number", "STATE_NEW, STATE_ASKED or STATE_DONE")
+    fields = word("position", "Its header fields in the room for them")
+    fields_end = word("position", "End of its header fields")
+    data = word("position", "Its data; -1: it has none")
+    data_end = word("position", "End of its data; -1: it has none")
+    is_ended = word("flag", "The end of the request has arrived")
+    path = word("number", "Number of its path if it may be fast; else 0")
+    message_id = row(Slice, "The message id")
+    handle = row(Slice, "The receipt handle")
+    group = row(Slice, "The name of the group")
+
+
+class TopicWords(Row):
+    """A topic that a message may be sent to."""
+
+    name = row(Text, "Its name")
+    queue_count = word("count", "Queues that can be written")
+
+
+class PairWords(Row):
+    """A topic and a group that were checked before."""
+
+    topic = row(Text, "Name of the topic")
+    group = row(Text, "Name of the group")
+
+
+# --- the request that a kernel reads; of use to that kernel only ------------------------
+
+PROPERTIES_MAX = 16
+"""Maximum number of user properties."""
+NUMBERS_OF_HANDLE = 4
+
+
+class SentMessage(Row):
+    """A message that is sent."""
+
+    topic = row(Text, "Name of the topic")
+    tag = row(Text, "The tag")
+    message_id = row(Text, "The message id")
+    host = row(Text, "The born host")
+    body = row(Text, "The body")
+    encoding = word("number", "Encoding of the body")
+    born_ms = word("ms", "Born time")
+    key_count = word("count", "Keys")
+    property_count = word("count", "User properties")
+    system = word("address", "Its system properties; 0: there are none")
+    system_end = word("address", "End of its system properties")
+    properties = words(PROPERTIES_MAX, "address", "Entries of the user properties")
+
+
+class Acknowledgement(Row):
+    """An acknowledgement."""
+
+    group = row(Text, "Name of the group")
+    topic = row(Text, "Name of the topic")
+    message_id = row(Text, "The message id")
+    handle = row(Text, "The receipt handle")
+    has_entry = word("flag", "It has an entry")
+    queue = word("address", "The queue id in the handle")
+    offset = word("address", "The queue offset in the handle")
+    offset_end = word("address", "End of the queue offset")
+    numbers = words(
+        NUMBERS_OF_HANDLE, "number", "Start offset, pop time, invisible time and revive queue"
+    )
+
+
+# --- a call of a kernel -----------------------------------------------------------------
+
+
+class Calls(Row):
+    """The calls of a connection: argument and result of the kernels."""
+
+    # The bytes of the connection.
+    buffer = word("address", "The receive buffer")
+    position = word("position", "The first frame; then the end of the last frame that was handled")
+    end = word("position", "End of the bytes; the last frame may be incomplete")
+    has_other = word(
+        "flag",
+        "Result: the frame at ``position`` is left to the caller; 0: it is incomplete, or the rows "
+        "or the room are used up",
+    )
+    rows = word("address", "The rows", to=CallRow)
+    row_max = word("count", "Rows that there is room for")
+    fields = word(
+        "address",
+        "Room for header fields: size of name and size of value, 32 bits in native order, then "
+        "both",
+    )
+    fields_room = word("bytes", "Size of that room")
+    out = word("address", "Room for frames to send")
+    out_size = word("bytes", "Result: size of these frames")
+    table = word("address", "The header table of the connection", to=HeaderWords)
+    static = word("address", "The static table", to=StaticWords)
+    huffman = word("address", "The tables of the Huffman code", to=HuffmanWords)
+    last_stream = word("number", "The latest stream")
+    streams_left = word("count", "Streams that the peer may still open")
+    open_streams = word("address", "The numbers of the open streams", to=int)
+    open_count = word("count", "Open streams")
+    window = word("bytes", "Bytes that may be sent on the connection")
+    receive_window = word("bytes", "Bytes that the peer may send on the connection")
+    receive_window_max = word("bytes", "The greatest ``receive_window``")
+    control_frames = word("count", "Control frames in this second since the latest call")
+    control_frames_max = word("count", "Limit of ``control_frames``")
+    empty_frames = word("count", "Frames without data in this second since the latest call")
+    empty_frames_max = word("count", "Limit of ``empty_frames``")
+
+    # What makes a call fast.
+    client = row(Text, "The id of the connection's client; ``start`` 0: no call is fast")
+    paths = word("address", "Paths; a row has the number of its path, from 1", to=Text)
+    path_count = word("count", "Paths")
+
+    # Requests to the broker.
+    topics = word("address", "The topics", to=TopicWords)
+    topic_count = word("count", "Topics")
+    turn = word("count", "Sends so far: they choose the queue of the next one")
+    now_ms = word("ms", "Born time of a message without one")
+    born_host = row(Text, "Born host of a message without one")
+    language = word("number", "Language of the client, as brokers number it")
+    opaque = word("number", "Opaque of the first row; that of row i is greater by i")
+    frames = word("address", "Room for the requests")
+    frames_room = word("bytes", "Size of that room")
+    frames_size = word("bytes", "Result: size of the requests")
+    body_size_max = word("bytes", "Limit of a body")
+    pairs = word("address", "Pairs of topic and group", to=PairWords)
+    pair_count = word("count", "Pairs")
+    broker_name = row(Text, "Name of the broker")
+
+    # Replies.
+    replies = row(Text, "The replies of the broker")
+    initial_window = word("bytes", "Bytes that may be sent on a stream that has sent nothing")
+    headers_block = row(Text, "Header block of a reply")
+    trailers_block = row(Text, "Header block after a reply")
+    out_room = word("bytes", "Size of the room for frames to send")
+
+    message = row(SentMessage, "The message that is read")
+    acknowledgement = row(Acknowledgement, "The acknowledgement that is read")

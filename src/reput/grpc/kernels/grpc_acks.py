@@ -6,7 +6,7 @@ entry points.
 
 **What takes the fast path**; the front serves all others:
 
-* One entry, without a lite topic; no unknown field. Topic and group are one of PAIRS.
+* One entry, without a lite topic; no unknown field. Topic and group are one of ``pairs``.
 * A handle of 8 or 9 words, of plain numbers, that has not expired, of the topic itself and not of a
   retry topic, and of this broker.
 
@@ -27,13 +27,12 @@ from reput.format.kernels.memory import (
     get_u8,
     get_u16,
     put_u8,
-    set_word,
     store_i32,
     text_writer,
-    word,
 )
 from reput.format.kernels.plain_text import digits_end, number
-from reput.grpc.kernels import call_words as words
+from reput.format.kernels.row_types import clear
+from reput.grpc.kernels.call_words import NUMBERS_OF_HANDLE as NUMBERS
 from reput.grpc.kernels.grpc_wire import (
     OK,
     REPLY_SIZE,
@@ -56,11 +55,6 @@ SPACE = ord(" ")
 ROOM_BESIDE = 1024
 HANDLE_BYTES_MAX = 400
 ID_BYTES_MAX = 80
-
-A_GROUP, A_TOPIC, A_ID, A_HANDLE = (words.M_FIRST + 2 * i for i in range(4))
-A_HAS_ENTRY, A_INFO_END, A_QUEUE, A_OFFSET, A_OFFSET_END = (words.M_FIRST + 8 + i for i in range(5))
-A_START = words.M_FIRST + 13
-"""Start offset, pop time, invisible time, revive queue."""
 
 _REQUEST = commands.encode(
     Command(CODE, 11111, ext_fields={"consumerGroup": "<G>", "topic": "<T>", "queueId": "<Q>",
@@ -88,44 +82,48 @@ STATUS_SIZE = len(STATUS)
 @njit(**COMPILE_OPTIONS)
 def read_entry(block, address, end):
     """Read an entry; return whether it is plain."""
+    ack = block.acknowledgement
     while address < end:
         tag = get_u8(address)
         begin, stop = delimited(address + 1, end)
         if stop == 0 or not is_visible(begin, stop):
             return False
         if tag == 0x0A:
-            if stop - begin > ID_BYTES_MAX or not set_place(block, A_ID, begin, stop):
+            if stop - begin > ID_BYTES_MAX:
                 return False
-        elif tag != 0x12 or not set_place(block, A_HANDLE, begin, stop):
+            if not set_place(ack.message_id, begin, stop):
+                return False
+        elif tag != 0x12 or not set_place(ack.handle, begin, stop):
             return False
         address = stop
-    return word(block, A_HANDLE) != 0
+    return ack.handle.start != 0
 
 
 @njit(**COMPILE_OPTIONS)
 def read_handle(block):
     """Read the words of the handle; return whether it is one that may be fast."""
-    address = word(block, A_HANDLE)
-    size = word(block, A_HANDLE + 1)
+    ack = block.acknowledgement
+    address = ack.handle.start
+    size = ack.handle.size
     limit = address + size
     if size > HANDLE_BYTES_MAX:
         return False
-    for i in range(4):
+    for i in range(NUMBERS):
         end = digits_end(address, limit)
         value = number(address, end - address)
         if value < 0 or end >= limit or get_u8(end) != SPACE:
             return False
-        set_word(block, A_START + i, value)
+        ack.numbers[i] = value
         address = end + 1
-    expires_ms = word(block, A_START + 1) + word(block, A_START + 2)
-    if expires_ms <= word(block, words.NOW_MS):
+    expires_ms = ack.numbers[1] + ack.numbers[2]
+    if expires_ms <= block.now_ms:
         return False
     name = address + 2
-    name_size = word(block, words.BROKER_NAME_SIZE)
+    name_size = block.broker_name.size
     after = name + name_size
     if after + 4 > limit or get_u8(address) != NORMAL or get_u8(address + 1) != SPACE:
         return False
-    if get_u8(after) != SPACE or not same_bytes(name, word(block, words.BROKER_NAME), name_size):
+    if get_u8(after) != SPACE or not same_bytes(name, block.broker_name.start, name_size):
         return False
     queue = after + 1
     queue_end = digits_end(queue, limit)
@@ -142,54 +140,54 @@ def read_handle(block):
             return False
         if number(offset_end + 1, limit - offset_end - 1) < 0:
             return False
-    set_word(block, A_QUEUE, queue)
-    set_word(block, A_OFFSET, offset)
-    set_word(block, A_OFFSET_END, offset_end)
+    ack.queue = queue
+    ack.offset = offset
+    ack.offset_end = offset_end
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def is_known_pair(block):
     """Return whether topic and group were checked before."""
-    pair = word(block, words.PAIRS)
-    topic, topic_size = word(block, A_TOPIC), word(block, A_TOPIC + 1)
-    group, group_size = word(block, A_GROUP), word(block, A_GROUP + 1)
-    for _ in range(word(block, words.PAIR_COUNT)):
+    ack = block.acknowledgement
+    topic, topic_size = ack.topic.start, ack.topic.size
+    group, group_size = ack.group.start, ack.group.size
+    for i in range(block.pair_count):
+        pair = block.pairs[i]
         if (
-            word(pair, 1) == topic_size
-            and word(pair, 3) == group_size
-            and same_bytes(word(pair, 0), topic, topic_size)
-            and same_bytes(word(pair, 2), group, group_size)
+            pair.topic.size == topic_size
+            and pair.group.size == group_size
+            and same_bytes(pair.topic.start, topic, topic_size)
+            and same_bytes(pair.group.start, group, group_size)
         ):
             return True
-        pair += 8 * words.PAIR_WORDS
     return False
 
 
 @njit(**COMPILE_OPTIONS)
 def read_ack(block, address, end):
-    """Read a request into words of the block; return whether it takes the fast path."""
-    for i in range(words.M_WORDS):
-        set_word(block, words.M_FIRST + i, 0)
+    """Read a request; return whether it takes the fast path."""
+    ack = block.acknowledgement
+    clear(ack)
     while address < end:
         tag = get_u8(address)
         begin, stop = delimited(address + 1, end)
         if stop == 0:
             return False
         if tag == 0x0A:
-            if not read_resource(block, begin, stop, A_GROUP):
+            if not read_resource(ack.group, begin, stop):
                 return False
         elif tag == 0x12:
-            if not read_resource(block, begin, stop, A_TOPIC):
+            if not read_resource(ack.topic, begin, stop):
                 return False
         elif tag == 0x1A:
-            if word(block, A_HAS_ENTRY) != 0 or not read_entry(block, begin, stop):
+            if ack.has_entry != 0 or not read_entry(block, begin, stop):
                 return False
-            set_word(block, A_HAS_ENTRY, 1)
+            ack.has_entry = 1
         else:
             return False
         address = stop
-    if word(block, A_HAS_ENTRY) == 0 or word(block, A_GROUP) == 0 or word(block, A_TOPIC) == 0:
+    if ack.has_entry == 0 or ack.group.start == 0 or ack.topic.start == 0:
         return False
     return read_handle(block) and is_known_pair(block)
 
@@ -197,17 +195,18 @@ def read_ack(block, address, end):
 @njit(**COMPILE_OPTIONS)
 def put_ack(block, start, opaque):
     """Write the frame of the request; return its end."""
+    ack = block.acknowledgement
     address = start + 8
     put_0(address)
     address = put_digits(address + SIZE_0, opaque)
     put_1(address)
-    address = put_copy(address + SIZE_1, word(block, A_GROUP), word(block, A_GROUP + 1))
+    address = put_copy(address + SIZE_1, ack.group.start, ack.group.size)
     put_2(address)
-    address = put_copy(address + SIZE_2, word(block, A_TOPIC), word(block, A_TOPIC + 1))
-    queue, offset = word(block, A_QUEUE), word(block, A_OFFSET)
+    address = put_copy(address + SIZE_2, ack.topic.start, ack.topic.size)
+    queue, offset = ack.queue, ack.offset
     put_3(address)
     address = put_copy(address + SIZE_3, queue, offset - 1 - queue)
-    handle, offset_end = word(block, A_HANDLE), word(block, A_OFFSET_END)
+    handle, offset_end = ack.handle.start, ack.offset_end
     put_4(address)
     address = put_copy(address + SIZE_4, handle, offset_end - handle)
     put_5(address)
@@ -222,20 +221,21 @@ def put_ack(block, start, opaque):
 @njit(**COMPILE_OPTIONS)
 def make_ack(block, row, opaque, frame, limit):
     """Write the request of a row at ``frame``; return its end, 0 if the row is left."""
-    buffer = word(block, words.BUFFER)
-    data, data_end = buffer + word(row, words.ROW_DATA), buffer + word(row, words.ROW_DATA_END)
+    ack = block.acknowledgement
+    buffer = block.buffer
+    data, data_end = buffer + row.data, buffer + row.data_end
     begin, end = message_of(data, data_end)
     if end == 0 or not read_ack(block, begin, end):
         return 0
     if frame + (data_end - data) + ROOM_BESIDE > limit:
         return 0
-    message_id = word(block, A_ID)
-    set_word(row, words.ROW_ID, message_id - buffer if message_id != 0 else 0)
-    set_word(row, words.ROW_ID_SIZE, word(block, A_ID + 1))
-    set_word(row, words.ROW_HANDLE, word(block, A_HANDLE) - buffer)
-    set_word(row, words.ROW_HANDLE_SIZE, word(block, A_HANDLE + 1))
-    set_word(row, words.ROW_GROUP, word(block, A_GROUP) - buffer)
-    set_word(row, words.ROW_GROUP_SIZE, word(block, A_GROUP + 1))
+    message_id = ack.message_id.start
+    row.message_id.start = message_id - buffer if message_id != 0 else 0
+    row.message_id.size = ack.message_id.size
+    row.handle.start = ack.handle.start - buffer
+    row.handle.size = ack.handle.size
+    row.group.start = ack.group.start - buffer
+    row.group.size = ack.group.size
     return put_ack(block, frame, opaque)
 
 
@@ -257,9 +257,9 @@ def varint_size(value):
 @njit(**COMPILE_OPTIONS)
 def answer_ack(block, row, out):
     """Write the reply to an acknowledgement that succeeded; return its end, 0 if it is left."""
-    buffer = word(block, words.BUFFER)
-    id_size, handle_size = word(row, words.ROW_ID_SIZE), word(row, words.ROW_HANDLE_SIZE)
-    message = begin_reply(block, out, word(row, words.ROW_STREAM))
+    buffer = block.buffer
+    id_size, handle_size = row.message_id.size, row.handle.size
+    message = begin_reply(block, out, row.stream)
     put_ok_reply(message)
     size = STATUS_SIZE + 1 + varint_size(handle_size) + handle_size
     if id_size != 0:
@@ -268,9 +268,9 @@ def answer_ack(block, row, out):
     if id_size != 0:
         put_u8(address, 0x0A)
         put_u8(address + 1, id_size)
-        address = put_copy(address + 2, buffer + word(row, words.ROW_ID), id_size)
+        address = put_copy(address + 2, buffer + row.message_id.start, id_size)
     put_u8(address, 0x12)
     address = put_varint(address + 1, handle_size)
-    address = put_copy(address, buffer + word(row, words.ROW_HANDLE), handle_size)
+    address = put_copy(address, buffer + row.handle.start, handle_size)
     put_ok_status(address)
-    return end_reply(block, message, address + STATUS_SIZE, word(row, words.ROW_STREAM))
+    return end_reply(block, message, address + STATUS_SIZE, row.stream)

@@ -10,7 +10,7 @@ others are left to the front, row by row.
 from numba import njit
 
 from reput.format.command import Serialization
-from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
+from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32
 from reput.grpc.kernels import call_words as words
 from reput.grpc.kernels.grpc_acks import answer_ack, make_ack, opaque_of_success
 from reput.grpc.kernels.grpc_sends import answer_send, make_send
@@ -24,27 +24,26 @@ REPLY_ROOM = 1024
 @njit(**COMPILE_OPTIONS)
 def grpc_requests(block, count):
     """Entry point: make the requests of ``count`` rows; return the number of those made."""
-    frames = word(block, words.FRAMES)
-    limit = frames + word(block, words.FRAMES_ROOM)
-    row = word(block, words.ROWS) - 8 * words.ROW_WORDS
+    frames = block.frames
+    limit = frames + block.frames_room
     frame = frames
     made = 0
     for i in range(count):
-        row += 8 * words.ROW_WORDS
-        path = word(row, words.ROW_PATH)
-        if path == 0 or word(row, words.ROW_IS_ENDED) == 0 or word(row, words.ROW_DATA) < 0:
+        row = block.rows[i]
+        path = row.path
+        if path == 0 or row.is_ended == 0 or row.data < 0:
             continue
         end = 0
-        opaque = word(block, words.OPAQUE) + i
+        opaque = block.opaque + i
         if path == SEND_PATH:
             end = make_send(block, row, opaque, frame, limit)
         elif path == ACK_PATH:
             end = make_ack(block, row, opaque, frame, limit)
         if end != 0:
             frame = end
-            set_word(row, words.ROW_STATE, words.STATE_ASKED)
+            row.state = words.STATE_ASKED
             made += 1
-    set_word(block, words.FRAMES_SIZE, frame - frames)
+    block.frames_size = frame - frames
     return made
 
 
@@ -65,20 +64,20 @@ def answer(block, frame, end, count, out):
         if mark != end - header:
             return 0
         opaque = opaque_of_success(header, end)
-    number = opaque - word(block, words.OPAQUE)
+    number = opaque - block.opaque
     if number < 0 or number >= count:
         return 0
-    row = word(block, words.ROWS) + 8 * words.ROW_WORDS * number
-    if word(row, words.ROW_STATE) != words.STATE_ASKED:
+    row = block.rows[number]
+    if row.state != words.STATE_ASKED:
         return 0
-    path = word(row, words.ROW_PATH)
+    path = row.path
     reply_end = 0
     if is_binary and path == SEND_PATH:
         reply_end = answer_send(block, row, frame + AT_FIELDS, header_end, out)
     elif not is_binary and path == ACK_PATH:
         reply_end = answer_ack(block, row, out)
     if reply_end != 0:
-        set_word(row, words.ROW_STATE, words.STATE_DONE)
+        row.state = words.STATE_DONE
     return reply_end
 
 
@@ -88,10 +87,10 @@ def grpc_replies(block, count):
 
     ``count`` is the number of rows.
     """
-    frame = word(block, words.REPLIES)
-    replies_end = frame + word(block, words.REPLIES_SIZE)
-    start = word(block, words.OUT)
-    limit = start + word(block, words.OUT_ROOM) - REPLY_ROOM
+    frame = block.replies.start
+    replies_end = frame + block.replies.size
+    start = block.out
+    limit = start + block.out_room - REPLY_ROOM
     out = start
     done = 0
     while replies_end - frame >= 8 and out <= limit:
@@ -104,9 +103,9 @@ def grpc_replies(block, count):
             out = reply_end
             done += 1
         frame = end
-    set_word(block, words.OUT_SIZE, out - start)
+    block.out_size = out - start
     return done
 
 
-ENTRY_POINTS = {"grpc_requests": 2, "grpc_replies": 2}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"grpc_requests": (words.Calls, int), "grpc_replies": (words.Calls, int)}
+"""Entry points and their arguments. Results are numbers."""

@@ -24,13 +24,12 @@ from reput.format.kernels.memory import (
     load_i32,
     load_i64,
     put_u8,
-    set_word,
     store_i32,
-    word,
 )
 from reput.format.kernels.plain_text import first_word
+from reput.format.kernels.row_types import clear
 from reput.format.reserved_properties import RESERVED_PROPERTIES
-from reput.grpc.kernels import delivery_words as words
+from reput.grpc.kernels.delivery_words import Delivery
 from reput.grpc.kernels.grpc_sends import R_ENDS, R_SIZES, R_STARTS
 from reput.grpc.kernels.grpc_wire import is_visible, put_copy, put_digits, put_varint, set_place
 from reput.grpc.wire.grpc_messages import DigestType, Encoding, MessageType
@@ -141,8 +140,8 @@ def put_entry(address, name, name_size, value, value_size):
 @njit(**COMPILE_OPTIONS)
 def put_user_properties(block, address, pairs, end):
     """Write the user properties, and find the others; return their end, 0 if they are left."""
-    for i in range(words.P_WORDS):
-        set_word(block, words.P_FIRST + i, 0)
+    named = block.properties
+    clear(named)
     while pairs < end:
         name_end = find_byte(pairs, end, NAME_VALUE)
         value = name_end + 1
@@ -155,18 +154,18 @@ def put_user_properties(block, address, pairs, end):
         number = reserved_number(pairs, size)
         if number >= 0:
             kind = OF_NUMBER[number]
-            place = 0
             if kind == 1:
                 return 0
+            is_new = True
             if number == TAGS:
-                place = words.P_TAG
+                is_new = set_place(named.tag, value, value_end)
             elif number == KEYS:
-                place = words.P_KEYS
+                is_new = set_place(named.keys, value, value_end)
             elif number == UNIQUE_KEY:
-                place = words.P_ID
+                is_new = set_place(named.message_id, value, value_end)
             elif number == BORN_HOST:
-                place = words.P_HOST
-            if place != 0 and not set_place(block, place, value, value_end):
+                is_new = set_place(named.host, value, value_end)
+            if not is_new:
                 return 0
         else:
             start = first_word(pairs, size)
@@ -174,11 +173,11 @@ def put_user_properties(block, address, pairs, end):
                 return 0
             is_group = size == SHARDING_SIZE and start == SHARDING
             is_group = is_group and first_word(pairs + size - 8, 8) == SHARDING_END
-            if is_group and not set_place(block, words.P_GROUP, value, value_end):
+            if is_group and not set_place(named.group, value, value_end):
                 return 0
             address = put_entry(address, pairs, size, value, value_size)
         pairs = value_end + 1
-    return address if word(block, words.P_ID) != 0 else 0
+    return address if block.properties.message_id.start != 0 else 0
 
 
 @njit(**COMPILE_OPTIONS)
@@ -195,25 +194,26 @@ def put_keys(address, keys, end):
 @njit(**COMPILE_OPTIONS)
 def put_system(block, address, record, row):
     """Write the system properties; return their end."""
-    if word(block, words.P_TAG) != 0:
-        address = put_field(address, 0x0A, word(block, words.P_TAG), word(block, words.P_TAG + 1))
-    keys = word(block, words.P_KEYS)
+    named = block.properties
+    if named.tag.start != 0:
+        address = put_field(address, 0x0A, named.tag.start, named.tag.size)
+    keys = named.keys.start
     if keys != 0:
-        address = put_keys(address, keys, keys + word(block, words.P_KEYS + 1))
-    address = put_field(address, 0x1A, word(block, words.P_ID), word(block, words.P_ID + 1))
+        address = put_keys(address, keys, keys + named.keys.size)
+    address = put_field(address, 0x1A, named.message_id.start, named.message_id.size)
     put_u8(address, 0x22)
     put_u8(address + 1, 4 + DIGEST_SIZE)
     put_u8(address + 2, 0x08)
     put_u8(address + 3, MD5)
-    texts = word(block, words.TEXTS)
-    address = put_field(address + 4, 0x12, texts + word(row, words.ROW_DIGEST), DIGEST_SIZE)
+    texts = block.texts
+    address = put_field(address + 4, 0x12, texts + row.digest, DIGEST_SIZE)
     put_u8(address, 0x28)
     put_u8(address + 1, GZIP if load_i32(record + 36) & COMPRESSED else IDENTITY)
     put_u8(address + 2, 0x30)
-    put_u8(address + 3, FIFO if word(block, words.P_GROUP) != 0 else NORMAL)
+    put_u8(address + 3, FIFO if named.group.start != 0 else NORMAL)
     address = put_time(address + 4, 0x3A, load_i64(record + 40))
-    if word(block, words.P_HOST) != 0:
-        address = put_field(address, 0x42, word(block, words.P_HOST), word(block, words.P_HOST + 1))
+    if named.host.start != 0:
+        address = put_field(address, 0x42, named.host.start, named.host.size)
     else:
         put_u8(address, 0x42)
         end = put_ip(address + 2, record + AT_BORN_HOST)
@@ -225,24 +225,20 @@ def put_system(block, address, record, row):
     put_u8(end, COLON)
     end = put_digits(end + 1, load_i32(record + 68))
     put_u8(address + 1, end - address - 2)
-    address = put_field(
-        end, 0x62, texts + word(row, words.ROW_HANDLE), word(row, words.ROW_HANDLE_SIZE)
-    )
+    address = put_field(end, 0x62, texts + row.handle, row.handle_size)
     queue_id = load_i32(record + 12)
     if queue_id != 0:
         put_u8(address, 0x68)
         address = put_varint(address + 1, queue_id)
     put_u8(address, 0x70)
     address = put_varint(address + 1, load_i64(record + 20))
-    address = put_time(address, 0x7A, word(block, words.INVISIBLE_MS))
+    address = put_time(address, 0x7A, block.invisible_ms)
     put_u8(address, 0x80)
     put_u8(address + 1, 0x01)
-    address = put_varint(address + 2, word(row, words.ROW_ATTEMPT))
-    if word(block, words.P_GROUP) != 0:
+    address = put_varint(address + 2, row.attempt)
+    if named.group.start != 0:
         put_u8(address, 0x8A)
-        address = put_field(
-            address + 1, 0x01, word(block, words.P_GROUP), word(block, words.P_GROUP + 1)
-        )
+        address = put_field(address + 1, 0x01, named.group.start, named.group.size)
     return address
 
 
@@ -264,13 +260,13 @@ def put_message(block, out, record, row):
     if load_i64(record + 40) < 0 or load_i64(record + 56) < 0 or load_i32(record + 68) < 0:
         return 0
     # Sizes come before what they are about, so that is written to the scratch first.
-    scratch = word(block, words.SCRATCH)
+    scratch = block.scratch
     users_end = put_user_properties(block, scratch, pairs, pairs + pairs_size)
     if users_end == 0:
         return 0
     system_end = put_system(block, users_end, record, row)
     users_size, system_size = users_end - scratch, system_end - users_end
-    topic_size = word(block, words.TOPIC_SIZE)
+    topic_size = block.topic.size
     message_size = 4 + topic_size + users_size + 1 + varint_bytes(system_size) + system_size
     if body_size != 0:
         message_size += 1 + varint_bytes(body_size) + body_size
@@ -281,7 +277,7 @@ def put_message(block, out, record, row):
     address = put_varint(out + 6, message_size)
     put_u8(address, 0x0A)
     put_u8(address + 1, 2 + topic_size)
-    address = put_field(address + 2, 0x12, word(block, words.TOPIC), topic_size)
+    address = put_field(address + 2, 0x12, block.topic.start, topic_size)
     address = put_copy(address, scratch, users_size)
     put_u8(address, 0x1A)
     address = put_varint(address + 1, system_size)
@@ -294,26 +290,25 @@ def put_message(block, out, record, row):
 @njit(**COMPILE_OPTIONS)
 def grpc_deliver(block, count):
     """Entry point: write the messages of ``count`` rows; return the number of those written."""
-    records = word(block, words.RECORDS)
-    row = word(block, words.ROWS)
-    start = word(block, words.OUT)
-    limit = start + word(block, words.OUT_ROOM)
+    records = block.records
+    start = block.out
+    limit = start + block.out_room
     out = start
     done = 0
-    for _ in range(count):
-        record = records + word(row, words.ROW_RECORD)
+    for i in range(count):
+        row = block.rows[i]
+        record = records + row.record
         end = 0
         # An entry of the user properties takes at most three times the size of its pair.
         if out + 3 * load_i32(record) + ROOM_BESIDE < limit:
             end = put_message(block, out, record, row)
-        set_word(row, words.ROW_BEGIN, out - start)
+        row.begin = out - start
         if end != 0:
             out = end
             done += 1
-        set_word(row, words.ROW_END, out - start)
-        row += 8 * words.ROW_WORDS
+        row.end = out - start
     return done
 
 
-ENTRY_POINTS = {"grpc_deliver": 2}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"grpc_deliver": (Delivery, int)}
+"""Entry points and their arguments. Results are numbers."""

@@ -5,7 +5,7 @@ A request becomes a frame of code 310 with a binary header, the same as the fron
 
 **What takes the fast path**; the front serves all others:
 
-* One message, not compressed, of a topic among TOPICS: one for normal messages that can be written.
+* One message, not compressed, of one of ``topics``: those for normal messages that can be written.
 * Each field at most once but keys and user properties; no unknown field. System properties: tag,
   keys, message id, digest, encoding, type but TRANSACTION, born time and host, queue id.
 * Text is visible ASCII. Tag, keys, message id and born host do not begin or end with a space; the
@@ -32,13 +32,12 @@ from reput.format.kernels.memory import (
     load_i32,
     load_u16,
     put_u8,
-    set_word,
     store_i16,
     store_i32,
     text_writer,
-    word,
 )
 from reput.format.kernels.plain_text import first_word, name_word, number
+from reput.format.kernels.row_types import clear
 from reput.format.reserved_properties import RESERVED_PROPERTIES
 from reput.grpc.kernels import call_words as words
 from reput.grpc.kernels.grpc_wire import (
@@ -63,20 +62,11 @@ from reput.grpc.wire.grpc_messages import MessageType
 SEND_CODE = 310
 ID_BYTES_MAX = 48
 """Maximum size of a message id, which a reply has twice; a size of its entry has one byte."""
-PROPERTIES_MAX = 16
+PROPERTIES_MAX = words.PROPERTIES_MAX
 TEXT_BYTES_MAX = 4096
 ROOM_BESIDE = 1024
 SECONDS_MAX = 1 << 36
 SPACE, PIPE, UNDERSCORE = map(ord, " |_")
-
-# Words of a message, from M_FIRST on: address and size of each.
-M_TOPIC, M_TAG, M_ID, M_HOST, M_BODY = (words.M_FIRST + 2 * i for i in range(5))
-M_ENCODING, M_BORN, M_KEY_COUNT, M_COUNT, M_SYSTEM, M_SYSTEM_END = (
-    words.M_FIRST + 10 + i for i in range(6)
-)
-M_NAMES = words.M_FIRST + 16
-"""Addresses of the entries of the user properties."""
-assert 16 + PROPERTIES_MAX <= words.M_WORDS
 
 RESERVED = sorted(RESERVED_PROPERTIES)
 R_SIZES = tuple(len(name) for name in RESERVED)
@@ -144,7 +134,7 @@ def is_trimmed(address, end):
 
 @njit(**COMPILE_OPTIONS)
 def read_time(block, address, end):
-    """Read a timestamp into M_BORN, in ms; return whether it is plain."""
+    """Read the born time of a message; return whether it is plain."""
     seconds, nanos = 0, 0
     while address < end:
         tag = get_u8(address)
@@ -159,7 +149,7 @@ def read_time(block, address, end):
             return False
     if seconds > SECONDS_MAX or nanos > 999_999_999:
         return False
-    set_word(block, M_BORN, seconds * 1000 + nanos // 1_000_000)
+    block.message.born_ms = seconds * 1000 + nanos // 1_000_000
     return True
 
 
@@ -194,6 +184,7 @@ def has_pipe(address, end):
 @njit(**COMPILE_OPTIONS)
 def read_system(block, address, end):
     """Read system properties; return whether all are plain."""
+    sent = block.message
     has_born = False
     while address < end:
         tag = get_u8(address)
@@ -203,7 +194,7 @@ def read_system(block, address, end):
             if address == 0:
                 return False
             if tag == 0x28:
-                set_word(block, M_ENCODING, value)
+                sent.encoding = value
             elif tag == 0x30:
                 if value == TRANSACTION or value > 127:
                     return False
@@ -217,16 +208,16 @@ def read_system(block, address, end):
         if tag == 0x0A:
             if not is_trimmed(begin, stop) or has_pipe(begin, stop):
                 return False
-            if not set_place(block, M_TAG, begin, stop):
+            if not set_place(sent.tag, begin, stop):
                 return False
         elif tag == 0x12:
             if not is_trimmed(begin, stop):
                 return False
-            set_word(block, M_KEY_COUNT, word(block, M_KEY_COUNT) + 1)
+            sent.key_count += 1
         elif tag == 0x1A:
             if not is_trimmed(begin, stop) or stop - begin > ID_BYTES_MAX:
                 return False
-            if not set_place(block, M_ID, begin, stop):
+            if not set_place(sent.message_id, begin, stop):
                 return False
         elif tag == 0x22:
             if not is_digest(begin, stop):
@@ -236,15 +227,15 @@ def read_system(block, address, end):
                 return False
             has_born = True
         elif tag == 0x42:
-            if not is_trimmed(begin, stop) or not set_place(block, M_HOST, begin, stop):
+            if not is_trimmed(begin, stop) or not set_place(sent.host, begin, stop):
                 return False
         else:
             return False
-    if word(block, M_ENCODING) > GZIP:
+    if sent.encoding > GZIP:
         return False
     if not has_born:
-        set_word(block, M_BORN, word(block, words.NOW_MS))
-    return word(block, M_ID) != 0
+        sent.born_ms = block.now_ms
+    return sent.message_id.start != 0
 
 
 @njit(**COMPILE_OPTIONS)
@@ -281,7 +272,8 @@ def text_at(address, end):
 @njit(**COMPILE_OPTIONS)
 def read_property(block, address, end):
     """Read an entry of the user properties; return whether it is plain."""
-    count = word(block, M_COUNT)
+    sent = block.message
+    count = sent.property_count
     name_end, value_end = entry_places(address, end)
     if value_end == 0 or count == PROPERTIES_MAX:
         return False
@@ -295,20 +287,20 @@ def read_property(block, address, end):
     if not is_visible(value, value_end) or is_reserved(name, size):
         return False
     for i in range(count):
-        other = word(block, M_NAMES + i)
+        other = sent.properties[i]
         other_size = get_u8(other + 1)
         if other_size == size and same_bytes(other + 2, name, size):
             return False
-    set_word(block, M_NAMES + count, address)
-    set_word(block, M_COUNT, count + 1)
+    sent.properties[count] = address
+    sent.property_count = count + 1
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def read_message(block, address, end):
-    """Read a message into words of the block; return whether it takes the fast path."""
-    for i in range(words.M_WORDS):
-        set_word(block, words.M_FIRST + i, 0)
+    """Read a message; return whether it takes the fast path."""
+    sent = block.message
+    clear(sent)
     start = address
     while address < end:
         tag = get_u8(address)
@@ -316,28 +308,28 @@ def read_message(block, address, end):
         if stop == 0:
             return False
         if tag == 0x0A:
-            if not read_resource(block, begin, stop, M_TOPIC):
+            if not read_resource(sent.topic, begin, stop):
                 return False
         elif tag == 0x12:
             if not read_property(block, begin, stop):
                 return False
         elif tag == 0x1A:
-            if word(block, M_SYSTEM) != 0 or not read_system(block, begin, stop):
+            if sent.system != 0 or not read_system(block, begin, stop):
                 return False
-            set_word(block, M_SYSTEM, begin)
-            set_word(block, M_SYSTEM_END, stop)
+            sent.system = begin
+            sent.system_end = stop
         elif tag == 0x22:
-            if not set_place(block, M_BODY, begin, stop):
+            if not set_place(sent.body, begin, stop):
                 return False
         else:
             return False
         address = stop
-    body_size = word(block, M_BODY + 1)
-    if body_size == 0 or body_size > word(block, words.BODY_BYTES_MAX):
+    body_size = sent.body.size
+    if body_size == 0 or body_size > block.body_size_max:
         return False
     if end - start - body_size > TEXT_BYTES_MAX:
         return False
-    return word(block, M_SYSTEM) != 0 and word(block, M_TOPIC) != 0
+    return sent.system != 0 and sent.topic.start != 0
 
 
 # --- the request to the broker ----------------------------------------------------------
@@ -346,14 +338,11 @@ def read_message(block, address, end):
 @njit(**COMPILE_OPTIONS)
 def find_topic(block):
     """Return the row of the topic of the message; 0 if it is not known."""
-    name, size = word(block, M_TOPIC), word(block, M_TOPIC + 1)
-    row = word(block, words.TOPICS)
-    for _ in range(word(block, words.TOPIC_COUNT)):
-        if word(row, words.TOPIC_NAME_SIZE) == size and same_bytes(
-            word(row, words.TOPIC_NAME), name, size
-        ):
+    name, size = block.message.topic.start, block.message.topic.size
+    for i in range(block.topic_count):
+        row = block.topics[i]
+        if row.name.size == size and same_bytes(row.name.start, name, size):
             return row
-        row += 8 * words.TOPIC_WORDS
     return 0
 
 
@@ -380,7 +369,7 @@ def put_number(address, letter, value):
 @njit(**COMPILE_OPTIONS)
 def put_all_keys(block, address):
     """Write the keys, separated by spaces; return their end."""
-    cursor, end = word(block, M_SYSTEM), word(block, M_SYSTEM_END)
+    cursor, end = block.message.system, block.message.system_end
     is_first = True
     while cursor < end:
         tag = get_u8(cursor)
@@ -400,8 +389,9 @@ def put_all_keys(block, address):
 @njit(**COMPILE_OPTIONS)
 def put_properties(block, address):
     """Write the property string; return its end."""
-    for i in range(word(block, M_COUNT)):
-        entry = word(block, M_NAMES + i)
+    sent = block.message
+    for i in range(sent.property_count):
+        entry = sent.properties[i]
         name_size = get_u8(entry + 1)
         value_size, value = varint(entry + 3 + name_size, entry + 16 + name_size)
         if value_size == 0:
@@ -411,38 +401,39 @@ def put_properties(block, address):
         address = put_copy(address + 1, value, value_size)
         put_u8(address, PAIR_END)
         address += 1
-    if word(block, M_TAG) != 0:
+    if sent.tag.start != 0:
         put_tags(address)
-        address = put_copy(address + TAGS_SIZE, word(block, M_TAG), word(block, M_TAG + 1))
+        address = put_copy(address + TAGS_SIZE, sent.tag.start, sent.tag.size)
         put_u8(address, PAIR_END)
         address += 1
-    if word(block, M_KEY_COUNT) != 0:
+    if sent.key_count != 0:
         put_keys(address)
         address = put_all_keys(block, address + KEYS_SIZE)
         put_u8(address, PAIR_END)
         address += 1
     put_unique_key(address)
-    address = put_copy(address + UNIQUE_KEY_SIZE, word(block, M_ID), word(block, M_ID + 1))
+    address = put_copy(address + UNIQUE_KEY_SIZE, sent.message_id.start, sent.message_id.size)
     put_u8(address, PAIR_END)
     put_reconsumed(address + 1)
     address += 1 + RECONSUMED_SIZE
-    address = put_copy(address, word(block, M_TOPIC), word(block, M_TOPIC + 1))
+    address = put_copy(address, sent.topic.start, sent.topic.size)
     put_host(address)
     address += HOST_SIZE
-    if word(block, M_HOST) != 0:
-        address = put_copy(address, word(block, M_HOST), word(block, M_HOST + 1))
+    if sent.host.start != 0:
+        address = put_copy(address, sent.host.start, sent.host.size)
     else:
-        address = put_copy(address, word(block, words.BORN_HOST), word(block, words.BORN_HOST_SIZE))
+        address = put_copy(address, block.born_host.start, block.born_host.size)
     put_born(address)
-    return put_digits(address + BORN_SIZE, word(block, M_BORN))
+    return put_digits(address + BORN_SIZE, sent.born_ms)
 
 
 @njit(**COMPILE_OPTIONS)
 def put_request(block, start, opaque, queue_id):
     """Write the frame of the message; return its end."""
-    topic, topic_size = word(block, M_TOPIC), word(block, M_TOPIC + 1)
+    sent = block.message
+    topic, topic_size = sent.topic.start, sent.topic.size
     store_i16(start + 8, SEND_CODE)
-    put_u8(start + 10, word(block, words.LANGUAGE))
+    put_u8(start + 10, block.language)
     store_i16(start + 11, VERSION)
     store_i32(start + 13, opaque)
     store_i32(start + 17, 0)  # flag
@@ -452,8 +443,8 @@ def put_request(block, start, opaque, queue_id):
     address = put_text(address, 98, topic, topic_size)
     put_defaults(address)
     address = put_number(address + DEFAULTS_SIZE, 101, queue_id)
-    address = put_number(address, 102, 1 if word(block, M_ENCODING) == GZIP else 0)
-    address = put_number(address, 103, word(block, M_BORN))
+    address = put_number(address, 102, 1 if sent.encoding == GZIP else 0)
+    address = put_number(address, 103, sent.born_ms)
     put_flag(address)
     address += FLAG_SIZE
     store_i16(address, 1)
@@ -464,7 +455,7 @@ def put_request(block, start, opaque, queue_id):
     end += LAST_SIZE
     store_i32(start + 25, end - fields)
     store_i32(start + 4, BINARY_MARK | end - start - 8)
-    end = put_copy(end, word(block, M_BODY), word(block, M_BODY + 1))
+    end = put_copy(end, sent.body.start, sent.body.size)
     store_i32(start, end - start - 4)
     return end
 
@@ -472,8 +463,8 @@ def put_request(block, start, opaque, queue_id):
 @njit(**COMPILE_OPTIONS)
 def make_send(block, row, opaque, frame, limit):
     """Write the request of a row at ``frame``; return its end, 0 if the row is left."""
-    buffer = word(block, words.BUFFER)
-    data, data_end = buffer + word(row, words.ROW_DATA), buffer + word(row, words.ROW_DATA_END)
+    buffer = block.buffer
+    data, data_end = buffer + row.data, buffer + row.data_end
     begin, end = message_of(data, data_end)
     if end == 0 or get_u8(begin) != 0x0A:
         return 0
@@ -483,11 +474,11 @@ def make_send(block, row, opaque, frame, limit):
     topic = find_topic(block)
     if topic == 0 or frame + (data_end - data) + ROOM_BESIDE > limit:
         return 0
-    turn = word(block, words.TURN)
-    set_word(block, words.TURN, turn + 1)
-    set_word(row, words.ROW_ID, word(block, M_ID) - buffer)
-    set_word(row, words.ROW_ID_SIZE, word(block, M_ID + 1))
-    return put_request(block, frame, opaque, turn % word(topic, words.TOPIC_QUEUES))
+    turn = block.turn
+    block.turn = turn + 1
+    row.message_id.start = block.message.message_id.start - buffer
+    row.message_id.size = block.message.message_id.size
+    return put_request(block, frame, opaque, turn % topic.queue_count)
 
 
 # --- replies ------------------------------------------------------------------------------
@@ -542,9 +533,7 @@ def answer_send(block, row, fields, end, out):
     queue_offset = stored_offset(fields, end)
     if queue_offset < 0:
         return 0
-    message = begin_reply(block, out, word(row, words.ROW_STREAM))
-    message_id = word(block, words.BUFFER) + word(row, words.ROW_ID)
-    message_end = put_send_message_response(
-        message, message_id, word(row, words.ROW_ID_SIZE), queue_offset
-    )
-    return end_reply(block, message, message_end, word(row, words.ROW_STREAM))
+    message = begin_reply(block, out, row.stream)
+    message_id = block.buffer + row.message_id.start
+    message_end = put_send_message_response(message, message_id, row.message_id.size, queue_offset)
+    return end_reply(block, message, message_end, row.stream)

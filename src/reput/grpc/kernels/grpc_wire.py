@@ -10,13 +10,10 @@ from reput.format.kernels.memory import (
     get_u8,
     load_i32,
     put_u8,
-    set_word,
     store_i32,
     text_writer,
     visible_run,
-    word,
 )
-from reput.grpc.kernels import call_words as words
 from reput.grpc.wire.grpc_messages import Code
 
 PREFIX_BYTES = 5
@@ -72,17 +69,17 @@ def is_visible(address, end):
 
 
 @njit(**COMPILE_OPTIONS)
-def set_place(block, number, begin, end):
-    """Set the place of a field; return False if it has one."""
-    if word(block, number) != 0:
+def set_place(text, begin, end):
+    """Set the place of a text; return False if it has one."""
+    if text.start != 0:
         return False
-    set_word(block, number, begin)
-    set_word(block, number + 1, end - begin)
+    text.start = begin
+    text.size = end - begin
     return True
 
 
 @njit(**COMPILE_OPTIONS)
-def read_resource(block, address, end, number):
+def read_resource(text, address, end):
     """Read the name of a resource; return whether it is plain."""
     while address < end:
         tag = get_u8(address)
@@ -90,12 +87,12 @@ def read_resource(block, address, end, number):
         if stop == 0 or not is_visible(begin, stop):
             return False
         if tag == 0x12:
-            if not set_place(block, number, begin, stop):
+            if not set_place(text, begin, stop):
                 return False
         elif tag != 0x0A:  # the namespace, which is ignored
             return False
         address = stop
-    return word(block, number) != 0
+    return text.start != 0
 
 
 @njit(**COMPILE_OPTIONS)
@@ -154,9 +151,9 @@ def put_frame_head(address, size, kind, flags, stream):
 @njit(**COMPILE_OPTIONS)
 def begin_reply(block, out, stream):
     """Write the headers of a reply; return the place of its message."""
-    size = word(block, words.HEADERS_SIZE)
+    size = block.headers_block.size
     address = put_frame_head(out, size, 1, 4, stream)
-    copy(address, word(block, words.HEADERS_BLOCK), size)
+    copy(address, block.headers_block.start, size)
     return address + size + FRAME_HEAD_BYTES + PREFIX_BYTES
 
 
@@ -164,14 +161,14 @@ def begin_reply(block, out, stream):
 def end_reply(block, message, end, stream):
     """Write what precedes and follows the message of a reply; return the end, 0 if it must wait."""
     size = end - message + PREFIX_BYTES
-    window = word(block, words.WINDOW)
-    if size > window or size > word(block, words.INITIAL_WINDOW):
+    window = block.window
+    if size > window or size > block.initial_window:
         return 0
-    set_word(block, words.WINDOW, window - size)
+    block.window = window - size
     put_frame_head(message - PREFIX_BYTES - FRAME_HEAD_BYTES, size, 0, 0, stream)
     put_u8(message - PREFIX_BYTES, 0)
     store_i32(message - 4, size - PREFIX_BYTES)
-    trailers = word(block, words.TRAILERS_SIZE)
+    trailers = block.trailers_block.size
     end = put_frame_head(end, trailers, 1, 5, stream)
-    copy(end, word(block, words.TRAILERS_BLOCK), trailers)
+    copy(end, block.trailers_block.start, trailers)
     return end + trailers

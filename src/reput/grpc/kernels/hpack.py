@@ -15,23 +15,18 @@ from reput.format.kernels.memory import (
     get_u8,
     put_i32,
     put_u8,
-    set_word,
-    word,
 )
+from reput.format.kernels.rows import size_of
 from reput.grpc.kernels import call_words as words
 
-T_INSERTED, T_COUNT, T_BYTES = words.T_INSERTED, words.T_COUNT, words.T_BYTES
-T_BYTES_MAX, T_ALLOWED_BYTES, T_END = words.T_BYTES_MAX, words.T_ALLOWED_BYTES, words.T_END
-T_SLOTS, SLOT_MASK = words.T_SLOTS, words.SLOTS - 1
-DATA = 8 * words.TABLE_WORDS
+SLOT_MASK = words.SLOTS - 1
+DATA = size_of(words.HeaderWords)
 DATA_BYTES = words.DATA_BYTES
 ENTRY_BYTES, INSERTS_MAX = words.ENTRY_BYTES, words.INSERTS_MAX
-STATIC_COUNT = 61
-STATIC_DATA = 8 * (STATIC_COUNT + 1)
+STATIC_COUNT = words.STATIC_COUNT
+STATIC_DATA = size_of(words.StaticWords)
 SHORT_BITS, SHORT_MASK = words.SHORT_BITS, (1 << words.SHORT_BITS) - 1
 LENGTH_MAX = words.LENGTH_MAX
-FIRST_CODES, COUNTS = words.FIRST_CODES, words.COUNTS
-FIRST_SYMBOLS, SYMBOLS = words.FIRST_SYMBOLS, words.SYMBOLS
 END_SYMBOL = words.SYMBOL_COUNT - 1
 INTEGER_BYTES_MAX = 4
 
@@ -51,16 +46,16 @@ def unhuffman(tables, source, size, target):
         else:
             missing = SHORT_BITS - count
             next_bits = (bits << missing | (1 << missing) - 1) & SHORT_MASK
-        entry = word(tables, next_bits)
+        entry = tables.short_codes[next_bits]
         length = entry & 0xFF
         symbol = entry >> 8
         if entry == 0:
             length = SHORT_BITS + 1
             symbol = -1
             while length <= LENGTH_MAX and length <= count:
-                code = (bits >> (count - length)) - word(tables, FIRST_CODES + length)
-                if 0 <= code < word(tables, COUNTS + length):
-                    symbol = word(tables, SYMBOLS + word(tables, FIRST_SYMBOLS + length) + code)
+                code = (bits >> (count - length)) - tables.first_codes[length]
+                if 0 <= code < tables.counts[length]:
+                    symbol = tables.symbols[tables.first_symbols[length] + code]
                     break
                 length += 1
             if symbol == END_SYMBOL:
@@ -112,63 +107,63 @@ def string(tables, address, end, target, limit):
 def entry_of(table, static, index):
     """Return an entry of either table, and the address of its bytes; -1 if there is none."""
     if index <= STATIC_COUNT:
-        entry = word(static, index)
-        return entry, static + STATIC_DATA + (entry >> 32)
+        entry = static.slots[index]
+        return entry, static.address + STATIC_DATA + (entry >> 32)
     number = index - STATIC_COUNT - 1
-    if number >= word(table, T_COUNT):
+    if number >= table.count:
         return -1, 0
-    entry = word(table, T_SLOTS + (word(table, T_INSERTED) - 1 - number & SLOT_MASK))
-    return entry, table + DATA + (entry >> 32)
+    entry = table.slots[table.inserted - 1 - number & SLOT_MASK]
+    return entry, table.address + DATA + (entry >> 32)
 
 
 @njit(**COMPILE_OPTIONS)
 def evict(table, bytes_max):
     """Remove the oldest entries until the rest takes at most ``bytes_max``."""
-    count, size = word(table, T_COUNT), word(table, T_BYTES)
+    count, size = table.count, table.size
     while size > bytes_max and count > 0:
-        entry = word(table, T_SLOTS + (word(table, T_INSERTED) - count & SLOT_MASK))
+        entry = table.slots[table.inserted - count & SLOT_MASK]
         size -= (entry >> 16 & 0xFFFF) + (entry & 0xFFFF) + ENTRY_BYTES
         count -= 1
-    set_word(table, T_COUNT, count)
-    set_word(table, T_BYTES, size)
+    table.count = count
+    table.size = size
 
 
 @njit(**COMPILE_OPTIONS)
 def insert(table, name, name_size, value_size):
     """Insert an entry whose value follows its name; return whether there is room for its bytes."""
     size = name_size + value_size + ENTRY_BYTES
-    bytes_max = word(table, T_BYTES_MAX)
-    if word(table, T_BYTES) + size > bytes_max:
+    bytes_max = table.size_max
+    if table.size + size > bytes_max:
         evict(table, bytes_max - size)
         if size > bytes_max:
             return True
-    position = word(table, T_END)
+    position = table.end
     if position + name_size + value_size > DATA_BYTES:
         return False
-    copy(table + DATA + position, name, name_size + value_size)
-    inserted = word(table, T_INSERTED)
-    set_word(table, T_SLOTS + (inserted & SLOT_MASK), position << 32 | name_size << 16 | value_size)
-    set_word(table, T_INSERTED, inserted + 1)
-    set_word(table, T_COUNT, word(table, T_COUNT) + 1)
-    set_word(table, T_BYTES, word(table, T_BYTES) + size)
-    set_word(table, T_END, position + name_size + value_size)
+    copy(table.address + DATA + position, name, name_size + value_size)
+    inserted = table.inserted
+    table.slots[inserted & SLOT_MASK] = position << 32 | name_size << 16 | value_size
+    table.inserted = inserted + 1
+    table.count += 1
+    table.size += size
+    table.end = position + name_size + value_size
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def compact(table, room):
     """Move the bytes of all entries to the beginning, through ``room``."""
-    count, inserted = word(table, T_COUNT), word(table, T_INSERTED)
+    count, inserted = table.count, table.inserted
     position = 0
     for number in range(count, 0, -1):  # the oldest first
-        slot = T_SLOTS + (inserted - number & SLOT_MASK)
-        entry = word(table, slot)
+        slot = inserted - number & SLOT_MASK
+        entry = table.slots[slot]
         size = (entry >> 16 & 0xFFFF) + (entry & 0xFFFF)
-        copy(room + position, table + DATA + (entry >> 32), size)
-        set_word(table, slot, position << 32 | entry & 0xFFFFFFFF)
+        copy(room + position, table.address + DATA + (entry >> 32), size)
+        table.slots[slot] = position << 32 | entry & 0xFFFFFFFF
         position += size
-    copy(table + DATA, room, position)
-    set_word(table, T_END, position)
+    copy(table.address + DATA, room, position)
+    table.end = position
 
 
 @njit(**COMPILE_OPTIONS)
@@ -203,9 +198,9 @@ def decode_fields(table, static, huffman, address, end, target, limit):
                 size = byte & 0x1F
                 if size == 0x1F:
                     size, address = integer(address, end, size)
-                if address == 0 or not is_first or size > word(table, T_ALLOWED_BYTES):
+                if address == 0 or not is_first or size > table.allowed_size:
                     return 0
-                set_word(table, T_BYTES_MAX, size)
+                table.size_max = size
                 evict(table, size)
                 continue
             else:
@@ -248,18 +243,18 @@ def decode(table, static, huffman, address, end, target, limit):
 
     It is 0 if the block falls back; the table is then as before. A block without fields falls back.
     """
-    if word(table, T_END) > DATA_BYTES - 2 * words.BLOCK_BYTES_MAX:
+    if table.end > DATA_BYTES - 2 * words.BLOCK_BYTES_MAX:
         if limit - target < DATA_BYTES:
             return 0
         compact(table, target)
-    inserted, count, size = word(table, T_INSERTED), word(table, T_COUNT), word(table, T_BYTES)
-    bytes_max, data_end = word(table, T_BYTES_MAX), word(table, T_END)
+    inserted, count, size = table.inserted, table.count, table.size
+    bytes_max, data_end = table.size_max, table.end
     fields_end = decode_fields(table, static, huffman, address, end, target, limit)
     if fields_end == 0 or fields_end == target:
-        set_word(table, T_INSERTED, inserted)
-        set_word(table, T_COUNT, count)
-        set_word(table, T_BYTES, size)
-        set_word(table, T_BYTES_MAX, bytes_max)
-        set_word(table, T_END, data_end)
+        table.inserted = inserted
+        table.count = count
+        table.size = size
+        table.size_max = bytes_max
+        table.end = data_end
         return 0
     return fields_end

@@ -12,7 +12,7 @@ handles it (``reput.grpc.http2.connection``), and must make the requests of the 
   end, an empty one that is.
 * PING, WINDOW_UPDATE for the connection, or for streams that are not open.
 
-A request may be fast (ROW_PATH) if it has the path of one of PATHS, the client id CLIENT, and the
+A request may be fast (``CallRow.path``) if it has one of ``paths``, the id of ``client``, and the
 headers that gRPC requires, each once and none of an unusual form.
 """
 
@@ -28,10 +28,8 @@ from reput.format.kernels.memory import (
     get_u8,
     load_i32,
     put_u8,
-    set_word,
     store_i32,
     text_run,
-    word,
 )
 from reput.format.kernels.plain_text import first_word, name_word
 from reput.grpc.kernels import call_words as words
@@ -141,9 +139,9 @@ def is_timeout(value, size):
 @njit(**COMPILE_OPTIONS)
 def path_number(block, value, size):
     """Return the number of a path; 0 for an unknown one."""
-    paths = word(block, words.PATHS)
-    for i in range(word(block, words.PATH_COUNT)):
-        if word(paths, 2 * i + 1) == size and same_bytes(word(paths, 2 * i), value, size):
+    paths = block.paths
+    for i in range(block.path_count):
+        if paths[i].size == size and same_bytes(paths[i].start, value, size):
             return i + 1
     return 0
 
@@ -196,8 +194,8 @@ def fast_path(block, fields, end):
             if size != 8 or first_word(value, 8) != W_IDENTITY:
                 return 0
         elif bit == CLIENT:
-            client_size = word(block, words.CLIENT_SIZE)
-            if size != client_size or not same_bytes(word(block, words.CLIENT), value, size):
+            client_size = block.client.size
+            if size != client_size or not same_bytes(block.client.start, value, size):
                 return 0
     if count > FIELDS_MAX or seen & REQUIRED != REQUIRED:
         return 0
@@ -207,45 +205,45 @@ def fast_path(block, fields, end):
 @njit(**COMPILE_OPTIONS)
 def take_headers(block, address, size, flags, stream, count, fields, limit):
     """Begin the row of a request; return the end of its fields, 0 if the frame is left."""
-    last = word(block, words.LAST_STREAM)
+    last = block.last_stream
     if flags != END_HEADERS or stream & 1 == 0 or stream <= last or stream > last + 2:
         return 0
-    if count >= word(block, words.STREAMS_LEFT) or size > words.BLOCK_BYTES_MAX:
+    if count >= block.streams_left or size > words.BLOCK_BYTES_MAX:
         return 0
-    table = word(block, words.TABLE)
-    static, huffman = word(block, words.STATIC), word(block, words.HUFFMAN)
+    table = block.table
+    static, huffman = block.static, block.huffman
     fields_end = decode(table, static, huffman, address, address + size, fields, limit)
     if fields_end == 0:
         return 0
-    set_word(block, words.LAST_STREAM, stream)
-    set_word(block, words.CONTROL_FRAMES, 0)
-    set_word(block, words.EMPTY_FRAMES, 0)
-    row = word(block, words.ROWS) + 8 * words.ROW_WORDS * count
-    room = word(block, words.FIELDS)
-    set_word(row, words.ROW_STREAM, stream)
-    set_word(row, words.ROW_STATE, words.STATE_NEW)
-    set_word(row, words.ROW_FIELDS, fields - room)
-    set_word(row, words.ROW_FIELDS_END, fields_end - room)
-    set_word(row, words.ROW_DATA, -1)
-    set_word(row, words.ROW_DATA_END, -1)
-    set_word(row, words.ROW_IS_ENDED, 0)
+    block.last_stream = stream
+    block.control_frames = 0
+    block.empty_frames = 0
+    row = block.rows[count]
+    room = block.fields
+    row.stream = stream
+    row.state = words.STATE_NEW
+    row.fields = fields - room
+    row.fields_end = fields_end - room
+    row.data = -1
+    row.data_end = -1
+    row.is_ended = 0
     path = 0
-    if word(block, words.CLIENT) != 0:
+    if block.client.start != 0:
         path = fast_path(block, fields, fields_end)
-    set_word(row, words.ROW_PATH, path)
+    row.path = path
     return fields_end
 
 
 @njit(**COMPILE_OPTIONS)
 def put_window_update(block, count):
     """Let the peer send ``count`` more bytes."""
-    size = word(block, words.OUT_SIZE)
-    out = word(block, words.OUT) + size
+    size = block.out_size
+    out = block.out + size
     store_i32(out, 4 << 8 | WINDOW_UPDATE)
     put_u8(out + 4, 0)
     store_i32(out + 5, 0)
     store_i32(out + 9, count)
-    set_word(block, words.OUT_SIZE, size + 13)
+    block.out_size = size + 13
 
 
 @njit(**COMPILE_OPTIONS)
@@ -254,100 +252,100 @@ def take_data(block, address, size, flags, stream, count):
     if flags & ~END_STREAM != 0:
         return False
     number = count - 1
-    rows = word(block, words.ROWS)
-    row = 0
+    rows = block.rows
+    row = rows
     while number >= 0:
-        row = rows + 8 * words.ROW_WORDS * number
-        if word(row, words.ROW_STREAM) == stream:
+        row = rows[number]
+        if row.stream == stream:
             break
         number -= 1
-    if number < 0 or word(row, words.ROW_IS_ENDED) != 0:
+    if number < 0 or row.is_ended != 0:
         return False
-    has_data = word(row, words.ROW_DATA) >= 0
+    has_data = row.data >= 0
     if (has_data and size != 0) or (size == 0 and flags == 0):
         return False
-    window = word(block, words.RECEIVE_WINDOW) - size
-    window_max = word(block, words.RECEIVE_WINDOW_MAX)
+    window = block.receive_window - size
+    window_max = block.receive_window_max
     if window < window_max >> 1:
         if window < 0:
             return False
         put_window_update(block, window_max - window)
         window = window_max
-    set_word(block, words.RECEIVE_WINDOW, window)
-    set_word(block, words.CONTROL_FRAMES, 0)
-    set_word(block, words.EMPTY_FRAMES, 0)
+    block.receive_window = window
+    block.control_frames = 0
+    block.empty_frames = 0
     if not has_data:
-        position = address - word(block, words.BUFFER)
-        set_word(row, words.ROW_DATA, position)
-        set_word(row, words.ROW_DATA_END, position + size)
+        position = address - block.buffer
+        row.data = position
+        row.data_end = position + size
     if flags == END_STREAM:
-        set_word(row, words.ROW_IS_ENDED, 1)
+        row.is_ended = 1
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def take_ping(block, address, size, flags, stream):
     """Acknowledge a PING; return whether it was taken."""
-    frames = word(block, words.CONTROL_FRAMES) + 1
-    if size != 8 or stream != 0 or flags & ACK or frames > word(block, words.CONTROL_FRAMES_MAX):
+    frames = block.control_frames + 1
+    if size != 8 or stream != 0 or flags & ACK or frames > block.control_frames_max:
         return False
-    set_word(block, words.CONTROL_FRAMES, frames)
-    out_size = word(block, words.OUT_SIZE)
-    out = word(block, words.OUT) + out_size
+    block.control_frames = frames
+    out_size = block.out_size
+    out = block.out + out_size
     store_i32(out, 8 << 8 | PING)
     put_u8(out + 4, ACK)
     store_i32(out + 5, 0)
     copy(out + 9, address, 8)
-    set_word(block, words.OUT_SIZE, out_size + 17)
+    block.out_size = out_size + 17
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def take_window_update(block, address, size, stream, count):
     """Count a WINDOW_UPDATE; return whether it was taken."""
-    frames = word(block, words.EMPTY_FRAMES) + 1
-    if size != 4 or frames > word(block, words.EMPTY_FRAMES_MAX):
+    frames = block.empty_frames + 1
+    if size != 4 or frames > block.empty_frames_max:
         return False
     change = load_i32(address) & WINDOW_MAX
     if stream == 0:
-        window = word(block, words.WINDOW) + change
+        window = block.window + change
         if change == 0 or window > WINDOW_MAX:
             return False
-        set_word(block, words.WINDOW, window)
+        block.window = window
     else:
-        if stream > word(block, words.LAST_STREAM):
+        if stream > block.last_stream:
             return False
-        numbers = word(block, words.OPEN_STREAMS)
-        for i in range(word(block, words.OPEN_COUNT)):
-            if word(numbers, i) == stream:
+        numbers = block.open_streams
+        for i in range(block.open_count):
+            if numbers[i] == stream:
                 return False
-        rows = word(block, words.ROWS)
+        rows = block.rows
         for i in range(count):
-            if word(rows + 8 * words.ROW_WORDS * i, words.ROW_STREAM) == stream:
+            if rows[i].stream == stream:
                 return False
-    set_word(block, words.EMPTY_FRAMES, frames)
+    block.empty_frames = frames
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def read_calls(block):
-    """Entry point: read frames from POSITION on; return the number of rows."""
-    buffer = word(block, words.BUFFER)
-    address = buffer + word(block, words.POSITION)
-    end = buffer + word(block, words.END)
-    fields = word(block, words.FIELDS)
-    limit = fields + word(block, words.FIELDS_ROOM)
-    row_max = word(block, words.ROW_MAX)
+    """Entry point: read frames from ``position`` on; return the number of rows."""
+    buffer = block.buffer
+    address = buffer + block.position
+    end = buffer + block.end
+    fields = block.fields
+    limit = fields + block.fields_room
+    row_max = block.row_max
     count = 0
     frames_left = FRAMES_MAX
-    set_word(block, words.OUT_SIZE, 0)
-    set_word(block, words.HAS_OTHER, 0)
+    block.out_size = 0
+    block.has_other = 0
     while end - address >= HEAD_BYTES and frames_left > 0:
         size_and_kind = load_i32(address) & 0xFFFFFFFF
         kind, size = size_and_kind & 0xFF, size_and_kind >> 8
         payload = address + HEAD_BYTES
         if size > PAYLOAD_BYTES_MAX:
-            set_word(block, words.HAS_OTHER, 1)
+            block.has_other = 1
             break
         if payload + size > end:
             break
@@ -370,13 +368,13 @@ def read_calls(block):
         elif kind == WINDOW_UPDATE:
             is_taken = take_window_update(block, payload, size, stream, count)
         if not is_taken:
-            set_word(block, words.HAS_OTHER, 1)
+            block.has_other = 1
             break
         address = payload + size
         frames_left -= 1
-    set_word(block, words.POSITION, address - buffer)
+    block.position = address - buffer
     return count
 
 
-ENTRY_POINTS = {"read_calls": 1}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"read_calls": (words.Calls,)}
+"""Entry points and their arguments. Results are numbers."""

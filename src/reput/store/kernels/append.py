@@ -651,5 +651,10 @@ def put_texts(block, data, sizes, count, offset, timestamp):
     return count
 
 
-ENTRY_POINTS = {"append": 2, "dispatch": 6, "find_unqueued": 6, "put_texts": 6}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {
+    "append": (int, int),
+    "dispatch": (int, int, int, int, int, int),
+    "find_unqueued": (int, int, int, int, int, int),
+    "put_texts": (int, int, int, int, int, int),
+}
+"""Entry points and their arguments. Results are numbers."""

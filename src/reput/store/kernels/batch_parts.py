@@ -167,5 +167,5 @@ def batch_records(
     return count
 
 
-ENTRY_POINTS = {"batch_records": 13}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"batch_records": (int, int, int, int, int, int, int, int, int, int, int, int, int)}
+"""Entry points and their arguments. Results are numbers."""

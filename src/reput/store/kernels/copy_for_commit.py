@@ -141,5 +141,5 @@ def copy_for_commit(call):
     return count
 
 
-ENTRY_POINTS = {"copy_for_commit": 1}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"copy_for_commit": (int,)}
+"""Entry points and their arguments. Results are numbers."""

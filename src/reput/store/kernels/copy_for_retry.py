@@ -237,5 +237,5 @@ def copy_for_retry(call):
     return count
 
 
-ENTRY_POINTS = {"copy_for_retry": 1}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"copy_for_retry": (int,)}
+"""Entry points and their arguments. Results are numbers."""

@@ -401,5 +401,5 @@ def copy_timers(call):
     return count
 
 
-ENTRY_POINTS = {"copy_records": 1, "copy_timers": 1}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"copy_records": (int,), "copy_timers": (int,)}
+"""Entry points and their arguments. Results are numbers."""

@@ -300,5 +300,9 @@ def put_digested_keys(block, words, number, count):
     return number
 
 
-ENTRY_POINTS = {"digest": 1, "put_digested_units": 5, "put_digested_keys": 4}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {
+    "digest": (int,),
+    "put_digested_units": (int, int, int, int, int),
+    "put_digested_keys": (int, int, int, int),
+}
+"""Entry points and their arguments. Results are numbers."""

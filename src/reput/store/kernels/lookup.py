@@ -257,5 +257,5 @@ def find_by_time(block, args):
     return low
 
 
-ENTRY_POINTS = {"find_by_key": 6, "find_by_time": 2}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"find_by_key": (int, int, int, int, int, int), "find_by_time": (int, int)}
+"""Entry points and their arguments. Results are numbers."""

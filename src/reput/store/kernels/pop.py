@@ -220,5 +220,5 @@ def pop_batch(call):
     return count
 
 
-ENTRY_POINTS = {"pop_batch": 1}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"pop_batch": (int,)}
+"""Entry points and their arguments. Results are numbers."""

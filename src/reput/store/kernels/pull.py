@@ -184,5 +184,5 @@ def pull(block):
     return count
 
 
-ENTRY_POINTS = {"pull": 1}
-"""Entry points and their numbers of arguments. Arguments and results are int64."""
+ENTRY_POINTS = {"pull": (int,)}
+"""Entry points and their arguments. Results are numbers."""

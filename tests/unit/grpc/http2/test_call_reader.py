@@ -29,15 +29,15 @@ class Reading:
         self.table.take(self.decoder)
         self._client = bytearray(client + bytes(16))
         block = self.reader.block
-        block[words.RECEIVE_WINDOW] = block[words.RECEIVE_WINDOW_MAX] = CONNECTION_WINDOW
-        block[words.WINDOW] = 65_535
+        block.receive_window = block.receive_window_max = CONNECTION_WINDOW
+        block.window = 65_535
         if client:
             self.hold = memoryview(self._client)
             import numpy as np
 
             self._id = np.frombuffer(self._client, np.uint8)
-            block[words.CLIENT] = int(self._id.__array_interface__["data"][0])
-            block[words.CLIENT_SIZE] = len(client)
+            block.client.start = int(self._id.__array_interface__["data"][0])
+            block.client.size = len(client)
 
     def read(self, sent: bytes) -> int:
         """Read frames; return the number of rows."""
@@ -85,7 +85,7 @@ def test_blocks_are_decoded_as_in_python(
             expected = reading.decoder.decode(bytes(block))
         except Http2Error:
             assert count == 0
-            assert reading.reader.block[words.HAS_OTHER] == 1
+            assert reading.reader.block.has_other == 1
             assert reading.entries() == before
             return
         if not count:  # too large for the kernel, or without fields
@@ -136,7 +136,7 @@ def path_of(changed: dict[bytes, bytes | None], *more: Field) -> int:
     block = hpack.Encoder().encode([(n, v) for n, v in sent if v is not None] + list(more))
     reading = Reading(b"/s/Ack", b"/s/Send", client=b"me")
     assert reading.read(headers(1, block)) == 1
-    path: int = reading.reader.rows(1)[0][words.ROW_PATH]
+    path: int = reading.reader.rows(1)[0].path
     return path
 
 
@@ -190,14 +190,14 @@ def test_frames_become_rows() -> None:
     )  # fmt: skip
     assert reading.read(sent) == 3
     first, second, third = reading.reader.rows(3)
-    bodies = [bytes(reading.buffer[row[words.ROW_DATA] : row[words.ROW_DATA_END]]) for row in
+    bodies = [bytes(reading.buffer[row.data : row.data_end]) for row in
              (first, second)]  # fmt: skip
     assert bodies == [b"one", b"three"]
-    assert [row[words.ROW_IS_ENDED] for row in (first, second, third)] == [1, 1, 0]
-    assert third[words.ROW_DATA] == -1
+    assert [row.is_ended for row in (first, second, third)] == [1, 1, 0]
+    assert third.data == -1
     assert reading.reader.out() == ping(flags=Flag.ACK)
-    assert reading.reader.block[words.WINDOW] == 65_542
-    assert reading.reader.block[words.HAS_OTHER] == 0
+    assert reading.reader.block.window == 65_542
+    assert reading.reader.block.has_other == 0
 
 
 @pytest.mark.parametrize(
@@ -219,5 +219,5 @@ def test_frames_become_rows() -> None:
 def test_other_frames_are_left(frame: bytes) -> None:
     reading = Reading()
     assert reading.read(ping() + frame) == 0
-    assert reading.reader.block[words.HAS_OTHER] == 1
-    assert reading.reader.block[words.POSITION] == len(ping())
+    assert reading.reader.block.has_other == 1
+    assert reading.reader.block.position == len(ping())
