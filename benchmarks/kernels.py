@@ -11,7 +11,7 @@ from reput.broker.kernels import hot as fast_path, send_rules
 from reput.format import command, index_entry, kernels
 from reput.format.command import Command, Serialization
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot
+from reput.store.kernels import hot
 from reput.store.reader import StoreReader
 
 NAME = "kernels"
@@ -96,57 +96,57 @@ class _SendGround:
         self.hot = HotState()
         entries = 2 * frames * _CALLS
         self._arrays = {
-            state.LOG_ADDRESS: _touched(_LOG_BYTES),
-            state.INDEX_ADDRESS: _touched(index_entry.entry_position(entries, _INDEX_SLOTS)),
-            state.SCRATCH_ADDRESS: _touched(1 << 18),
-            state.REPLIES_ADDRESS: _touched(frames * send_rules.REPLY_BYTES_MAX),
-            state.NOTES_ADDRESS: _touched(frames * send_rules.NOTE_BYTES),
+            "log_address": _touched(_LOG_BYTES),
+            "index_address": _touched(index_entry.entry_position(entries, _INDEX_SLOTS)),
+            "scratch_address": _touched(1 << 18),
+            "replies_address": _touched(frames * send_rules.REPLY_BYTES_MAX),
+            "notes": _touched(frames * send_rules.NOTE_BYTES),
         }
         block = self.hot.block
-        for word, array in self._arrays.items():
-            block[word] = hot.address_of(array)
-        for word, value in {
-            state.LOG_SIZE: _LOG_BYTES,
-            state.LOG_LIMIT: _LOG_BYTES,
-            state.IS_LIVE: 1,
-            state.INDEX_IS_ON: 1,
-            state.INDEX_SLOTS: _INDEX_SLOTS,
-            state.INDEX_ENTRIES_MAX: entries,
-            state.INDEX_LIMIT: entries,
-            state.INDEX_NEXT: 1,
-            state.INDEX_END_OFFSET: -1,
-            state.INPUT_TIME: 1_700_000_000_000,
-            state.RECEIVE_IS_ON: 1,
-            state.SCRATCH_ROOM: 1 << 18,
-            state.REPLIES_ROOM: frames * send_rules.REPLY_BYTES_MAX,
-            state.NOTES_ROOM: frames,
-            state.BODY_BYTES_MAX: 1 << 22,
-            state.RECORD_BYTES_MAX: 1 << 22,
+        for name, array in self._arrays.items():
+            setattr(block, name, hot.address_of(array))
+        for name, value in {
+            "log_size": _LOG_BYTES,
+            "log_limit": _LOG_BYTES,
+            "is_live": 1,
+            "index_is_on": 1,
+            "index_slots": _INDEX_SLOTS,
+            "index_entries_max": entries,
+            "index_limit": entries,
+            "index_next": 1,
+            "index_end_offset": -1,
+            "input_time": 1_700_000_000_000,
+            "receive_is_on": 1,
+            "scratch_room": 1 << 18,
+            "replies_room": frames * send_rules.REPLY_BYTES_MAX,
+            "notes_room": frames,
+            "body_bytes_max": 1 << 22,
+            "record_bytes_max": 1 << 22,
         }.items():
-            block[word] = value
+            setattr(block, name, value)
         self._tails = [_touched(20 * frames * _CALLS) for _ in range(4)]
         for queue_id, tail in enumerate(self._tails):
             _, row = self.hot.add_queue(b"Orders", queue_id)
-            row[state.QUEUE_TAIL], row[state.QUEUE_TAIL_LIMIT] = (
+            row.tail, row.tail_limit = (
                 hot.address_of(tail),
                 len(tail) // 20,
             )
-        self.hot.topic(b"Orders").words[state.TOPIC_WRITE_QUEUES] = 4
+        self.hot.topic(b"Orders").words.write_queues = 4
 
     def receive(self, data: bytes) -> int:
         """Return the duration of one call over all frames in a buffer, in ns."""
         received = np.frombuffer(data, np.uint8)
         block = self.hot.block
-        if block[state.LOG_POSITION] > _LOG_BYTES // 2:
-            block[state.LOG_START] += block[state.LOG_POSITION]
-            block[state.LOG_POSITION] = 0
-        block[state.RECEIVE_ADDRESS] = hot.address_of(received)
-        block[state.RECEIVE_END] = len(data)
-        block[state.RECEIVE_POSITION] = block[state.REPLIES_BYTES] = 0
+        if block.log_position > _LOG_BYTES // 2:
+            block.log_start += block.log_position
+            block.log_position = 0
+        block.receive_address = hot.address_of(received)
+        block.receive_end = len(data)
+        block.receive_position = block.replies_bytes = 0
         start = time.perf_counter_ns()
         fast_path.receive(self.hot.argument)
         taken = time.perf_counter_ns() - start
-        assert block[state.RECEIVE_POSITION] == len(data), block[state.STOP]
+        assert block.receive_position == len(data), block.stop
         return taken
 
 

@@ -271,8 +271,8 @@ def test_grants_of_an_address_count_for_it_alone(both: Both) -> None:
     memory = both.with_kernel.broker._buffer
     memory[: len(frame)] = frame
     address = both.with_kernel.channel.address
-    assert gate.judge(address, 0, len(frame))[0][words.ROW_VERDICT] == words.GRANTED
-    assert gate.judge("192.0.2.99", 0, len(frame))[0][words.ROW_VERDICT] == words.VERIFIED
+    assert gate.judge(address, 0, len(frame))[0][words.ROW.verdict] == words.GRANTED
+    assert gate.judge("192.0.2.99", 0, len(frame))[0][words.ROW.verdict] == words.VERIFIED
 
 
 def test_any_order_of_requests(both: Both) -> None:

@@ -22,7 +22,6 @@ from broker_pair import NOW_MS, Both, Wire
 from fuzz import request_streams
 from reput.format import cq_unit
 from reput.format.message import Host
-from reput.store.kernels import control_block as state
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.writing.incoming import IncomingMessage
 
@@ -136,9 +135,9 @@ class Paths:
         self._compare_records()
         for wire in self.wires:
             block = wire.broker.store.hot_state.block
-            position = physical_offset - block[state.LOG_START]
-            if 0 <= position < block[state.LOG_POSITION]:
-                place = ctypes.c_ubyte.from_address(block[state.LOG_ADDRESS] + position)
+            position = physical_offset - block.log_start
+            if 0 <= position < block.log_position:
+                place = ctypes.c_ubyte.from_address(block.log_address + position)
                 place.value ^= change
 
 
@@ -148,9 +147,9 @@ def damage_unit(paths: Paths, topic: str, position: int) -> None:
         queue = wire.broker.store.queues.find(topic, 0)
         assert queue is not None
         row = queue.row
-        count = row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]
-        if count > 0 and row[state.QUEUE_TAIL]:
-            unit = row[state.QUEUE_TAIL] + cq_unit.SIZE * (count - 1)
+        count = row.max_offset - row.tail_offset
+        if count > 0 and row.tail:
+            unit = row.tail + cq_unit.SIZE * (count - 1)
             ctypes.c_ubyte.from_address(unit + position).value ^= 1
 
 

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple
 
-import numpy as np
-
 from fuzz.kernel_worlds import Fence
 from reput.broker.kernels import gate_words as words, native
 from reput.errors import NotAFrame
 from reput.format import command as commands, java, signing
 from reput.format.command import LENGTH, MARK, Command
 from reput.format.kernels import native as formats
+from reput.format.kernels.rows import rows_of, start_of, word_count
 from reput.secret import Secret
 from reput.store.kernels import hot
 
@@ -25,6 +24,8 @@ SECRETS = {"rocketmq2": "12345678", "schlüssel-ä": "schlüssel", "AK": "x" * 6
 Field = tuple[str, str]
 CODES = {310: ("b", ""), 10: ("topic", ""), 11: ("topic", "consumerGroup")}
 """Codes that may be granted, with the fields of topic and group."""
+
+ROW_WORDS = word_count(words.GateRow)
 
 
 class Grant(NamedTuple):
@@ -56,34 +57,32 @@ class GateWorld:
     ) -> None:
         self.buffer = Fence(len(data))
         self.buffer.write(0, data)
-        self.rows = Fence(8 * words.ROW_WORDS * rows_max)
+        self.rows = Fence(8 * ROW_WORDS * rows_max)
         self.scratch = Fence(words.SCRATCH_BYTES)
-        self.accounts = np.zeros((16, words.ACCOUNT_WORDS), np.int64)
-        self.grants = np.zeros((64, words.GRANT_WORDS), np.int64)
-        self.memory = np.zeros(words.WORDS, np.int64)
+        self.accounts = rows_of(words.Account, 16)
+        self.grants = rows_of(words.Grant, 64)
         self.texts: list[Fence] = []
-        rows = []
-        for code, fields in CODES.items():
-            rows.append(code)
-            for field in fields:
-                rows += [self._text(field.encode()), len(field)]
-        self.codes = np.array(rows, np.int64)
-        block = self.block = self.memory.data
-        block[words.BUFFER] = self.buffer.address
-        block[words.END] = len(data)
-        block[words.ROWS] = self.rows.address
-        block[words.ROWS_MAX] = rows_max
-        block[words.SCRATCH] = self.scratch.address
-        block[words.HAS_SHA] = has_sha and formats.has_sha()
-        block[words.PEER] = 1
-        block[words.EPOCH] = 7
-        block[words.SEED] = 12345
-        block[words.ACCOUNTS] = hot.address_of(self.accounts)
-        block[words.ACCOUNT_SLOTS] = len(self.accounts)
-        block[words.GRANTS] = hot.address_of(self.grants)
-        block[words.GRANT_SLOTS] = len(self.grants)
-        block[words.CODES] = hot.address_of(self.codes)
-        block[words.CODE_COUNT] = len(CODES)
+        self.codes = rows_of(words.GrantableCode, len(CODES))
+        for row, (code, (topic, group)) in zip(self.codes, CODES.items(), strict=True):
+            row.number = code
+            row.topic, row.topic_size = self._text(topic.encode()), len(topic)
+            row.group, row.group_size = self._text(group.encode()), len(group)
+        block = self.block = words.GateCall()
+        block.buffer = self.buffer.address
+        block.end = len(data)
+        block.frames = self.rows.address
+        block.rows_max = rows_max
+        block.scratch = self.scratch.address
+        block.has_sha = has_sha and formats.has_sha()
+        block.peer = 1
+        block.epoch = 7
+        block.seed = 12345
+        block.accounts = start_of(self.accounts)
+        block.account_slots = len(self.accounts)
+        block.grants = start_of(self.grants)
+        block.grant_slots = len(self.grants)
+        block.codes = start_of(self.codes)
+        block.code_count = len(CODES)
         self.slots = {name: self._add_account(name, secret) for name, secret in SECRETS.items()}
         for grant in grants:
             self.add_grant(grant)
@@ -120,29 +119,27 @@ class GateWorld:
     @property
     def argument(self) -> ctypes.c_int64:
         """The argument of the kernel."""
-        return ctypes.c_int64(hot.address_of(self.memory))
+        return ctypes.c_int64(self.block.address)
 
     def buffer_memory(self) -> memoryview:
         """Return the bytes in the buffer, to be changed."""
         return hot.view_at(self.buffer.address, self.buffer.size)
 
-    def verdict_word(self) -> memoryview:
-        """Return the verdict of the first row, as words."""
-        return hot.words_at(self.rows.address + 8 * words.ROW_VERDICT, 1)
+    def first_row(self) -> words.GateRow:
+        """Return the first row."""
+        return words.GateRow.from_address(self.rows.address)
 
     def judge(self) -> list[list[int]]:
         """Return the rows."""
         count = self._call("gate")
-        size = 8 * words.ROW_WORDS
+        size = 8 * ROW_WORDS
         assert 0 <= count <= self.rows.size // size
         data = self.rows.data
-        return [
-            list(struct.unpack_from(f"={words.ROW_WORDS}q", data, size * i)) for i in range(count)
-        ]
+        return [list(struct.unpack_from(f"={ROW_WORDS}q", data, size * i)) for i in range(count)]
 
     def verdicts(self) -> list[int]:
         """Return the verdicts."""
-        return [row[words.ROW_VERDICT] for row in self.judge()]
+        return [row[words.ROW.verdict] for row in self.judge()]
 
 
 # --- what Python says -------------------------------------------------------------
@@ -357,11 +354,11 @@ def check_gate(seed: int) -> None:
     for frame, row in zip(frames, rows, strict=False):
         end += len(frame)
         whole += 1
-        assert row[words.ROW_END] == end <= cut
-        verdict = row[words.ROW_VERDICT]
+        assert row[words.ROW.end] == end <= cut
+        verdict = row[words.ROW.verdict]
         expected = expected_verdict(frame[4:], grants)
         assert verdict in (words.ODD, expected), (verdict, expected, frame)
-        assert (row[words.ROW_ACCOUNT] >= 0) == (verdict in (words.VERIFIED, words.GRANTED))
+        assert (row[words.ROW.account] >= 0) == (verdict in (words.VERIFIED, words.GRANTED))
     assert whole == len(rows)
     if len(rows) < min(rows_max, len(frames)):
         assert end + len(frames[len(rows)]) > cut

@@ -8,7 +8,7 @@ the same world, at other addresses.
 import ctypes
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any, cast
 
@@ -35,6 +35,7 @@ from reput.format import (
     pop_codec,
     sys_flag as flags,
 )
+from reput.format.kernels.rows import Row, fields_of, row_and_tail, word_count
 from reput.format.message import Host
 from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, copy_args, hot, pop_args
@@ -81,21 +82,28 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # --- worlds ---------------------------------------------------------------------
 
 ADDRESSES = {
-    state.LOG_ADDRESS,
-    state.CRC_TABLES,
-    state.DELAYS,
-    state.TOPICS,
-    state.DIRTY,
-    state.TOUCHED,
-    state.INDEX_ADDRESS,
-    state.FILES,
-    state.PLACES,
-    state.PULL_UNITS,
-    state.PULL_BUFFER,
-    state.PULL_CODES,
-    state.STOP_ROW,
+    "log_address",
+    "crc_tables",
+    "delays",
+    "topics",
+    "dirty",
+    "touched",
+    "index_address",
+    "files",
+    "places",
+    "pull_units",
+    "pull_buffer",
+    "pull_codes",
+    "stop_row",
 }
 """Words that are addresses, which differ in every run."""
+
+
+def words_of(row: Row, left_out: Collection[str]) -> list[int]:
+    """Return the words of a row without some fields."""
+    words = np.frombuffer(bytes(row), np.int64).tolist()
+    numbers = {fields_of(type(row))[name].number for name in left_out}
+    return [word for number, word in enumerate(words) if number not in numbers]
 
 
 class World:
@@ -107,39 +115,39 @@ class World:
         block = self.block = self.hot.block
         self._make_log(random)
         self._make_index(random)
-        self.rows: dict[tuple[str, int], tuple[int, memoryview]] = {}
+        self.rows: dict[tuple[str, int], tuple[int, state.QueueRow]] = {}
         self.tails: dict[tuple[str, int], Fence] = {}
         for queue in QUEUES:
             if random.random() < 0.8:
                 self._make_queue(queue, random)
         self.places = np.zeros(64, np.int64)
-        block[state.PLACES] = hot.address_of(self.places)
-        block[state.INPUT_TIME] = NOW_MS
-        block[state.IS_LIVE] = random.random() < 0.8
-        block[state.HAS_LIGHT_QUEUES] = random.random() < 0.5
+        block.places = hot.address_of(self.places)
+        block.input_time = NOW_MS
+        block.is_live = random.random() < 0.8
+        block.has_light_queues = random.random() < 0.5
         for name, value in words.items():
-            block[getattr(state, name)] = value
+            setattr(block, name, value)
 
     def _make_log(self, random: Random) -> None:
         block = self.block
         size = random.choice([300, 1000, 5000, 20_000])
         position = random.choice([0, 0, 100, size // 2, size - 8])
         self.log = Fence(size)
-        block[state.LOG_ADDRESS] = self.log.address if random.random() < 0.95 else 0
-        block[state.LOG_START] = random.choice([0, 4, 10]) * size
-        block[state.LOG_SIZE] = size
-        block[state.LOG_POSITION] = position
-        block[state.LOG_LIMIT] = random.choice([size, size, position, position + (size >> 3)])
+        block.log_address = self.log.address if random.random() < 0.95 else 0
+        block.log_start = random.choice([0, 4, 10]) * size
+        block.log_size = size
+        block.log_position = position
+        block.log_limit = random.choice([size, size, position, position + (size >> 3)])
 
     def leave_room(self, room: int, *, is_file: bool) -> None:
         """Leave room up to the end of the log file, or of its reserved part, if they have it."""
         block = self.block
-        size = block[state.LOG_SIZE]
+        size = block.log_size
         if is_file:
-            block[state.LOG_POSITION] = max(0, size - room)
-            block[state.LOG_LIMIT] = size
+            block.log_position = max(0, size - room)
+            block.log_limit = size
         else:
-            block[state.LOG_LIMIT] = min(size, block[state.LOG_POSITION] + room)
+            block.log_limit = min(size, block.log_position + room)
 
     def _make_index(self, random: Random) -> None:
         block = self.block
@@ -149,18 +157,18 @@ class World:
         for slot in range(slots):
             value = random.choice([0, 0, 1, entries, -5, 1 << 30])
             self.index.write(index_entry.slot_position(slot), value.to_bytes(4, signed=True))
-        block[state.INDEX_ADDRESS] = self.index.address if random.random() < 0.9 else 0
-        block[state.INDEX_IS_ON] = random.random() < 0.9
-        block[state.INDEX_HAS_TAGS] = random.random() < 0.5
-        block[state.INDEX_SLOTS] = slots
-        block[state.INDEX_ENTRIES_MAX] = entries
-        block[state.INDEX_NEXT] = next_entry
-        block[state.INDEX_LIMIT] = random.choice([entries, entries, next_entry, next_entry + 2])
-        block[state.INDEX_BEGIN_TIMESTAMP] = random.choice(
+        block.index_address = self.index.address if random.random() < 0.9 else 0
+        block.index_is_on = random.random() < 0.9
+        block.index_has_tags = random.random() < 0.5
+        block.index_slots = slots
+        block.index_entries_max = entries
+        block.index_next = next_entry
+        block.index_limit = random.choice([entries, entries, next_entry, next_entry + 2])
+        block.index_begin_timestamp = random.choice(
             [0, 0, NOW_MS - 5_500, NOW_MS + 5_500, NOW_MS - (1 << 31) * 1000 - 1_000]
         )
-        start = block[state.LOG_START]
-        block[state.INDEX_END_OFFSET] = random.choice([-1, -1, -1, start, start + 400])
+        start = block.log_start
+        block.index_end_offset = random.choice([-1, -1, -1, start, start + 400])
 
     def _make_queue(self, queue: tuple[str, int], random: Random) -> None:
         topic, queue_id = queue
@@ -171,13 +179,13 @@ class World:
         used = random.randint(0, units)
         if units:
             tail = self.tails[queue] = Fence(units * cq_unit.SIZE)
-            row[state.QUEUE_TAIL] = tail.address
-        row[state.QUEUE_TAIL_LIMIT] = units
-        row[state.QUEUE_TAIL_OFFSET] = first
-        row[state.QUEUE_MAX_OFFSET] = first + used
-        row[state.QUEUE_NEXT_OFFSET] = first + used + random.choice([0, 0, 3])
+            row.tail = tail.address
+        row.tail_limit = units
+        row.tail_offset = first
+        row.max_offset = first + used
+        row.next_offset = first + used + random.choice([0, 0, 3])
         if used:
-            row[state.QUEUE_MARKS] = state.MARK_DIRTY | state.MARK_TOUCHED
+            row.marks = state.MARK_DIRTY | state.MARK_TOUCHED
             self.hot.mark_dirty(address)
             self.hot.mark_touched(address)
 
@@ -187,22 +195,19 @@ class World:
         topics = {topic: self.hot.topic(topic.encode()) for topic in {t for t, _ in self.rows}}
         for topic, row in topics.items():
             by_address[row.address] = (topic, -1)
-        stop_row = self.block[state.STOP_ROW]
+        stop_row = self.block.stop_row
         dirty, touched = self.hot.dirty_rows(), self.hot.take_touched_rows()
         return {
-            "words": [self.block[n] for n in range(state.BLOCK_WORDS) if n not in ADDRESSES],
+            "words": words_of(self.block, ADDRESSES),
             "stop row": by_address.get(stop_row, stop_row - self.log.address if stop_row else 0),
             "dirty": [by_address[row] for row in dirty],
             "touched": [by_address[row] for row in touched],
             "log": self.log.data,
             "index": self.index.data,
             "tails": {queue: tail.data for queue, tail in self.tails.items()},
-            "rows": {
-                queue: [row[n] for n in range(state.QUEUE_WORDS) if n != state.QUEUE_TAIL]
-                for queue, (_, row) in self.rows.items()
-            },
+            "rows": {queue: words_of(row, {"tail"}) for queue, (_, row) in self.rows.items()},
             "topics": {
-                topic: [row.words[state.TOPIC_MESSAGE_COUNT], row.words[state.TOPIC_BYTE_COUNT]]
+                topic: [row.words.message_count, row.words.byte_count]
                 for topic, row in topics.items()
             },
             "places": self.places.tolist(),
@@ -227,7 +232,7 @@ class SendWorld(World):
         for topic in sorted({topic for topic, _ in QUEUES}):
             row = self.hot.topic(topic.encode())
             write_queues = 10 if is_complete else random.choice([0, 1, 2, 10, 10, 10, 10, 10])
-            row.words[state.TOPIC_WRITE_QUEUES] = write_queues
+            row.words.write_queues = write_queues
         self.received = Fence(len(data))
         self.received.write(0, data)
         room, scratch, replies, body, size = map(
@@ -247,34 +252,34 @@ class SendWorld(World):
         self.name_array = np.frombuffer(self.broker_name + b"?", np.uint8)
         self.notes = Fence(send_rules.NOTE_BYTES * room)
         words = {
-            state.RECEIVE_IS_ON: is_complete or random.random() < 0.9,
-            state.TAKES_HALVES: is_complete or random.random() < 0.5,
-            state.TAKES_TIMERS: is_complete or random.random() < 0.5,
-            state.TIMER_PRECISION_MS: random.choice([1, 7, 1000, 60_000]),
-            state.TIMER_DELAY_MS_MAX: TIMER_MAX_MS,
-            state.CLOCK_TIME: NOW_MS,
-            state.BROKER_NAME: hot.address_of(self.name_array),
-            state.BROKER_NAME_SIZE: len(self.broker_name),
-            state.HAS_RECORD_CRC: not is_complete and random.random() < 0.1,
-            state.RECEIVE_ADDRESS: self.received.address,
-            state.RECEIVE_END: len(data),
-            state.REPLIES_ADDRESS: self.replies.address,
-            state.REPLIES_ROOM: self.replies.size,
-            state.SCRATCH_ADDRESS: self.scratch.address,
-            state.SCRATCH_ROOM: self.scratch.size,
-            state.NOTES_ADDRESS: self.notes.address,
-            state.NOTES_ROOM: room,
-            state.SUFFIX_ADDRESS: hot.address_of(self.suffix_array),
-            state.SUFFIX_SIZE: len(self.suffix),
-            state.BODY_BYTES_MAX: body,
-            state.RECORD_BYTES_MAX: size,
-            state.BORN_ADDRESS: random.getrandbits(32),
-            state.BORN_PORT: random.getrandbits(16),
-            state.STORE_ADDRESS: random.getrandbits(32),
-            state.STORE_PORT: random.getrandbits(16),
+            "receive_is_on": is_complete or random.random() < 0.9,
+            "takes_halves": is_complete or random.random() < 0.5,
+            "takes_timers": is_complete or random.random() < 0.5,
+            "timer_precision_ms": random.choice([1, 7, 1000, 60_000]),
+            "timer_delay_ms_max": TIMER_MAX_MS,
+            "clock_time": NOW_MS,
+            "broker_name": hot.address_of(self.name_array),
+            "broker_name_size": len(self.broker_name),
+            "has_record_crc": not is_complete and random.random() < 0.1,
+            "receive_address": self.received.address,
+            "receive_end": len(data),
+            "replies_address": self.replies.address,
+            "replies_room": self.replies.size,
+            "scratch_address": self.scratch.address,
+            "scratch_room": self.scratch.size,
+            "notes": self.notes.address,
+            "notes_room": room,
+            "suffix_address": hot.address_of(self.suffix_array),
+            "suffix_size": len(self.suffix),
+            "body_bytes_max": body,
+            "record_bytes_max": size,
+            "born_address": random.getrandbits(32),
+            "born_port": random.getrandbits(16),
+            "store_address": random.getrandbits(32),
+            "store_port": random.getrandbits(16),
         }
-        for word, value in words.items():
-            block[word] = value
+        for name, value in words.items():
+            setattr(block, name, value)
 
     def _provide(self, random: Random) -> None:
         """Provide the resource that an append stopped for."""
@@ -283,23 +288,22 @@ class SendWorld(World):
                 self._make_queue(queue, random)
             _, row = self.rows[queue]
             tail = self.tails[queue] = Fence(30 * cq_unit.SIZE)
-            row[state.QUEUE_TAIL] = tail.address
-            row[state.QUEUE_TAIL_LIMIT] = 30
-            row[state.QUEUE_TAIL_OFFSET] = row[state.QUEUE_MAX_OFFSET]
+            row.tail = tail.address
+            row.tail_limit = 30
+            row.tail_offset = row.max_offset
         block = self.block
-        while block[state.LOG_SIZE] < 20_000 or block[state.LOG_POSITION] > 100:
+        while block.log_size < 20_000 or block.log_position > 100:
             self._make_log(random)
-        block[state.LOG_ADDRESS] = self.log.address
-        block[state.LOG_LIMIT] = block[state.LOG_SIZE]
-        while block[state.INDEX_ENTRIES_MAX] < 60 or block[state.INDEX_NEXT] > 2:
+        block.log_address = self.log.address
+        block.log_limit = block.log_size
+        while block.index_entries_max < 60 or block.index_next > 2:
             self._make_index(random)
-        block[state.INDEX_ADDRESS] = self.index.address
-        block[state.INDEX_LIMIT] = block[state.INDEX_ENTRIES_MAX]
-        block[state.INDEX_END_OFFSET] = -1
+        block.index_address = self.index.address
+        block.index_limit = block.index_entries_max
+        block.index_end_offset = -1
 
 
-OFFSET_WORDS = (state.QUEUE_MIN_OFFSET, state.QUEUE_TAIL_OFFSET, state.QUEUE_MAX_OFFSET)
-OFFSET_WORDS += (state.QUEUE_NEXT_OFFSET,)
+OFFSET_FIELDS = ("min_offset", "tail_offset", "max_offset", "next_offset")
 CODES = [cq_unit.tags_code("TagA"), cq_unit.tags_code("TagB")]
 
 
@@ -327,8 +331,8 @@ class PullWorld(SendWorld):
         super().__init__(random, data, is_complete=True)
         block = self.block
         _, row = self.rows["T", 0]
-        for place in OFFSET_WORDS:  # From one digit to two.
-            row[place] = 7
+        for name in OFFSET_FIELDS:  # From one digit to two.
+            setattr(row, name, 7)
         self.files = np.zeros(1, np.int64)
         self.ahead: dict[tuple[str, int], Fence] = {}
         self.pull_subscriptions = PullSubscriptions(cast(MessageStore, _StoreOf(self.hot)))
@@ -340,29 +344,29 @@ class PullWorld(SendWorld):
                     if random.random() < 0.8:
                         self.pull_subscriptions.add(reader)
         self.files[0] = self.log.address if random.random() < 0.95 else 0
-        for word, value in {
-            state.DELIVER_IS_ON: random.random() < 0.95,
-            state.FILTERED_UNITS_MAX: random.choice([2, 800]),
-            state.FILES: hot.address_of(self.files),
-            state.FILE_COUNT: 1,
-            state.FILES_START: block[state.LOG_START],
-            state.FILE_SIZE: block[state.LOG_SIZE],
-            state.MEMORY_BYTES: random.choice([0, 1 << 40]),
-            state.BYTES_IN_MEMORY_MAX: random.choice([500, 1 << 18]),
-            state.COUNT_IN_MEMORY_MAX: random.choice([1, 32]),
-            state.BYTES_ON_DISK_MAX: random.choice([300, 1 << 16]),
-            state.COUNT_ON_DISK_MAX: random.choice([2, 8]),
+        for name, value in {
+            "deliver_is_on": random.random() < 0.95,
+            "filtered_units_max": random.choice([2, 800]),
+            "files": hot.address_of(self.files),
+            "file_count": 1,
+            "files_start": block.log_start,
+            "file_size": block.log_size,
+            "memory_bytes": random.choice([0, 1 << 40]),
+            "bytes_in_memory_max": random.choice([500, 1 << 18]),
+            "count_in_memory_max": random.choice([1, 32]),
+            "bytes_on_disk_max": random.choice([300, 1 << 16]),
+            "count_on_disk_max": random.choice([2, 8]),
         }.items():
-            block[word] = value
+            setattr(block, name, value)
 
     def make_readable(self) -> None:
-        self.block[state.READABLE] = self.block[state.LOG_START] + self.block[state.LOG_POSITION]
+        self.block.readable = self.block.log_start + self.block.log_position
 
     def write_out(self, random: Random) -> None:
         """Write out some tails, as a store does, and read some of their units ahead."""
         for queue, tail in self.tails.items():
             _, row = self.rows[queue]
-            start, end = row[state.QUEUE_TAIL_OFFSET], row[state.QUEUE_MAX_OFFSET]
+            start, end = row.tail_offset, row.max_offset
             if random.random() < 0.8 or start == end:
                 continue
             first = random.choice([start, start, random.randint(start, end)])
@@ -370,14 +374,14 @@ class PullWorld(SendWorld):
             units = tail.data[(first - start) * cq_unit.SIZE :][: count * cq_unit.SIZE]
             fence = self.ahead[queue] = Fence(len(units))
             fence.write(0, units)
-            row[state.QUEUE_AHEAD], row[state.QUEUE_AHEAD_OFFSET] = fence.address, first
-            row[state.QUEUE_AHEAD_COUNT] = count
-            row[state.QUEUE_TAIL_OFFSET] = end
-            row[state.QUEUE_MIN_OFFSET] = random.choice([start, start, first])
+            row.ahead, row.ahead_offset = fence.address, first
+            row.ahead_count = count
+            row.tail_offset = end
+            row.min_offset = random.choice([start, start, first])
 
     def damage(self, random: Random) -> None:
         """Change a byte of the log."""
-        end = self.block[state.LOG_POSITION]
+        end = self.block.log_position
         if end and random.random() < 0.05:
             position = random.randrange(end)
             self.log.write(position, bytes([random.randrange(256)]))
@@ -404,26 +408,22 @@ class PopWorld(PullWorld):
         self.scratch_of_pop = Fence(pop_args.SCRATCH_BYTES)
         self.offsets = Fence(8 * pop_args.MESSAGES_MAX)
         self.info = Fence(pop_args.INFO_BYTES)
-        self.call = np.zeros(pop_args.WORDS, np.int64)
-        self.argument = hot.Address(hot.address_of(self.call))
+        self.call = pop_args.PopCall()
+        self.argument = hot.Address(self.call.address)
         self.kept: list[Fence] = []
         head = incoming.encode(IncomingMessage("", b""), b"")[: pop_args.HEAD_BYTES]
         topic = random.choice([*["Orders"] * 8, "T", "t" * 126, "unknown"]).encode()
-        self.call[pop_args.BLOCK] = self.hot.address
-        for place, fence in {
-            pop_args.BUFFER: self.buffer,
-            pop_args.SCRATCH: self.scratch_of_pop,
-            pop_args.OFFSETS: self.offsets,
-            pop_args.INFO: self.info,
-        }.items():
-            self.call[place] = fence.address
-        self.call[pop_args.BUFFER_ROOM] = self.buffer.size
-        self.call[pop_args.HEAD] = self.keep(head)
-        for place, text in (
-            (pop_args.TOPIC, record.TOPIC_LENGTH_V1.pack(len(topic)) + topic),
-            (pop_args.PROPERTIES, random.choice([*[MARKS] * 8, b"", b"x" * 200])),
-        ):
-            self.call[place], self.call[place + 1] = self.keep(text), len(text)
+        self.call.block = self.hot.address
+        self.call.buffer = self.buffer.address
+        self.call.scratch = self.scratch_of_pop.address
+        self.call.offsets = self.offsets.address
+        self.call.info = self.info.address
+        self.call.buffer_room = self.buffer.size
+        self.call.head = self.keep(head)
+        text = record.TOPIC_LENGTH_V1.pack(len(topic)) + topic
+        self.call.topic, self.call.topic_size = self.keep(text), len(text)
+        text = random.choice([*[MARKS] * 8, b"", b"x" * 200])
+        self.call.properties, self.call.properties_size = self.keep(text), len(text)
 
     def keep(self, data: bytes) -> int:
         self.kept.append(Fence(len(data)))
@@ -434,27 +434,27 @@ class PopWorld(PullWorld):
         """Set the arguments that differ between calls; most calls take the fast path."""
         call = self.call
         queue = random.choice(QUEUES) if random.random() < 0.1 else ("T", 0)
-        call[pop_args.QUEUE_ROW], _ = self.rows[queue]
-        call[pop_args.QUEUE_OFFSET] = random.choice([7, 7, 7, 7, 8, 8, 9, 12, 15, 0, 1 << 40])
-        call[pop_args.COUNT_MAX] = random.choice([1, 2, 3, 5, 32])
+        call.queue_row, _ = self.rows[queue]
+        call.queue_offset = random.choice([7, 7, 7, 7, 8, 8, 9, 12, 15, 0, 1 << 40])
+        call.count_max = random.choice([1, 2, 3, 5, 32])
         codes = sorted(random.choice([[], [], CODES[:1], CODES]))
-        call[pop_args.CODES] = self.keep(np.array(codes, np.int64).tobytes())
-        call[pop_args.CODE_COUNT] = len(codes)
+        call.codes = self.keep(np.array(codes, np.int64).tobytes())
+        call.code_count = len(codes)
         names = CHECKPOINT_NAMES if random.random() < 0.1 else CHECKPOINT_NAMES[:4]
         name, other = random.choice(names), random.choice(names)
         ends = pop_codec.checkpoint_ends("broker-a", name, other)
-        for place, text in zip((pop_args.FIRST, pop_args.LAST), ends, strict=True):
-            call[place], call[place + 1] = self.keep(text), len(text)
-        call[pop_args.QUEUE_ID] = random.choice([0, 0, 3, 2**31 - 1])
-        call[pop_args.POP_MS] = random.choice([NOW_MS, NOW_MS, *NUMBERS])
-        call[pop_args.INVISIBLE_MS] = random.choice(NUMBERS)
-        call[pop_args.REVIVE_QUEUE_ID] = random.choice([0, 0, 0, 1, 1, 9, 5])
-        call[pop_args.STORE_MS] = NOW_MS
+        call.first, call.first_size = self.keep(ends[0]), len(ends[0])
+        call.last, call.last_size = self.keep(ends[1]), len(ends[1])
+        call.queue_id = random.choice([0, 0, 3, 2**31 - 1])
+        call.pop_ms = random.choice([NOW_MS, NOW_MS, *NUMBERS])
+        call.invisible_ms = random.choice(NUMBERS)
+        call.revive_queue_id = random.choice([0, 0, 0, 1, 1, 9, 5])
+        call.store_ms = NOW_MS
         if random.random() < 0.1:
-            call[pop_args.COUNT_MAX] = pop_args.MESSAGES_MAX + 1
+            call.count_max = pop_args.MESSAGES_MAX + 1
         if random.random() < 0.1:
-            place = random.choice([pop_args.COUNT_MAX, pop_args.POP_MS, pop_args.QUEUE_ID])
-            call[place] = random.choice([-1, -(2**63), 0, 33])
+            field = random.choice(["count_max", "pop_ms", "queue_id"])
+            setattr(call, field, random.choice([-1, -(2**63), 0, 33]))
 
 
 # --- acknowledgements ---------------------------------------------------------------
@@ -466,25 +466,23 @@ class AckWorld:
     def __init__(self, data: bytes, position: int, row_max: int, room: int) -> None:
         self.buffer = Fence(len(data))
         self.buffer.write(0, data)
-        self.rows = np.full((row_max, acks_args.ROW_WORDS), -1, np.int64)
+        self.rows = np.full((row_max, word_count(acks_args.AckRow)), -1, np.int64)
         self.replies = Fence(room)
-        self.block = np.zeros(acks_args.WORDS, np.int64)
-        for word, value in {
-            acks_args.BUFFER: self.buffer.address,
-            acks_args.POSITION: position,
-            acks_args.END: len(data),
-            acks_args.ROWS: hot.address_of(self.rows),
-            acks_args.ROW_MAX: row_max,
-            acks_args.REPLIES: self.replies.address,
-            acks_args.REPLIES_ROOM: room,
-        }.items():
-            self.block[word] = value
-        self.argument = hot.Address(hot.address_of(self.block))
+        self.block = acks_args.AckCall(
+            buffer=self.buffer.address,
+            position=position,
+            end=len(data),
+            ack_rows=hot.address_of(self.rows),
+            row_max=row_max,
+            replies=self.replies.address,
+            replies_room=room,
+        )
+        self.argument = hot.Address(self.block.address)
 
 
 # --- copies -------------------------------------------------------------------------
 
-RESULT_WORDS_MAX = max(copy_args.TIMER_WORDS, copy_args.RETRY_RESULT_WORDS)
+RESULT_WORDS_MAX = max(map(word_count, (copy_args.TimerProperties, copy_args.RetryResult)))
 STORED_TOPICS = ["T", names.HALF_TOPIC, names.TIMER_TOPIC, "t" * 127, "Крамниця"]
 NAMES = ["REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "WAIT"]
 NAMES += ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "PGROUP", "PGROUP", "WAI", "REAL", "KEY"]
@@ -570,14 +568,14 @@ class CopyLog:
         for number in range(len(self.files)):
             if random.random() < 0.3:
                 self.known[number] = 0
-        self.block = np.zeros(state.BLOCK_WORDS, np.int64)
+        self.block = state.ControlBlock()
         end = self.start + len(self.files) * self.size
-        self.block[state.DELAY_COUNT] = 18
-        self.block[state.FILES] = hot.address_of(self.known)
-        self.block[state.FILE_COUNT] = len(self.files)
-        self.block[state.FILES_START] = self.start
-        self.block[state.FILE_SIZE] = self.size
-        self.block[state.READABLE] = random.choice([end, end, end, random.randint(self.start, end)])
+        self.block.delay_count = 18
+        self.block.files = hot.address_of(self.known)
+        self.block.file_count = len(self.files)
+        self.block.files_start = self.start
+        self.block.file_size = self.size
+        self.block.readable = random.choice([end, end, end, random.randint(self.start, end)])
 
     def _fill(self, random: Random, file: Fence, start: int) -> None:
         position = random.choice([0, 0, 40])
@@ -622,7 +620,7 @@ class CopyLog:
                 row[2] = random.choice([0, -1, 1 << 31])
             begin = random.randint(0, more_size)
             rows.append([*row, begin, random.randint(0, more_size - begin)])
-        return np.array(rows, np.int64).reshape(len(rows), copy_args.PLACE_WORDS)
+        return np.array(rows, np.int64).reshape(len(rows), word_count(copy_args.Place))
 
 
 def some_rule(random: Random) -> CopyRule:
@@ -649,24 +647,24 @@ class CopyCall:
     ):
         self.scratch = Fence(random.choice([0, 200, 4000, 4000]))
         self.results = Fence(8 * RESULT_WORDS_MAX * len(places))
-        self.words = np.zeros(copy_args.WORDS, np.int64)
-        self.words[: copy_args.RULE_WORDS] = rule.words
-        for word, value in {
-            copy_args.BLOCK: hot.address_of(log.block),
-            copy_args.TOPIC_MAX: random.choice([3, 127]),
-            copy_args.RECORD_MAX: random.choice([200, 1 << 20]),
-            copy_args.HAS_LIGHT_QUEUES: random.random() < 0.5,
-            copy_args.SCRATCH: self.scratch.address,
-            copy_args.SCRATCH_ROOM: self.scratch.size,
-            copy_args.SIZES: self.results.address,
-            copy_args.PLACES: hot.address_of(places),
-            copy_args.PLACE_COUNT: len(places),
-            copy_args.MORE: more.address,
-            copy_args.OP: OP.address,
-            copy_args.OP_SIZE: OP.size,
+        # The calls of the four kernels differ in the rows that they point at, and in no word.
+        self.words = copy_args.PlainCall(rule=rule.words)
+        for name, value in {
+            "block": log.block.address,
+            "topic_size_max": random.choice([3, 127]),
+            "record_size_max": random.choice([200, 1 << 20]),
+            "has_light_queues": random.random() < 0.5,
+            "scratch": self.scratch.address,
+            "scratch_room": self.scratch.size,
+            "results": self.results.address,
+            "places": hot.address_of(places),
+            "place_count": len(places),
+            "more": more.address,
+            "op": OP.address,
+            "op_size": OP.size,
         }.items():
-            self.words[word] = value
-        self.argument = hot.Address(hot.address_of(self.words))
+            setattr(self.words, name, value)
+        self.argument = hot.Address(self.words.address)
 
 
 # --- scanned requests ---------------------------------------------------------------
@@ -689,33 +687,33 @@ class ScanCall:
     """The arguments of ``scan_requests``: a list of fields, a buffer, and room for rows."""
 
     def __init__(self, data: bytes, rows_max: int, position: int = 0) -> None:
-        width = scan_args.ROW_WORDS + scan_args.VALUES * len(SCANNED)
-        self.rows = Fence(8 * width * rows_max)
+        self.rows = Fence(8 * self.width * rows_max)
         self.rows.write(0, bytes(self.rows.size))
         self.received = Fence(len(data))
         self.received.write(0, data)
         self.texts = [np.frombuffer(name.encode(), np.uint8) for name in SCANNED]
-        words = [SCANNED_CODE, self.rows.address, rows_max, REQUIRED, len(SCANNED)]
-        for text, kind in zip(self.texts, SCANNED.values(), strict=True):
-            words += [hot.address_of(text), len(text), kind]
-        self.wanted = np.array(words, np.int64)
-        self.memory = np.zeros(state.BLOCK_WORDS, np.int64)
-        self.memory[state.RECEIVE_ADDRESS] = self.received.address
-        self.memory[state.RECEIVE_POSITION] = position
-        self.memory[state.RECEIVE_END] = len(data)
+        self.wanted, known = row_and_tail(scan_args.ScanCall, state.KnownField, len(SCANNED))
+        self.wanted.code, self.wanted.required = SCANNED_CODE, REQUIRED
+        self.wanted.rows, self.wanted.rows_max = self.rows.address, rows_max
+        self.wanted.row_bytes = 8 * self.width
+        self.wanted.names.count = len(SCANNED)
+        for field, text, kind in zip(known, self.texts, SCANNED.values(), strict=True):
+            field.name, field.name_size, field.kind = hot.address_of(text), len(text), kind
+        self.memory = state.ControlBlock()
+        self.memory.receive_address = self.received.address
+        self.memory.receive_position = position
+        self.memory.receive_end = len(data)
 
     def collect(self, kernel: Any) -> tuple[int, int, list[list[int]]]:
         """Return count, position and rows; addresses as positions in the buffer."""
-        count = kernel(
-            *(hot.Address(hot.address_of(words)) for words in (self.memory, self.wanted))
-        )
+        count = kernel(hot.Address(self.memory.address), hot.Address(self.wanted.address))
         rows = np.frombuffer(self.rows.data, np.int64).reshape(-1, self.width).tolist()[:count]
         for row in rows:
-            row[scan_args.ROW_BODY] -= self.received.address
+            row[scan_args.ROW.body] -= self.received.address
             for i, kind in enumerate(SCANNED.values()):
-                column = scan_args.ROW_WORDS + scan_args.VALUES * i
+                column = scan_args.ROW.values + word_count(scan_args.ScannedValue) * i
                 if kind == scan_args.TEXT and row[column + 1] != scan_args.ABSENT:
                     row[column] -= self.received.address
-        return count, int(self.memory[state.RECEIVE_POSITION]), rows
+        return count, int(self.memory.receive_position), rows
 
-    width = scan_args.ROW_WORDS + scan_args.VALUES * len(SCANNED)
+    width = word_count(scan_args.ScannedRow) + word_count(scan_args.ScannedValue) * len(SCANNED)

@@ -19,6 +19,7 @@ from fuzz import broker_paths
 from fuzz.broker_paths import Paths, in_turn
 from interop import samples
 from reput.format import message as record, names, sys_flag as flags
+from reput.format.kernels.rows import word_count
 from reput.store.kernels import copy_args as words
 from reput.store.writing.incoming import IncomingMessage
 
@@ -61,8 +62,8 @@ class NoCopier:
 
     def timer_properties(self, places: np.ndarray) -> np.ndarray:
         """Return a row for each place, so that the caller reads the record."""
-        rows = np.zeros((len(places), words.TIMER_WORDS), np.int64)
-        rows[:, words.TIMER_OUT_MS] = -1
+        rows = np.zeros((len(places), word_count(words.TimerProperties)), np.int64)
+        rows[:, words.TIMER.out_ms] = -1
         return rows
 
 

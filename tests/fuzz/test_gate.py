@@ -158,10 +158,10 @@ def test_a_grant_counts_for_one_address_and_epoch() -> None:
     frame = signed_request(Command(11, ext_fields={"topic": "Orders", "consumerGroup": "g"}))
     world = GateWorld(frame, GRANTS)
     assert world.verdicts() == [words.GRANTED]
-    world.block[words.PEER] = 2
+    world.block.peer = 2
     assert world.verdicts() == [words.VERIFIED]
-    world.block[words.PEER] = 1
-    world.block[words.EPOCH] += 1
+    world.block.peer = 1
+    world.block.epoch += 1
     assert world.verdicts() == [words.UNKNOWN]
 
 
@@ -234,12 +234,12 @@ def test_a_flipped_byte_grants_nothing() -> None:
         assert world.verdicts() == [words.GRANTED]
         judge = native.plain_function("gate", [world.argument_kind], is_short=True)
         memory = world.buffer_memory()
-        verdict, argument = world.verdict_word(), world.argument
+        row, argument = world.first_row(), world.argument
         for _ in range(flip_count // len(frames)):
             position = random.randrange(len(frame))
             old = memory[position]
             memory[position] = old ^ random.randrange(1, 256)
-            if judge(argument) and verdict[0] == words.GRANTED:
+            if judge(argument) and row.verdict == words.GRANTED:
                 assert signed_part(bytes(memory)) == signed
                 granted += 1
             memory[position] = old

@@ -34,6 +34,7 @@ from fuzz.kernel_worlds import (
 from fuzz.request_streams import Pop
 from reput.broker.kernels import acks_args, native as broker_kernels, scan_args
 from reput.format import command, message as record, names, pop_codec, properties as props
+from reput.format.kernels.rows import size_of, word_count
 from reput.store.kernels import control_block as state, copy_args, hot, native, pop_args
 from reput.store.writing.copying import CopyRule
 
@@ -75,32 +76,32 @@ def check_receive(seed: int) -> int:
     data = some_sends(random)
     world = SendWorld(Random(seed), data, is_complete=random.random() < 0.7)
     while True:
-        start = world.block[state.LOG_POSITION]
+        start = world.block.log_position
         answered = hot_receive(world)
         if not answered:
-            assert world.block[state.LOG_POSITION] == start, "nothing half done"
-        used = world.block[state.REPLIES_BYTES]
+            assert world.block.log_position == start, "nothing half done"
+        used = world.block.replies_bytes
         assert world.replies.data[used:] == UNTOUCHED * (world.replies.size - used)
         assert world.received.data == data
-        if not answered or world.block[state.STOP] == state.STOP_DONE:
+        if not answered or world.block.stop == state.STOP_DONE:
             return check_send_replies(world)
         skip_frame(world)
 
 
 def skip_frame(world: SendWorld) -> None:
     """Skip the frame that the call stopped for, as if a processor had handled it."""
-    data, position = world.received.data, world.block[state.RECEIVE_POSITION]
+    data, position = world.received.data, world.block.receive_position
     size = int.from_bytes(data[position : position + 4], signed=True)
-    if world.block[state.STOP] == state.STOP_FRAME and size >= 0:
-        world.block[state.RECEIVE_POSITION] = position + 4 + size
+    if world.block.stop == state.STOP_FRAME and size >= 0:
+        world.block.receive_position = position + 4 + size
 
 
 def check_send_replies(world: SendWorld) -> int:
     """Check that replies are whole, and name records of the log; return their number."""
-    start = world.block[state.LOG_START]
-    data = world.log.data[: world.block[state.LOG_POSITION]]
+    start = world.block.log_start
+    data = world.log.data[: world.block.log_position]
     replies, position, count = world.replies.data, 0, 0
-    while position < world.block[state.REPLIES_BYTES]:
+    while position < world.block.replies_bytes:
         size = int.from_bytes(replies[position : position + 4])
         reply = command.decode(replies[position + 4 : position + 4 + size])
         assert reply.code == 0
@@ -108,10 +109,10 @@ def check_send_replies(world: SendWorld) -> int:
         place = int(reply.ext_fields["msgId"][16:], 16) - start
         verdict, record_size = record.classify(data, place, start + place)
         assert verdict is record.Verdict.MESSAGE
-        assert record_size <= world.block[state.RECORD_BYTES_MAX]
+        assert record_size <= world.block.record_bytes_max
         stored = record.decode(data, place)
         topic = stored.properties.get("REAL_TOPIC", stored.topic)
-        assert world.hot.topic(topic.encode()).words[state.TOPIC_KIND] == state.KIND_PLAIN
+        assert world.hot.topic(topic.encode()).words.kind == state.KIND_PLAIN
         position += 4 + size
         count += 1
     return count
@@ -147,24 +148,24 @@ def check_deliver(seed: int) -> int:
         world.write_out(Random(step))
         world.damage(Random(step))
         world.make_readable()
-        waiting_bytes = world.block[state.REPLIES_BYTES]
+        waiting_bytes = world.block.replies_bytes
         answered = hot_receive(world)
-        delivered = world.block[state.DELIVER_COUNT]
+        delivered = world.block.deliver_count
         pull_count += delivered
         assert not (delivered and (answered or waiting_bytes)), "sends and pulls leave apart"
         deliveries = world.pull_subscriptions.take()
         assert sum(delivery.pull_count for delivery in deliveries) == delivered
         check_pull_replies(world)
-        if world.block[state.STOP] not in (state.STOP_REPLIES, state.STOP_FRAME):
+        if world.block.stop not in (state.STOP_REPLIES, state.STOP_FRAME):
             return pull_count
         skip_frame(world)
-        if delivered or world.block[state.STOP] == state.STOP_REPLIES or random.random() < 0.5:
-            world.block[state.REPLIES_BYTES] = 0
+        if delivered or world.block.stop == state.STOP_REPLIES or random.random() < 0.5:
+            world.block.replies_bytes = 0
 
 
 def check_pull_replies(world: PullWorld) -> None:
     """Check that replies are whole frames with whole records of the log."""
-    data, position = world.replies.data[: world.block[state.REPLIES_BYTES]], 0
+    data, position = world.replies.data[: world.block.replies_bytes], 0
     while position < len(data):
         size = int.from_bytes(data[position : position + 4])
         reply = command.decode(data[position + 4 : position + 4 + size])
@@ -201,13 +202,13 @@ def check_pop(seed: int) -> int:
         world.damage(Random(step))
         world.make_readable()
         world.prepare(Random(step))
-        start = world.block[state.LOG_POSITION]
+        start = world.block.log_position
         count = kernel(world.argument)
         if count:
             taken += 1
             check_popped(world, start, count)
         else:
-            assert world.block[state.LOG_POSITION] == start, "nothing half done"
+            assert world.block.log_position == start, "nothing half done"
     return taken
 
 
@@ -215,38 +216,38 @@ def fill(world: PopWorld) -> None:
     """Receive the sends of a world; leave out frames that fall back to the processor."""
     while True:
         hot_receive(world)
-        if world.block[state.STOP] not in (state.STOP_REPLIES, state.STOP_FRAME):
+        if world.block.stop not in (state.STOP_REPLIES, state.STOP_FRAME):
             return
         skip_frame(world)
-        world.block[state.REPLIES_BYTES] = 0
+        world.block.replies_bytes = 0
 
 
 def check_popped(world: PopWorld, start: int, count: int) -> None:
     """Check that the checkpoint can be decoded, and names the records that were copied."""
-    call, log_start = world.call, world.block[state.LOG_START]
-    assert count <= call[pop_args.COUNT_MAX] <= pop_args.MESSAGES_MAX
-    data = world.log.data[start : world.block[state.LOG_POSITION]]
+    call, log_start = world.call, world.block.log_start
+    assert count <= call.count_max <= pop_args.MESSAGES_MAX
+    data = world.log.data[start : world.block.log_position]
     verdict, size = record.classify(data, 0, log_start + start)
     assert (verdict, size) == (record.Verdict.MESSAGE, len(data))
-    assert size == call[pop_args.RESULT_SIZE]
+    assert size == call.checkpoint_size
     stored = record.decode(data)
     # Not by ``decode_checkpoint``: it refuses numbers that no pop has.
     checkpoint = msgspec.json.decode(stored.body, type=pop_codec.CheckpointRecord)
-    records = world.buffer.data[: call[pop_args.RESULT_BYTES]]
+    records = world.buffer.data[: call.result_size]
     offsets = record.queue_offsets_in(records)
     assert len(offsets) == count
     assert checkpoint.queue_offsets == offsets
     assert (checkpoint.start_offset, checkpoint.pop_ms, checkpoint.invisible_ms) == (
-        call[pop_args.QUEUE_OFFSET], call[pop_args.POP_MS], call[pop_args.INVISIBLE_MS],
+        call.queue_offset, call.pop_ms, call.invisible_ms,
     )  # fmt: skip
     expected = pop_codec.encode_checkpoint(
-        "broker-a", checkpoint.group, checkpoint.topic, int(call[pop_args.QUEUE_ID]),
-        int(call[pop_args.QUEUE_OFFSET]), offsets, int(call[pop_args.POP_MS]),
-        int(call[pop_args.INVISIBLE_MS]),
+        "broker-a", checkpoint.group, checkpoint.topic, int(call.queue_id),
+        int(call.queue_offset), offsets, int(call.pop_ms),
+        int(call.invisible_ms),
     )  # fmt: skip
     assert stored.body == expected
-    info = pop_codec.message_info("T", int(call[pop_args.QUEUE_ID]), offsets)
-    assert world.info.data[: call[pop_args.RESULT_INFO_SIZE]] == info.encode()
+    info = pop_codec.message_info("T", int(call.queue_id), offsets)
+    assert world.info.data[: call.result_info_size] == info.encode()
 
 
 # --- acknowledgements -----------------------------------------------------------------------
@@ -278,10 +279,10 @@ def check_acks(seed: int) -> int:
         count = kernel(world.argument)
         assert 0 <= count <= row_max
         rows = world.rows[:count]
-        assert (rows[:, acks_args.ROW_BITS] != 0).all()
-        assert count == 0 or 0 <= rows[-1, acks_args.ROW_REPLIES] <= room
-        taken += int(rows[:, acks_args.ROW_COUNT].sum())
-        end = int(world.block[acks_args.POSITION])
+        assert (rows[:, acks_args.ROW.bits] != 0).all()
+        assert count == 0 or 0 <= rows[-1, acks_args.ROW.replies] <= room
+        taken += int(rows[:, acks_args.ROW.count].sum())
+        end = world.block.position
         assert position <= end <= len(data)
         if end == position:  # a frame that falls back
             end += 4 + max(0, int.from_bytes(data[position : position + 4], signed=True))
@@ -295,14 +296,14 @@ def check_acks(seed: int) -> int:
 @given(SEEDS)
 @settings(max_examples=EXAMPLES)
 def test_copies(seed: int) -> None:
-    check_again(seed)
-    check_later(seed)
+    check_copied(seed)
+    check_retried(seed)
     for more in range(3):
-        check_decided(seed + more)
-    check_waiting(seed)
+        check_committed(seed + more)
+    check_timers(seed)
 
 
-def check_again(seed: int) -> int:
+def check_copied(seed: int) -> int:
     """Return the number of records that were made."""
     random = Random(seed)
     log = CopyLog(random)
@@ -313,7 +314,7 @@ def check_again(seed: int) -> int:
     return check_calls(random, log, rule, places, more, hot.copy_records, keeps_all=True)
 
 
-def check_later(seed: int) -> int:
+def check_retried(seed: int) -> int:
     """Return the number of records that were made."""
     random = Random(seed)
     log = CopyLog(random)
@@ -324,11 +325,11 @@ def check_later(seed: int) -> int:
         (random.choice([0, 0, 1, 18, 19, 2**31 - 1]), random.choice([16] * 9 + [4, 0, 2**31 - 1]))
         for _ in places
     ]
-    places = with_columns(places, levels, copy_args.RETRY_WORDS)
+    places = with_columns(places, levels, word_count(copy_args.RetryPlace))
     return check_calls(random, log, CopyRule(), places, more, hot.copy_for_retry)
 
 
-def check_decided(seed: int) -> int:
+def check_committed(seed: int) -> int:
     """Return the number of half messages of which records were made."""
     random = Random(seed)
     log = CopyLog(random)
@@ -341,14 +342,14 @@ def check_decided(seed: int) -> int:
         (*random.choice([(0, 1)] * 5 + [(1, 6), (0, 0), (0, 7)]), random.choice([0, 1]))
         for _ in places
     ]
-    places = with_columns(places, decisions, copy_args.DECISION_WORDS)
+    places = with_columns(places, decisions, word_count(copy_args.DecisionPlace))
     return check_calls(
         random, log, rule, places, groups, hot.copy_for_commit, from_topic=from_topic
     )
 
 
 def with_columns(places: np.ndarray, columns: list[tuple[int, ...]], width: int) -> np.ndarray:
-    added = np.array(columns, np.int64).reshape(len(places), width - copy_args.PLACE_WORDS)
+    added = np.array(columns, np.int64).reshape(len(places), width - word_count(copy_args.Place))
     return np.hstack([places, added])
 
 
@@ -377,9 +378,9 @@ def check_calls(
             check_kept(log, rule, left[:count], call.scratch.data)
         made += count
         position += count
-        if call.words[copy_args.STOP] == copy_args.STOP_UNMAPPED:
-            log.map(int(call.words[copy_args.STOP_OFFSET]), random)
-        elif call.words[copy_args.STOP] != copy_args.STOP_DONE:
+        if call.words.stop == copy_args.STOP_UNMAPPED:
+            log.map(int(call.words.stop_offset), random)
+        elif call.words.stop != copy_args.STOP_DONE:
             position += 1
     return made
 
@@ -391,28 +392,22 @@ def check_made(call: CopyCall, count: int) -> None:
         (size,) = struct.unpack_from(">i", data, position)
         made = record.decode(data[position : position + size], check_crc=False)
         assert made.body_crc == 0
-        assert size <= call.words[copy_args.RECORD_MAX]
+        assert size <= call.words.record_size_max
         position += size
-    assert position == call.words[copy_args.RESULT_BYTES]
+    assert position == call.words.result_size
 
 
 def check_decisions(log: CopyLog, from_topic: bytes, places: np.ndarray, call: CopyCall) -> None:
     """Check the final messages and the op messages of half messages."""
-    words = np.frombuffer(call.results.data, np.int64)[
-        : copy_args.DECISION_RESULT_WORDS * len(places)
-    ]
+    size = size_of(copy_args.DecisionResult) * len(places)
+    words = np.frombuffer(call.results.data[:size], np.int64)
     data, position = call.scratch.data, 0
-    for place, sizes in zip(
-        places, words.reshape(-1, copy_args.DECISION_RESULT_WORDS).tolist(), strict=True
-    ):
-        final_size, op_size = (
-            sizes[copy_args.DECISION_RESULT_FINAL_SIZE], sizes[copy_args.DECISION_RESULT_OP_SIZE],
-        )  # fmt: skip
-        physical_offset = int(place[copy_args.PLACE_PHYSICAL_OFFSET])
+    for place, (final_size, op_size) in zip(places, words.reshape(-1, 2).tolist(), strict=True):
+        physical_offset = int(place[copy_args.PLACE.physical_offset])
         half = record.decode(log.record_at(physical_offset), check_crc=False)
         assert from_topic in (b"", half.topic.encode())
         assert not {props.TRANSACTION_HALF_OFFSET, props.DELAY} & half.properties.keys()
-        assert (final_size > 0) == bool(place[copy_args.DECISION_IS_COMMIT])
+        assert (final_size > 0) == bool(place[copy_args.DECISION_PLACE.is_commit])
         if final_size:
             final = record.decode(data[position : position + final_size], check_crc=False)
             assert final.body == half.body
@@ -420,16 +415,14 @@ def check_decisions(log: CopyLog, from_topic: bytes, places: np.ndarray, call: C
         op = record.decode(data[position : position + op_size], check_crc=False)
         assert op.body == b"%d" % half.queue_offset
         position += op_size
-    assert position == call.words[copy_args.RESULT_BYTES]
+    assert position == call.words.result_size
 
 
 def check_kept(log: CopyLog, rule: CopyRule, places: np.ndarray, made: bytes) -> None:
     """Check that copies have the flags of their sources that a rule keeps, and the properties."""
-    flags_off, flags_on = (
-        rule.words[copy_args.SYS_FLAGS_OFF], rule.words[copy_args.SYS_FLAGS_ON],
-    )  # fmt: skip
+    flags_off, flags_on = rule.words.sys_flags_off, rule.words.sys_flags_on
     for place in places:
-        data = log.record_at(int(place[copy_args.PLACE_PHYSICAL_OFFSET]))
+        data = log.record_at(int(place[copy_args.PLACE.physical_offset]))
         flags = record.decode(data, check_crc=False).sys_flag
         assert record.decode(made, check_crc=False).sys_flag == flags & ~flags_off | flags_on
         kept = pairs_of(data)
@@ -443,7 +436,7 @@ def pairs_of(data: bytes) -> list[bytes]:
     return [pair for pair in properties.split(b"\2") if pair]
 
 
-def check_waiting(seed: int) -> int:
+def check_timers(seed: int) -> int:
     """Return the number of records whose properties were read."""
     random = Random(seed)
     log = CopyLog(random)
@@ -453,13 +446,13 @@ def check_waiting(seed: int) -> int:
         left = places[position:].copy()
         call = CopyCall(Random(seed), log, CopyRule(), left, Fence(0))
         count = hot.copy_timers(call.argument)
-        data = call.results.data[: 8 * copy_args.TIMER_WORDS * len(left)]
-        rows = np.frombuffer(data, np.int64).reshape(-1, copy_args.TIMER_WORDS)
-        read += int((rows[:count, copy_args.TIMER_OUT_MS] >= 0).sum())
+        data = call.results.data[: size_of(copy_args.TimerProperties) * len(left)]
+        rows = np.frombuffer(data, np.int64).reshape(-1, word_count(copy_args.TimerProperties))
+        read += int((rows[:count, copy_args.TIMER.out_ms] >= 0).sum())
         position += count
         if position == len(places):
             return read
-        log.map(int(call.words[copy_args.STOP_OFFSET]), random)
+        log.map(int(call.words.stop_offset), random)
 
 
 # --- scanned requests -----------------------------------------------------------------------
@@ -488,7 +481,7 @@ def check_scan(seed: int) -> int:
     assert 0 <= count <= rows_max
     begin = 0
     for row in rows:
-        end = row[scan_args.ROW_END]
+        end = row[scan_args.ROW.end]
         check_row(row, data, command.decode(data[begin + 4 : end]))
         begin = end
     assert position == begin <= len(data)
@@ -497,14 +490,14 @@ def check_scan(seed: int) -> int:
 
 def check_row(row: list[int], data: bytes, request: command.Command) -> None:
     """Compare a row with a decoded request; its values must be written as clients write them."""
-    assert (row[scan_args.ROW_OPAQUE], row[scan_args.ROW_FLAG]) == (request.opaque, request.flag)
+    assert (row[scan_args.ROW.opaque], row[scan_args.ROW.flag]) == (request.opaque, request.flag)
     assert request.opaque >= 0
     assert request.flag in (0, command.IS_ONEWAY)
     assert request.code == SCANNED_CODE
     assert request.remark is None
     fields = dict(request.ext_fields or {})
     for i, (name, kind) in enumerate(SCANNED.items()):
-        value, size = row[scan_args.ROW_WORDS + scan_args.VALUES * i :][:2]
+        value, size = row[scan_args.ROW.values + 2 * i :][:2]
         text = fields.pop(name, None)
         assert (size == scan_args.ABSENT) == (text is None)
         if text is None:
@@ -537,8 +530,8 @@ def test_many_requests_take_the_fast_path() -> None:
     assert sum(check_deliver(seed) for seed in range(100)) > 10
     assert sum(check_pop(seed) for seed in range(25)) > 8
     assert sum(check_acks(seed) for seed in range(25)) > 100
-    assert sum(check_again(seed) for seed in range(100)) > 20
-    assert sum(check_waiting(seed) for seed in range(100)) > 20
-    assert sum(check_later(seed) for seed in range(100)) > 12
-    assert sum(check_decided(seed) for seed in range(200)) > 20
+    assert sum(check_copied(seed) for seed in range(100)) > 20
+    assert sum(check_timers(seed) for seed in range(100)) > 20
+    assert sum(check_retried(seed) for seed in range(100)) > 12
+    assert sum(check_committed(seed) for seed in range(200)) > 20
     assert sum(check_scan(seed) for seed in range(50)) > 15

@@ -113,7 +113,7 @@ def check_append(seed: int) -> None:
     is_file = random.random() < 0.5
 
     def make() -> World:
-        world = World(Random(seed), HAS_RECORD_CRC=has_crc, INPUT_SIZE=len(data))
+        world = World(Random(seed), has_record_crc=has_crc, input_size=len(data))
         if room is not None:
             world.leave_room(room, is_file=is_file)
         return world
@@ -123,15 +123,15 @@ def check_append(seed: int) -> None:
         lambda world: hot_native("append")(world.hot.argument, data),
         lambda world: reference.append(world.hot.argument, data),
     )
-    assert_log_is_whole(after, make().block[state.LOG_POSITION])
+    assert_log_is_whole(after, make().block.log_position)
 
 
 def assert_log_is_whole(world: World, start: int) -> None:
     """Check that the appended bytes are records with right offsets and checksums."""
-    position, end = start, world.block[state.LOG_POSITION]
+    position, end = start, world.block.log_position
     data = world.log.data
     while position < end:
-        offset = world.block[state.LOG_START] + position
+        offset = world.block.log_start + position
         verdict, size = record.classify(data, position, offset)
         assert verdict is record.Verdict.MESSAGE
         position += size
@@ -166,7 +166,7 @@ def check_dispatch(seed: int) -> None:
     start, stop = 0, random.choice([end, end, end // 2])
 
     def make() -> World:
-        world = World(Random(seed), IS_LIVE=0, INPUT_POSITION=start)
+        world = World(Random(seed), is_live=0, input_position=start)
         world.log = Fence(end)
         world.log.write(0, data)
         return world
@@ -176,7 +176,7 @@ def check_dispatch(seed: int) -> None:
 
     after = assert_alike(make, call(hot_native("dispatch")), call(reference.dispatch))
     assert after.log.data == data
-    assert after.block[state.STOP] != state.STOP_DONE or after.block[state.INPUT_POSITION] >= stop
+    assert after.block.stop != state.STOP_DONE or after.block.input_position >= stop
 
 
 @given(SEEDS)
@@ -194,7 +194,7 @@ def check_find_unqueued(seed: int) -> None:
     file_end = end + random.choice([0, 0, 100])
 
     def make() -> World:
-        world = World(Random(seed), IS_LIVE=0)
+        world = World(Random(seed), is_live=0)
         world.log = Fence(end)
         world.log.write(0, data)
         return world
@@ -249,21 +249,21 @@ def check_pull(seed: int) -> None:
     mapped = [random.random() < 0.9 for _ in files]
     gone = [random.random() < 0.1 for _ in files]
     words = {
-        "PULL_UNIT_COUNT": len(units) // cq_unit.SIZE,
-        "PULL_QUEUE_OFFSET": random.choice([-1, 0, 0, 5]),
-        "PULL_ROOM": random.choice([100, 1000, 100_000]),
-        "PULL_COUNT_MAX": random.choice([1, 3, 32]),
-        "PULL_CODE_COUNT": len(codes),
-        "FILE_COUNT": len(files),
-        "FILES_START": start,
-        "FILE_SIZE": 4096,
-        "READABLE": start + random.choice([4096, 4096 * len(files), 1000, 0]),
-        "MEMORY_BYTES": random.choice([0, 2000, 1 << 40]),
-        "BYTES_IN_MEMORY_MAX": random.choice([300, 100_000]),
-        "COUNT_IN_MEMORY_MAX": random.choice([1, 4, 32]),
-        "BYTES_ON_DISK_MAX": random.choice([200, 100_000]),
-        "COUNT_ON_DISK_MAX": random.choice([1, 2, 8]),
-        "RESULT_LAST_OFFSET": 77,
+        "pull_unit_count": len(units) // cq_unit.SIZE,
+        "pull_queue_offset": random.choice([-1, 0, 0, 5]),
+        "pull_room": random.choice([100, 1000, 100_000]),
+        "pull_count_max": random.choice([1, 3, 32]),
+        "pull_code_count": len(codes),
+        "file_count": len(files),
+        "files_start": start,
+        "file_size": 4096,
+        "readable": start + random.choice([4096, 4096 * len(files), 1000, 0]),
+        "memory_bytes": random.choice([0, 2000, 1 << 40]),
+        "bytes_in_memory_max": random.choice([300, 100_000]),
+        "count_in_memory_max": random.choice([1, 4, 32]),
+        "bytes_on_disk_max": random.choice([200, 100_000]),
+        "count_on_disk_max": random.choice([1, 2, 8]),
+        "result_last_offset": 77,
     }
     kept: list[Any] = []
 
@@ -281,11 +281,11 @@ def check_pull(seed: int) -> None:
         )
         fence_of_units = Fence(len(units))
         fence_of_units.write(0, units)
-        world.log = Fence(words["PULL_ROOM"])  # The reply, at the position that ``meaning`` reads.
-        world.block[state.FILES] = hot.address_of(addresses)
-        world.block[state.PULL_UNITS] = fence_of_units.address
-        world.block[state.PULL_BUFFER] = world.log.address
-        world.block[state.PULL_CODES] = hot.address_of(codes) if len(codes) else 0
+        world.log = Fence(words["pull_room"])  # The reply, at the position that ``meaning`` reads.
+        world.block.files = hot.address_of(addresses)
+        world.block.pull_units = fence_of_units.address
+        world.block.pull_buffer = world.log.address
+        world.block.pull_codes = hot.address_of(codes) if len(codes) else 0
         kept.append((fences, addresses, fence_of_units))
         return world
 
@@ -294,13 +294,13 @@ def check_pull(seed: int) -> None:
         lambda world: hot_native("pull")(world.hot.argument),
         lambda world: reference.pull(world.hot.argument),
     )
-    reply = after.log.data[: after.block[state.RESULT_BYTES]]
+    reply = after.log.data[: after.block.result_bytes]
     position = count = 0
     while position < len(reply):
         message = record.decode(reply, position, check_crc=False)
         assert (message.physical_offset, message.store_size) in places
         position, count = position + message.store_size, count + 1
-    assert (position, count) == (len(reply), after.block[state.RESULT_COUNT])
+    assert (position, count) == (len(reply), after.block.result_count)
 
 
 def some_files(random: Random, start: int) -> tuple[list[tuple[int, int]], list[bytes]]:

@@ -25,7 +25,7 @@ from fuzz import (
 )
 from fuzz.gate_world import GateWorld, check_gate, some_frame
 from fuzz.kernel_worlds import AckWorld, Fence, ScanCall, SendWorld
-from reput.broker.kernels import acks_args, gate_words, native as broker_kernels
+from reput.broker.kernels import gate_words, native as broker_kernels
 from reput.format.kernels import native
 from reput.store.kernels import control_block as state, hot
 
@@ -77,10 +77,10 @@ def receive(seed: int) -> None:
     world = SendWorld(Random(seed), data, is_complete=random.random() < 0.7)
     for _ in range(20):
         answered = bounds.hot_receive(world)
-        position = world.block[state.RECEIVE_POSITION]
+        position = world.block.receive_position
         assert 0 <= position <= len(data)
-        assert 0 <= world.block[state.REPLIES_BYTES] <= world.replies.size
-        if not answered or world.block[state.STOP] == state.STOP_DONE:
+        assert 0 <= world.block.replies_bytes <= world.replies.size
+        if not answered or world.block.stop == state.STOP_DONE:
             break
         bounds.skip_frame(world)
 
@@ -92,7 +92,7 @@ def take_acks(seed: int) -> None:
     world = AckWorld(data, 0, random.choice([1, 3, 256]), random.choice([100, 500, 64 << 10]))
     kernel = broker_kernels.plain_function("acks", [ctypes.c_int64], is_short=True)
     assert 0 <= kernel(world.argument) <= len(world.rows)
-    assert 0 <= world.block[acks_args.POSITION] <= len(data)
+    assert 0 <= world.block.position <= len(data)
 
 
 def take_requests(seed: int) -> None:
@@ -110,7 +110,7 @@ def judge_frames(seed: int) -> None:
     random = Random(seed)
     data = with_lies(random, b"".join(some_frame(random) for _ in range(4)))
     for row in GateWorld(data).judge():
-        assert 0 < row[gate_words.ROW_END] <= len(data)
+        assert 0 < row[gate_words.ROW.end] <= len(data)
 
 
 def walk(seed: int) -> None:
@@ -154,10 +154,10 @@ CHECKS: dict[str, Callable[[int], Any]] = {
     "check_acks": bounds.check_acks,
     "check_scan": bounds.check_scan,
     "check_pop": bounds.check_pop,
-    "check_again": bounds.check_again,
-    "check_later": bounds.check_later,
-    "check_decided": bounds.check_decided,
-    "check_waiting": bounds.check_waiting,
+    "check_copied": bounds.check_copied,
+    "check_retried": bounds.check_retried,
+    "check_committed": bounds.check_committed,
+    "check_timers": bounds.check_timers,
     "check_append": store_kernels.check_append,
     "check_dispatch": store_kernels.check_dispatch,
     "check_pull": store_kernels.check_pull,

@@ -13,8 +13,10 @@ import numpy.typing as npt
 from reput.broker.kernels.pull_rules import LONG_MAX
 from reput.format import java, names
 from reput.format.codes import MASTER_ID
+from reput.format.kernels.rows import columns_of, word_count
 from reput.format.pull_reply import SUGGESTED_MAX
-from reput.store.kernels import control_block as state, hot, tables
+from reput.store.kernels import hot, tables
+from reput.store.kernels.control_block import DeliveryRow, ReaderRow
 from reput.store.message_store import MessageStore
 
 _SLOT_COUNT_MIN = 1 << 6
@@ -28,6 +30,8 @@ _TEXT_MAX = 4096
 _ROWS_MAX = 1 << 18
 """Maximum of delivery rows, 12 MB; a topic may have 65,535 queues."""
 _NO_OFFSET = -1
+
+_DELIVERY = columns_of(DeliveryRow)
 
 
 class Reader(NamedTuple):
@@ -71,10 +75,10 @@ class _Deliveries:
     def __init__(self, number: int, topic: str, group: str, queue_count: int) -> None:
         self.topic = topic
         self.group = group
-        self.rows = np.zeros((queue_count, state.DELIVERY_WORDS), np.int64)
-        self.rows[:, state.DELIVERY_CONSUMER_OFFSET] = _NO_OFFSET
-        self.rows[:, state.DELIVERY_NUMBER] = number
-        self.rows[:, state.DELIVERY_QUEUE_ID] = np.arange(queue_count)
+        self.rows = np.zeros((queue_count, word_count(DeliveryRow)), np.int64)
+        self.rows[:, _DELIVERY.consumer_offset] = _NO_OFFSET
+        self.rows[:, _DELIVERY.number] = number
+        self.rows[:, _DELIVERY.queue_id] = np.arange(queue_count)
 
 
 class _ReaderRow:
@@ -85,24 +89,24 @@ class _ReaderRow:
         texts = (reader.group, reader.topic, reader.subscription or "")
         self._texts = [np.frombuffer(java.encode_utf8(text) + b"\0", np.uint8) for text in texts]
         self._codes = np.sort(np.array(reader.tags_codes, np.int64))
-        self._row = np.zeros(state.READER_WORDS, np.int64)
-        self.address = hot.address_of(self._row)
+        self._row = ReaderRow()
+        self.address = self._row.address
         addresses = [hot.address_of(text) for text in self._texts]
         sizes = [len(text) - 1 for text in self._texts]
         if reader.subscription is None:
             sizes[2] = -1
         row = self._row
-        row[state.READER_GROUP], row[state.READER_TOPIC] = addresses[:2]
-        row[state.READER_GROUP_SIZE], row[state.READER_TOPIC_SIZE] = sizes[:2]
-        row[state.READER_SUBSCRIPTION] = addresses[2]
-        row[state.READER_SUBSCRIPTION_SIZE] = sizes[2]
-        row[state.READER_VERSION] = min(reader.sub_version, LONG_MAX)
-        row[state.READER_CODES] = hot.address_of(self._codes)
-        row[state.READER_CODE_COUNT] = len(self._codes)
-        row[state.READER_DELIVERIES] = hot.address_of(deliveries.rows)
-        row[state.READER_QUEUES] = len(deliveries.rows)
-        row[state.READER_BROKER] = reader.broker_id
-        row[state.READER_FAR_BROKER] = reader.far_broker_id
+        row.group, row.topic = addresses[:2]
+        row.group_size, row.topic_size = sizes[:2]
+        row.subscription = addresses[2]
+        row.subscription_size = sizes[2]
+        row.version = min(reader.sub_version, LONG_MAX)
+        row.codes = hot.address_of(self._codes)
+        row.code_count = len(self._codes)
+        row.deliveries = hot.address_of(deliveries.rows)
+        row.queues = len(deliveries.rows)
+        row.broker = reader.broker_id
+        row.far_broker = reader.far_broker_id
 
     def slot(self, slot_count: int) -> int:
         """Return the first slot of the table to try for this reader."""
@@ -136,8 +140,8 @@ class PullSubscriptions:
         self._slots = np.zeros(slot_count, np.int64)
         for row in self._readers.values():
             self._insert(row)
-        self._block[state.READERS] = hot.address_of(self._slots)
-        self._block[state.READER_SLOTS] = slot_count
+        self._block.readers = hot.address_of(self._slots)
+        self._block.reader_slots = slot_count
 
     def _insert(self, row: _ReaderRow) -> None:
         slot = row.slot(len(self._slots))
@@ -148,7 +152,7 @@ class PullSubscriptions:
     def _make_list(self, size: int) -> None:
         """Make room on the list, which must be empty."""
         self._list: npt.NDArray[np.int64] = np.zeros(size, np.int64)
-        self._block[state.DELIVERED] = hot.address_of(self._list)
+        self._block.delivered = hot.address_of(self._list)
 
     def __len__(self) -> int:
         """Return the number of readers."""
@@ -216,7 +220,7 @@ class PullSubscriptions:
     @property
     def has_news(self) -> bool:
         """Whether ``take`` returns anything."""
-        return bool(self._collected) or self._block[state.DELIVERED_COUNT] > 0
+        return bool(self._collected) or self._block.delivered_count > 0
 
     def take(self) -> list[Delivery]:
         """Return what was delivered since the last call."""
@@ -226,23 +230,23 @@ class PullSubscriptions:
 
     def _collect(self) -> None:
         block = self._block
-        addresses = self._list[: block[state.DELIVERED_COUNT]].tolist()
-        block[state.DELIVERED_COUNT] = 0
+        addresses = self._list[: block.delivered_count].tolist()
+        block.delivered_count = 0
         for address in addresses:
-            words = hot.words_at(address, state.DELIVERY_WORDS)
-            deliveries = self._deliveries[words[state.DELIVERY_NUMBER]]
-            consumer_offset = words[state.DELIVERY_CONSUMER_OFFSET]
+            words = DeliveryRow.from_address(address)
+            deliveries = self._deliveries[words.number]
+            consumer_offset = words.consumer_offset
             self._collected.append(
                 Delivery(
                     deliveries.topic,
                     deliveries.group,
-                    words[state.DELIVERY_QUEUE_ID],
-                    words[state.DELIVERY_PULLS],
-                    words[state.DELIVERY_MESSAGES],
-                    words[state.DELIVERY_BYTES],
+                    words.queue_id,
+                    words.pulls,
+                    words.messages,
+                    words.bytes,
                     consumer_offset if consumer_offset != _NO_OFFSET else None,
                 )
             )
-            words[state.DELIVERY_PULLS] = 0
-            words[state.DELIVERY_MESSAGES] = words[state.DELIVERY_BYTES] = 0
-            words[state.DELIVERY_CONSUMER_OFFSET] = _NO_OFFSET
+            words.pulls = 0
+            words.messages = words.bytes = 0
+            words.consumer_offset = _NO_OFFSET

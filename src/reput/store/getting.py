@@ -182,7 +182,7 @@ class Getter:
             config.broker_role is BrokerRole.SLAVE and not config.offset_check_in_slave
         )
         filtered_max = config.max_filter_message_size // cq_unit.SIZE
-        self._block[state.FILTERED_UNITS_MAX] = filtered_max
+        self._block.filtered_units_max = filtered_max
         self._make_buffer(_BUFFER_BYTES)
 
     def _make_buffer(self, size: int) -> None:
@@ -230,12 +230,12 @@ class Getter:
             return self._empty(GetStatus.OFFSET_OVERFLOW_BADLY, queue, queue_offset, high)
         count = max(max_count, 1)  # the first message is always returned
         if tags_codes or message_filter is not None:
-            count = max(self._block[state.FILTERED_UNITS_MAX], max_count)
+            count = max(self._block.filtered_units_max, max_count)
         address, unit_count = queue.units_ahead(queue_offset, count)
         if not unit_count:
             following = min(queue.following_file(queue_offset), high)
             return self._empty(GetStatus.OFFSET_FOUND_NULL, queue, queue_offset, following)
-        self._block[state.READABLE] = self._commit_log.readable_offset
+        self._block.readable = self._commit_log.readable_offset
         if message_filter is None and tags_codes and queue.extension is not None:
             message_filter = _ByTags(frozenset(tags_codes))  # units contain addresses, not codes
         if message_filter is not None:
@@ -321,16 +321,16 @@ class Getter:
         tags_codes: Sequence[int],
     ) -> GetResult:
         block = self._block
-        block[state.RESULT_LAST_OFFSET] = 0
-        block[state.PULL_QUEUE_OFFSET] = -1 if queue.is_light else queue_offset
-        block[state.PULL_COUNT_MAX] = max_count
-        block[state.PULL_CODE_COUNT] = len(tags_codes)
+        block.result_last_offset = 0
+        block.pull_queue_offset = -1 if queue.is_light else queue_offset
+        block.pull_count_max = max_count
+        block.pull_code_count = len(tags_codes)
         if tags_codes:
             codes = np.sort(np.array(tags_codes, np.int64))
-            block[state.PULL_CODES] = hot.address_of(codes)
+            block.pull_codes = hot.address_of(codes)
         self._copy_records(address, unit_count)
-        count = block[state.RESULT_COUNT]
-        data = hot.bytes_at(self._buffer_address, block[state.RESULT_BYTES])
+        count = block.result_count
+        data = hot.bytes_at(self._buffer_address, block.result_bytes)
         if len(self._buffer) > _BUFFER_BYTES:
             self._make_buffer(_BUFFER_BYTES)
         return self._result(
@@ -338,33 +338,33 @@ class Getter:
             queue_offset,
             data,
             count,
-            scanned=block[state.RESULT_SCANNED],
-            gone=block[state.RESULT_GONE],
-            damaged=block[state.RESULT_DAMAGED],
-            last=block[state.RESULT_LAST_OFFSET],
+            scanned=block.result_scanned,
+            gone=block.result_gone,
+            damaged=block.result_damaged,
+            last=block.result_last_offset,
         )
 
     def _copy_records(self, address: int, count: int) -> None:
         """Let the kernel copy records of units into the buffer: at least one if there is any."""
         block = self._block
-        block[state.PULL_UNITS] = address
-        block[state.PULL_UNIT_COUNT] = count
-        block[state.PULL_BUFFER] = self._buffer_address
-        block[state.PULL_ROOM] = len(self._buffer)
+        block.pull_units = address
+        block.pull_unit_count = count
+        block.pull_buffer = self._buffer_address
+        block.pull_room = len(self._buffer)
         while True:
             hot.pull(self._hot.argument)
-            stop = block[state.STOP]
+            stop = block.stop
             if stop == state.STOP_UNMAPPED:
-                self._commit_log.map_file(block[state.RESULT_LAST_OFFSET])
-            elif stop == state.STOP_BUFFER and not block[state.RESULT_COUNT]:
+                self._commit_log.map_file(block.result_last_offset)
+            elif stop == state.STOP_BUFFER and not block.result_count:
                 self._make_buffer(self._size_of_next(address))
-                block[state.PULL_BUFFER] = self._buffer_address
-                block[state.PULL_ROOM] = len(self._buffer)
+                block.pull_buffer = self._buffer_address
+                block.pull_room = len(self._buffer)
             else:
                 return
 
     def _size_of_next(self, address: int) -> int:
-        unit_address = address + cq_unit.SIZE * self._block[state.RESULT_SCANNED]
+        unit_address = address + cq_unit.SIZE * self._block.result_scanned
         return cq_unit.unpack(hot.bytes_at(unit_address, cq_unit.SIZE)).size
 
     def _result(
@@ -385,7 +385,7 @@ class Getter:
             status = GetStatus.MESSAGE_WAS_REMOVING
         else:
             status = GetStatus.NO_MATCHED_MESSAGE
-        distance = self._block[state.READABLE] - last
+        distance = self._block.readable - last
         return GetResult(
             status,
             queue_offset + scanned,
@@ -393,7 +393,7 @@ class Getter:
             queue.max_offset,
             data,
             count,
-            distance > self._block[state.MEMORY_BYTES],
+            distance > self._block.memory_bytes,
             damaged,
         )
 
@@ -408,24 +408,24 @@ class Getter:
     ) -> GetResult:
         """Let the kernel copy records, as many at once as a reply may have, and filter them."""
         block = self._block
-        block[state.RESULT_LAST_OFFSET] = 0
-        block[state.PULL_COUNT_MAX] = unit_count
-        block[state.PULL_CODE_COUNT] = 0
-        in_memory = block[state.READABLE] - block[state.MEMORY_BYTES]
+        block.result_last_offset = 0
+        block.pull_count_max = unit_count
+        block.pull_code_count = 0
+        in_memory = block.readable - block.memory_bytes
         limits = (
-            (min(max_count, block[state.COUNT_ON_DISK_MAX]), block[state.BYTES_ON_DISK_MAX]),
-            (min(max_count, block[state.COUNT_IN_MEMORY_MAX]), block[state.BYTES_IN_MEMORY_MAX]),
+            (min(max_count, block.count_on_disk_max), block.bytes_on_disk_max),
+            (min(max_count, block.count_in_memory_max), block.bytes_in_memory_max),
         )
         parts: list[bytes] = []
         size = gone = damaged = scanned = 0
         is_full = False
         filtering = _FilteringTime()
         while scanned < unit_count and not is_full:
-            block[state.PULL_QUEUE_OFFSET] = queue_offset + scanned
+            block.pull_queue_offset = queue_offset + scanned
             self._copy_records(address + cq_unit.SIZE * scanned, unit_count - scanned)
             view = self._buffer.data
-            position, end = 0, block[state.RESULT_BYTES]
-            scanned_end = scanned + block[state.RESULT_SCANNED]
+            position, end = 0, block.result_bytes
+            scanned_end = scanned + block.result_scanned
             while position < end:
                 record_size, number, physical_offset = _PLACE.unpack_from(view, position)
                 count_limit, bytes_limit = limits[physical_offset >= in_memory]
@@ -445,8 +445,8 @@ class Getter:
                     parts.append(bytes(data))
                     size += record_size
             else:
-                gone += block[state.RESULT_GONE]
-                damaged += block[state.RESULT_DAMAGED]
+                gone += block.result_gone
+                damaged += block.result_damaged
             scanned = scanned_end
         if len(self._buffer) > _BUFFER_BYTES:
             self._make_buffer(_BUFFER_BYTES)
@@ -458,7 +458,7 @@ class Getter:
             scanned=scanned,
             gone=gone,
             damaged=damaged,
-            last=block[state.RESULT_LAST_OFFSET],
+            last=block.result_last_offset,
         )
 
     def _get_filtered(
@@ -498,7 +498,7 @@ class Getter:
             elif message_filter.takes_record(memoryview(data)):
                 parts.append(data)
                 size += unit_size
-        block[state.RESULT_SCANNED] = scanned
+        block.result_scanned = scanned
         return self._result(
             queue,
             queue_offset,
@@ -528,9 +528,9 @@ class Getter:
         self, physical_offset: int, unit_size: int, count: int, size: int, max_count: int
     ) -> bool:
         block = self._block
-        on_disk = block[state.READABLE] - physical_offset > block[state.MEMORY_BYTES]
-        count_limit = block[state.COUNT_ON_DISK_MAX if on_disk else state.COUNT_IN_MEMORY_MAX]
-        bytes_limit = block[state.BYTES_ON_DISK_MAX if on_disk else state.BYTES_IN_MEMORY_MAX]
+        on_disk = block.readable - physical_offset > block.memory_bytes
+        count_limit = block.count_on_disk_max if on_disk else block.count_in_memory_max
+        bytes_limit = block.bytes_on_disk_max if on_disk else block.bytes_in_memory_max
         return count >= min(max_count, count_limit) or size + unit_size > bytes_limit
 
     # Offsets ----------------------------------------------------------------------------------

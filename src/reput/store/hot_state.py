@@ -4,57 +4,57 @@
           ---> dirty list, touched list (of queue rows)
 
 Addresses never move while anything points at them: tables that grow are copied, and the block then
-points at the copy. The meaning of the words: ``reput.store.kernels.control_block``.
+points at the copy. The meaning of their fields: ``reput.store.kernels.control_block``.
 """
 
 from collections.abc import Iterator
+from typing import Generic
 
 import numpy as np
 import numpy.typing as npt
 
 from reput.format import java, names
+from reput.format.kernels.rows import WORD_BYTES, RowKind, columns_of, word_count
 from reput.store.kernels import control_block as state, hot, tables
+from reput.store.kernels.control_block import ControlBlock
 
 _CHUNK_WORDS = 1 << 15
 _SLOT_COUNT_MIN = 1 << 8
 _ALL_SLOTS = 1 << 62
 _QUEUE_COUNT_MIN = 8
 _LIST_SIZE_MIN = 1 << 10
-
-Words = memoryview
-"""Words of int64 in native order: a row, or the block."""
+_TOPIC = columns_of(state.TopicRow)
 
 
-class _Rows:
-    """Rows of one width, allocated from chunks that never move."""
+class _Rows(Generic[RowKind]):
+    """Rows of one layout, allocated from chunks that never move."""
 
-    def __init__(self, width: int) -> None:
-        self._width = width
+    def __init__(self, kind: type[RowKind]) -> None:
+        self._kind = kind
+        self._width = word_count(kind)
         self._chunks: list[npt.NDArray[np.int64]] = []
-        self._chunk_words: Words = memoryview(b"")
-        self._chunk_address = 0
+        self._chunk = memoryview(b"")
         self._used = _CHUNK_WORDS
-        self._free: list[tuple[int, Words]] = []
+        self._free: list[RowKind] = []
 
-    def take(self) -> tuple[int, Words]:
+    def take(self) -> tuple[int, RowKind]:
         """Return the address of a row of zeros, and the row."""
         if self._free:
-            address, row = self._free.pop()
-            for i in range(self._width):
-                row[i] = 0
-            return address, row
+            row = self._free.pop()
+            row.clear()
+            return row.address, row
         if self._used + self._width > _CHUNK_WORDS:
-            chunk = np.zeros(_CHUNK_WORDS, np.int64)
-            self._chunks.append(chunk)
-            self._chunk_words, self._chunk_address = chunk.data, hot.address_of(chunk)
+            self._chunks.append(np.zeros(_CHUNK_WORDS, np.int64))
+            self._chunk = self._chunks[-1].data
             self._used = 0
         start = self._used
         self._used += self._width
-        return self._chunk_address + 8 * start, self._chunk_words[start : self._used]
+        row = self._kind.from_buffer(self._chunk, WORD_BYTES * start)
+        return row.address, row
 
-    def give_back(self, address: int, row: Words) -> None:
+    def give_back(self, row: RowKind) -> None:
         """Free a row. Nothing may point at it any more."""
-        self._free.append((address, row))
+        self._free.append(row)
 
     @property
     def chunk_count(self) -> int:
@@ -90,7 +90,7 @@ class QueueEnds:
 
     __slots__ = ("address", "row")
 
-    def __init__(self, address: int, row: Words) -> None:
+    def __init__(self, address: int, row: state.QueueRow) -> None:
         self.address = address
         """Address of the row."""
         self.row = row
@@ -98,22 +98,22 @@ class QueueEnds:
     @property
     def min_offset(self) -> int:
         """Queue offset of the first message in the log; ``max_offset`` if there is none."""
-        return self.row[state.QUEUE_MIN_OFFSET]
+        return self.row.min_offset
 
     @property
     def max_offset(self) -> int:
         """Queue offset after the last message that was dispatched."""
-        return self.row[state.QUEUE_MAX_OFFSET]
+        return self.row.max_offset
 
     @property
     def next_offset(self) -> int:
         """Queue offset of the next message that is put."""
-        return self.row[state.QUEUE_NEXT_OFFSET]
+        return self.row.next_offset
 
     @property
     def end_physical_offset(self) -> int:
         """Physical offset after the record of the last unit; 0 without units."""
-        return self.row[state.QUEUE_END_PHYSICAL]
+        return self.row.end_physical
 
 
 class TopicRow:
@@ -121,21 +121,21 @@ class TopicRow:
 
     __slots__ = ("_name", "_queues", "address", "hash", "words")
 
-    def __init__(self, address: int, words: Words, name: bytes) -> None:
+    def __init__(self, address: int, words: state.TopicRow, name: bytes) -> None:
         self.address = address
         self.words = words
         self.hash = tables.name_slot(name, _ALL_SLOTS)
         """Hash of the name, from which its slot follows in tables of any size."""
         self._name = np.frombuffer(name, np.uint8)
         self._queues = np.zeros(_QUEUE_COUNT_MIN, np.int64)
-        words[state.TOPIC_NAME] = hot.address_of(self._name)
-        words[state.TOPIC_NAME_SIZE] = len(name)
-        words[state.TOPIC_HASH] = java.string_hash(java.decode_utf8(name) + "#") & 0xFFFFFFFF
+        words.name = hot.address_of(self._name)
+        words.name_size = len(name)
+        words.hash = java.string_hash(java.decode_utf8(name) + "#") & 0xFFFFFFFF
         self._point()
 
     def _point(self) -> None:
-        self.words[state.TOPIC_QUEUES] = hot.address_of(self._queues)
-        self.words[state.TOPIC_QUEUE_LIMIT] = len(self._queues)
+        self.words.queues = hot.address_of(self._queues)
+        self.words.queue_limit = len(self._queues)
 
     @property
     def name(self) -> bytes:
@@ -164,13 +164,12 @@ class HotState:
     def __init__(self, *, is_slow: bool = False) -> None:
         self.is_slow = is_slow
         """True if kernels leave all dispatch to Python."""
-        self._block = np.zeros(state.BLOCK_WORDS, np.int64)
-        self.address = hot.address_of(self._block)
+        self.block = ControlBlock()
+        self.address = self.block.address
         self.argument = hot.Address(self.address)
         """Address of the block as short kernels take it."""
-        self.block: Words = self._block.data
-        self._topic_rows = _Rows(state.TOPIC_WORDS)
-        self._queue_rows = _Rows(state.QUEUE_WORDS)
+        self._topic_rows = _Rows(state.TopicRow)
+        self._queue_rows = _Rows(state.QueueRow)
         self._topics: dict[bytes, TopicRow] = {}
         self._by_address: dict[int, TopicRow] = {}
         self._seen_counts: list[npt.NDArray[np.int64]] = []
@@ -184,23 +183,23 @@ class HotState:
         self._dirty = np.zeros(_LIST_SIZE_MIN, np.int64)
         self._touched = np.zeros(_LIST_SIZE_MIN, np.int64)
         self._crc_tables = hot.crc_tables()
-        self.block[state.CRC_TABLES] = hot.address_of(self._crc_tables)
+        self.block.crc_tables = hot.address_of(self._crc_tables)
         self._point_at_slots()
         self._point_at_lists()
 
     def _point_at_slots(self) -> None:
-        self.block[state.TOPICS] = hot.address_of(self._slots)
-        self.block[state.TOPIC_SLOTS] = len(self._slots)
+        self.block.topics = hot.address_of(self._slots)
+        self.block.topic_slots = len(self._slots)
 
     def _point_at_lists(self) -> None:
-        self.block[state.DIRTY] = hot.address_of(self._dirty)
-        self.block[state.TOUCHED] = hot.address_of(self._touched)
+        self.block.dirty = hot.address_of(self._dirty)
+        self.block.touched = hot.address_of(self._touched)
 
     def set_delays(self, levels_ms: tuple[int, ...]) -> dict[int, int]:
         """Set the delays of all levels; return them as level -> ms."""
         self._delays = np.array(levels_ms, np.int64)
-        self.block[state.DELAYS] = hot.address_of(self._delays)
-        self.block[state.DELAY_COUNT] = len(levels_ms)
+        self.block.delays = hot.address_of(self._delays)
+        self.block.delay_count = len(levels_ms)
         return dict(enumerate(levels_ms, 1))
 
     # Topics -----------------------------------------------------------------------------------
@@ -215,8 +214,8 @@ class HotState:
             )
             while len(self._seen_counts) < self._topic_rows.chunk_count:
                 self._seen_counts.append(np.zeros((self._topic_rows.rows_per_chunk, 2), np.int64))
-            words[state.TOPIC_KIND] = self._kind(name)
-            words[state.TOPIC_WRITE_QUEUES] = self._write_queues.get(name, 0)
+            words.kind = self._kind(name)
+            words.write_queues = self._write_queues.get(name, 0)
             if 2 * len(self._topics) > len(self._slots):
                 self._rehash(4 * len(self._slots))
             else:
@@ -233,7 +232,7 @@ class HotState:
         """Disable the fast path of a topic for a while, if the topic has a row."""
         row = self._topics.get(name)
         if row is not None:
-            row.words[state.TOPIC_KIND] = state.KIND_SLOW if is_slow else self._kind(name)
+            row.words.kind = state.KIND_SLOW if is_slow else self._kind(name)
 
     def keep_slow(self, name: bytes, *, is_slow: bool) -> None:
         """Disable or enable the fast path of a topic permanently."""
@@ -246,14 +245,14 @@ class HotState:
         Puts to a topic that was dropped since are not reported. The caller may change anything
         between two topics.
         """
-        counts = self._topic_rows.columns(state.TOPIC_MESSAGE_COUNT, state.TOPIC_BYTE_COUNT)
+        counts = self._topic_rows.columns(_TOPIC.message_count, _TOPIC.byte_count)
         for number, (chunk, seen) in enumerate(zip(counts, self._seen_counts, strict=False)):
             for index in np.flatnonzero(chunk[:, 0] != seen[:, 0]).tolist():
                 row = self._by_address.get(self._topic_rows.address(number, index))
                 if row is None:
                     continue
-                messages = row.words[state.TOPIC_MESSAGE_COUNT]
-                size = row.words[state.TOPIC_BYTE_COUNT]
+                messages = row.words.message_count
+                size = row.words.byte_count
                 seen_messages, seen_size = seen[index].tolist()
                 if messages != seen_messages:
                     seen[index] = messages, size
@@ -261,7 +260,7 @@ class HotState:
 
     def count_more(self, name: bytes, count: int) -> None:
         """Add messages to the total of a topic whose record holds more than one."""
-        self._topics[name].words[state.TOPIC_MESSAGE_COUNT] += count
+        self._topics[name].words.message_count += count
 
     def set_write_queues(self, name: bytes, count: int) -> None:
         """Set the number of queues of a topic that the fast path may store in; 0: none."""
@@ -270,7 +269,7 @@ class HotState:
             self._write_queues[name] = count
         row = self._topics.get(name)
         if row is not None:
-            row.words[state.TOPIC_WRITE_QUEUES] = count
+            row.words.write_queues = count
 
     def drop_topic(self, name: bytes) -> None:
         """Remove a topic whose queues are dropped."""
@@ -279,8 +278,8 @@ class HotState:
             self._remove_slot(row)
             chunk, index = self._topic_rows.place(row.address)
             self._seen_counts[chunk][index] = 0
-            row.words[state.TOPIC_MESSAGE_COUNT] = row.words[state.TOPIC_BYTE_COUNT] = 0
-            self._topic_rows.give_back(row.address, row.words)
+            row.words.message_count = row.words.byte_count = 0
+            self._topic_rows.give_back(row.words)
             del self._by_address[row.address]
 
     def _remove_slot(self, row: TopicRow) -> None:
@@ -316,7 +315,7 @@ class HotState:
 
     # Queues -----------------------------------------------------------------------------------
 
-    def add_queue(self, topic: bytes, queue_id: int) -> tuple[int, Words]:
+    def add_queue(self, topic: bytes, queue_id: int) -> tuple[int, state.QueueRow]:
         """Return address and words of a new row for a queue of a topic."""
         address, words = self._queue_rows.take()
         self._queue_count += 1
@@ -328,44 +327,44 @@ class HotState:
         self.topic(topic).set_queue(queue_id, address)
         return address, words
 
-    def drop_queue(self, topic: bytes, queue_id: int, address: int, words: Words) -> None:
+    def drop_queue(self, topic: bytes, queue_id: int, words: state.QueueRow) -> None:
         """Remove a queue that is on no list."""
         self.hide_queue(topic, queue_id)
-        self.free_queue(address, words)
+        self.free_queue(words)
 
     def hide_queue(self, topic: bytes, queue_id: int) -> None:
         """Hide a queue from the kernels."""
         self._topics[topic].set_queue(queue_id, 0)
 
-    def free_queue(self, address: int, words: Words) -> None:
+    def free_queue(self, words: state.QueueRow) -> None:
         """Free the row of a queue that is on no list and hidden from the kernels."""
-        assert not words[state.QUEUE_MARKS], "taken from the lists first"
+        assert not words.marks, "taken from the lists first"
         self._queue_count -= 1
-        self._queue_rows.give_back(address, words)
+        self._queue_rows.give_back(words)
 
     def mark_dirty(self, address: int) -> None:
         """Put a row on the list of queues with units that are not in a file yet."""
-        self._dirty[self.block[state.DIRTY_COUNT]] = address
-        self.block[state.DIRTY_COUNT] += 1
+        self._dirty[self.block.dirty_count] = address
+        self.block.dirty_count += 1
 
     def mark_touched(self, address: int) -> None:
         """Add a row to the list of queues with new units."""
-        self._touched[self.block[state.TOUCHED_COUNT]] = address
-        self.block[state.TOUCHED_COUNT] += 1
+        self._touched[self.block.touched_count] = address
+        self.block.touched_count += 1
 
     @property
     def dirty_count(self) -> int:
         """Number of queue rows with units that are not in a file yet."""
-        return self.block[state.DIRTY_COUNT]
+        return self.block.dirty_count
 
     def dirty_rows(self) -> list[int]:
         """Return the addresses of queue rows with units that are not in a file yet."""
-        rows: list[int] = self._dirty[: self.block[state.DIRTY_COUNT]].tolist()
+        rows: list[int] = self._dirty[: self.block.dirty_count].tolist()
         return rows
 
     def first_dirty_rows(self, count: int) -> list[int]:
         """Return the addresses of the rows that have waited longest, at most ``count``."""
-        rows: list[int] = self._dirty[: min(count, self.block[state.DIRTY_COUNT])].tolist()
+        rows: list[int] = self._dirty[: min(count, self.block.dirty_count)].tolist()
         return rows
 
     def put_off_dirty_rows(self, count: int, end: int, rows: list[int]) -> None:
@@ -373,20 +372,20 @@ class HotState:
 
         The caller has cleared the marks of the others. The cost is two copies for any length.
         """
-        dirty = self._dirty[: self.block[state.DIRTY_COUNT]]
+        dirty = self._dirty[: self.block.dirty_count]
         kept = (dirty[count:end], np.array(rows, np.int64), dirty[end:])
-        self.block[state.DIRTY_COUNT] += len(rows) - count
-        self._dirty[: self.block[state.DIRTY_COUNT]] = np.concatenate(kept)
+        self.block.dirty_count += len(rows) - count
+        self._dirty[: self.block.dirty_count] = np.concatenate(kept)
 
     def set_dirty_rows(self, rows: list[int]) -> None:
         """Replace the list; the caller has cleared the marks of the others."""
         self._dirty[: len(rows)] = rows
-        self.block[state.DIRTY_COUNT] = len(rows)
+        self.block.dirty_count = len(rows)
 
     def take_touched_rows(self) -> list[int]:
         """Return the addresses of the rows of queues with new units since the last call."""
-        rows: list[int] = self._touched[: self.block[state.TOUCHED_COUNT]].tolist()
-        self.block[state.TOUCHED_COUNT] = 0
+        rows: list[int] = self._touched[: self.block.touched_count].tolist()
+        self.block.touched_count = 0
         return rows
 
     def take_off_lists(self, addresses: set[int]) -> None:
@@ -394,4 +393,4 @@ class HotState:
         self.set_dirty_rows([address for address in self.dirty_rows() if address not in addresses])
         kept = [address for address in self.take_touched_rows() if address not in addresses]
         self._touched[: len(kept)] = kept
-        self.block[state.TOUCHED_COUNT] = len(kept)
+        self.block.touched_count = len(kept)

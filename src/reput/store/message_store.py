@@ -33,7 +33,6 @@ from reput.store.files.folder_lock import FolderLock
 from reput.store.getting import GetResult, Getter, MessageFilter, QueryResult
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import IndexFiles
-from reput.store.kernels import control_block as state
 from reput.store.log.commit_log import CommitLog, LogPiece, LogView
 from reput.store.log.replica_acks import ReplicaAcks
 from reput.store.opening import log_cut
@@ -313,11 +312,11 @@ class MessageStore:
     def _set_limits(self) -> None:
         config, block = self.config, self._block
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        block[state.MEMORY_BYTES] = memory * config.memory_ratio // 100
-        block[state.BYTES_IN_MEMORY_MAX] = config.max_transfer_bytes_on_message_in_memory
-        block[state.COUNT_IN_MEMORY_MAX] = config.max_transfer_count_on_message_in_memory
-        block[state.BYTES_ON_DISK_MAX] = config.max_transfer_bytes_on_message_in_disk
-        block[state.COUNT_ON_DISK_MAX] = config.max_transfer_count_on_message_in_disk
+        block.memory_bytes = memory * config.memory_ratio // 100
+        block.bytes_in_memory_max = config.max_transfer_bytes_on_message_in_memory
+        block.count_in_memory_max = config.max_transfer_count_on_message_in_memory
+        block.bytes_on_disk_max = config.max_transfer_bytes_on_message_in_disk
+        block.count_on_disk_max = config.max_transfer_count_on_message_in_disk
 
     def _write_abort(self) -> None:
         # Atomic: a store that crashes never lacks the file.
@@ -521,11 +520,11 @@ class MessageStore:
 
     def take_halves(self, *, is_on: bool) -> None:
         """Set whether the fast path puts half messages; at first it does not."""
-        self._block[state.TAKES_HALVES] = is_on
+        self._block.takes_halves = is_on
 
     def take_timers(self, *, is_on: bool) -> None:
         """Set whether the fast path puts messages that wait for the timer; at first it does not."""
-        self._block[state.TAKES_TIMERS] = is_on
+        self._block.takes_timers = is_on
 
     def begin_wait(self) -> PendingPut | None:
         """Return the pending put of the records that the fast path has just appended.
@@ -619,7 +618,7 @@ class MessageStore:
                 if not self.dispatcher.step(self._dispatch_limit, self._clock.now_ms()):
                     break
         finally:
-            block[state.LOG_TIMESTAMP] = block[state.LAST_STORE_TIMESTAMP]
+            block.log_timestamp = block.last_store_timestamp
             self.dispatcher.notify()
 
     # Steps ------------------------------------------------------------------------------------
@@ -743,7 +742,7 @@ class MessageStore:
         """Let puts be dispatched in the same pass, if dispatch is up to date and need not wait."""
         is_allowed = not (self.flusher.is_sync or self.log.pool is not None or self._is_replica)
         lags = self.dispatcher.dispatched_offset < self.log.written_offset
-        self._block[state.IS_LIVE] = is_allowed and not lags
+        self._block.is_live = is_allowed and not lags
 
     def _dispatch(self) -> bool:
         try:
@@ -850,7 +849,7 @@ class MessageStore:
     @property
     def memory_bytes(self) -> int:
         """Distance from the log's end, in bytes, within which messages are probably in memory."""
-        return self._block[state.MEMORY_BYTES]
+        return self._block.memory_bytes
 
     def put_news(self) -> Iterator[tuple[str, int, int]]:
         """Yield the puts since the last call: topic, number of messages, bytes of their records.
@@ -868,7 +867,7 @@ class MessageStore:
 
     def last_record(self) -> bytes | None:
         """Return the last record of the log; None if that record is in no queue."""
-        physical_offset = self._block[state.LAST_PHYSICAL_OFFSET]
+        physical_offset = self._block.last_physical_offset
         data = self.record_at(physical_offset)
         is_last = data is not None and physical_offset + len(data) == self.log.written_offset
         return data if is_last else None

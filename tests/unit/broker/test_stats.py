@@ -28,7 +28,6 @@ from reput.broker.counters.stats import (
 from reput.remoting.time_slices import run_whole
 from reput.store.getting import GetResult, GetStatus
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state
 
 START_MS = 1_700_000_000_000
 SECOND_MS = 1_000
@@ -207,8 +206,8 @@ class Topics:
     def put(self, messages: int, size: int) -> None:
         """Count messages and their bytes in each topic."""
         for row in self._rows:
-            row[state.TOPIC_MESSAGE_COUNT] += messages
-            row[state.TOPIC_BYTE_COUNT] += size
+            row.message_count += messages
+            row.byte_count += size
 
     def put_news(self) -> Iterator[tuple[str, int, int]]:
         for name, messages, size in self.hot_state.put_news():

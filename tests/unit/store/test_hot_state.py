@@ -9,12 +9,11 @@ from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, tables
 
 # Rows by the kernels' own lookup.
-BLOCK = tables.Row
 
 
 def find(hot: HotState, topic: str, queue_id: int) -> int:
     """Return the address of a queue's row as kernels look it up, 0 if there is none."""
-    row = tables.topic_row(BLOCK(hot.address), topic.encode())
+    row = tables.topic_row(hot.block, topic.encode())
     queue = tables.queue_row(row, queue_id) if row is not None else None
     return queue.address if queue is not None else 0
 
@@ -26,7 +25,7 @@ def test_each_queue_is_found_while_tables_grow() -> None:
         topic, queue_id = f"topic-{number % 700}", number % 19
         rows[topic, queue_id], _ = hot.add_queue(topic.encode(), queue_id)
     assert {queue: find(hot, *queue) for queue in rows} == rows
-    assert hot.block[state.TOPIC_SLOTS] > 2 * 700
+    assert hot.block.topic_slots > 2 * 700
     assert find(hot, "topic-0", 18) == 0
     assert find(hot, "topic-700", 0) == 0
 
@@ -35,22 +34,22 @@ def test_a_dropped_queue_is_not_found_and_its_row_is_used_again() -> None:
     hot = HotState()
     address, words = hot.add_queue(b"T", 3)
     kept, _ = hot.add_queue(b"T", 0)
-    words[state.QUEUE_MAX_OFFSET] = 7
-    hot.drop_queue(b"T", 3, address, words)
+    words.max_offset = 7
+    hot.drop_queue(b"T", 3, words)
     assert (find(hot, "T", 3), find(hot, "T", 0)) == (0, kept)
     again, words = hot.add_queue(b"U", 1)
     assert again == address
-    assert words[state.QUEUE_MAX_OFFSET] == 0
+    assert words.max_offset == 0
 
 
 def test_a_dropped_topic_hides_no_other_one() -> None:
     hot = HotState()
     topics = [f"t{number}" for number in range(100)]
-    addresses = {topic: hot.add_queue(topic.encode(), 0) for topic in topics}
+    rows = {topic: hot.add_queue(topic.encode(), 0)[1] for topic in topics}
     for topic in topics[::2]:
-        hot.drop_queue(topic.encode(), 0, *addresses[topic])
+        hot.drop_queue(topic.encode(), 0, rows[topic])
         hot.drop_topic(topic.encode())
-    expected = [0 if number % 2 == 0 else addresses[t][0] for number, t in enumerate(topics)]
+    expected = [0 if number % 2 == 0 else rows[t].address for number, t in enumerate(topics)]
     assert [find(hot, topic, 0) for topic in topics] == expected
 
 
@@ -64,12 +63,12 @@ def test_a_dropped_topic_hides_no_other_one() -> None:
 )
 def test_a_topic_has_its_dispatcher(topic: str, is_slow: bool, kind: int) -> None:
     hot = HotState(is_slow=is_slow)
-    assert hot.topic(topic.encode()).words[state.TOPIC_KIND] == kind
+    assert hot.topic(topic.encode()).words.kind == kind
 
 
 def test_a_topic_has_the_prefix_hash_of_its_keys() -> None:
     # "TopicA#k1".hashCode() is -1903240649 in Java.
-    value = HotState().topic(b"TopicA").words[state.TOPIC_HASH]
+    value = HotState().topic(b"TopicA").words.hash
     for letter in b"k1":
         value = (31 * value + letter) & 0xFFFFFFFF
     assert value - (1 << 32) == -1903240649
@@ -121,7 +120,7 @@ def test_topics_are_found_after_any_others_were_dropped(seed: int) -> None:
         if number % 100 == 0:
             for each in range(400):
                 name = f"T{each}".encode()
-                row = tables.topic_row(BLOCK(hot_state.address), name)
+                row = tables.topic_row(hot_state.block, name)
                 assert (row is not None) == (name in known)
 
 
@@ -134,24 +133,24 @@ def test_puts_are_reported_once_and_only_for_topics_with_puts() -> None:
     rows = {name: hot_state.topic(name).words for name in names}
     assert [*hot_state.put_news()] == []
     for name, messages, size in ((b"T0", 3, 300), (b"T9999", 1, 70), (b"T5000", 2, 150)):
-        rows[name][state.TOPIC_MESSAGE_COUNT] += messages
-        rows[name][state.TOPIC_BYTE_COUNT] += size
+        rows[name].message_count += messages
+        rows[name].byte_count += size
     assert sorted(hot_state.put_news()) == [
         (b"T0", 3, 300), (b"T5000", 2, 150), (b"T9999", 1, 70),
     ]  # fmt: skip
     assert [*hot_state.put_news()] == []
-    rows[b"T0"][state.TOPIC_MESSAGE_COUNT] += 1
-    rows[b"T0"][state.TOPIC_BYTE_COUNT] += 9
+    rows[b"T0"].message_count += 1
+    rows[b"T0"].byte_count += 9
     assert [*hot_state.put_news()] == [(b"T0", 1, 9)]
 
 
 def test_a_recreated_topic_begins_at_zero() -> None:
     hot_state = HotState()
     words = hot_state.topic(b"T").words
-    words[state.TOPIC_MESSAGE_COUNT], words[state.TOPIC_BYTE_COUNT] = 5, 500
+    words.message_count, words.byte_count = 5, 500
     assert [*hot_state.put_news()] == [(b"T", 5, 500)]
     hot_state.drop_topic(b"T")
     assert [*hot_state.put_news()] == []
     words = hot_state.topic(b"U").words  # at the same address
-    words[state.TOPIC_MESSAGE_COUNT], words[state.TOPIC_BYTE_COUNT] = 5, 500
+    words.message_count, words.byte_count = 5, 500
     assert [*hot_state.put_news()] == [(b"U", 5, 500)]

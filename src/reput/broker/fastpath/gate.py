@@ -21,10 +21,12 @@ import numpy as np
 
 from reput.broker.access.access import Access
 from reput.broker.kernels import gate_words as words, native
+from reput.broker.kernels.gate_words import ROW, Account, GateCall, GateRow, Grant, GrantableCode
 from reput.format import command as commands, signing
 from reput.format.codes import RequestCode
 from reput.format.command import LENGTH
 from reput.format.kernels.native import has_sha
+from reput.format.kernels.rows import Rows, rows_of, start_of, word_count
 from reput.remoting.channel import Channel
 from reput.secret import Secret
 
@@ -50,7 +52,7 @@ _LEARNED_AT_ONCE_MAX = 4
 if the tables were full."""
 
 Row = list[int]
-"""A frame: words as in ``gate_words``."""
+"""A frame: the words of a ``GateRow``."""
 ServeRun = Callable[[int, int], int]
 """Serves the granted frames between two positions; returns the first one that it leaves."""
 
@@ -70,29 +72,28 @@ class Gate:
             "gate_account", [ctypes.c_int64] * 4, is_short=True
         )
         self._add_grant = native.plain_function("gate_grant", [ctypes.c_int64] * 7, is_short=True)
-        self._memory = np.zeros(words.WORDS, np.int64)
-        self._rows = np.zeros(words.ROW_WORDS * _ROWS_MAX, np.int64)
+        self._rows = np.zeros(word_count(GateRow) * _ROWS_MAX, np.int64)
         self._row_words = self._rows.data
         self._scratch = np.empty(words.SCRATCH_BYTES, np.uint8)
-        self._accounts = np.zeros(words.ACCOUNT_WORDS * _ACCOUNT_SLOTS, np.int64)
-        self._grants = np.zeros(words.GRANT_WORDS * _GRANT_SLOTS, np.int64)
+        self._accounts = np.zeros(word_count(Account) * _ACCOUNT_SLOTS, np.int64)
+        self._grants = np.zeros(word_count(Grant) * _GRANT_SLOTS, np.int64)
         self._names = np.zeros(_NAME_BYTES, np.uint8)
         self._names_view = self._names.data
         self._names_address = _address_of(self._names)
         self._codes = self._code_rows()
-        self._argument = ctypes.c_int64(_address_of(self._memory))
-        block = self._block = self._memory.data
-        block[words.BUFFER] = buffer_address
-        block[words.ROWS] = _address_of(self._rows)
-        block[words.SCRATCH] = _address_of(self._scratch)
-        block[words.HAS_SHA] = has_sha()
-        block[words.SEED] = secrets.randbits(63)
-        block[words.ACCOUNTS] = _address_of(self._accounts)
-        block[words.ACCOUNT_SLOTS] = _ACCOUNT_SLOTS
-        block[words.GRANTS] = _address_of(self._grants)
-        block[words.GRANT_SLOTS] = _GRANT_SLOTS
-        block[words.CODES] = _address_of(self._codes)
-        block[words.CODE_COUNT] = len(_GRANTABLE)
+        block = self._block = GateCall()
+        self._argument = ctypes.c_int64(block.address)
+        block.buffer = buffer_address
+        block.frames = _address_of(self._rows)
+        block.scratch = _address_of(self._scratch)
+        block.has_sha = has_sha()
+        block.seed = secrets.randbits(63)
+        block.accounts = _address_of(self._accounts)
+        block.account_slots = _ACCOUNT_SLOTS
+        block.grants = _address_of(self._grants)
+        block.grant_slots = _GRANT_SLOTS
+        block.codes = start_of(self._codes)
+        block.code_count = len(_GRANTABLE)
         self._names_used = 0
         self._counts = [0, 0]
         self._peers: dict[str, int] = {}
@@ -102,21 +103,21 @@ class Gate:
         """Access key -> secret key of the accounts that may be used; None: not read yet."""
         self.forget()
 
-    def _code_rows(self) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
+    def _code_rows(self) -> Rows[GrantableCode]:
         names = {name for pair in _GRANTABLE.values() for name in pair}
         self._field_names = {name: np.frombuffer(name.encode() + b"\0", np.uint8) for name in names}
-        rows = []
-        for code, (topic, group) in _GRANTABLE.items():
-            rows.append(int(code))
-            for name in (topic, group):
-                rows += [_address_of(self._field_names[name]), len(name)]
-        return np.array(rows, np.int64)
+        rows = rows_of(GrantableCode, len(_GRANTABLE))
+        for row, (code, (topic, group)) in zip(rows, _GRANTABLE.items(), strict=True):
+            row.number = int(code)
+            row.topic, row.topic_size = _address_of(self._field_names[topic]), len(topic)
+            row.group, row.group_size = _address_of(self._field_names[group]), len(group)
+        return rows
 
     # The tables ---------------------------------------------------------------------------------
 
     def forget(self) -> None:
         """Forget all accounts and grants, since accounts, rules or topics have changed."""
-        self._block[words.EPOCH] += 1
+        self._block.epoch += 1
         self._names_used = 0
         self._counts = [0, 0]
         self._peers.clear()
@@ -166,7 +167,7 @@ class Gate:
             group: Value of the field with the group; empty if that does not count.
         """
         self._make_room(1, _GRANT_SLOTS, len(topic) + len(group))
-        self._block[words.PEER] = self._peers.setdefault(address, len(self._peers) + 1)
+        self._block.peer = self._peers.setdefault(address, len(self._peers) + 1)
         slot = self._add_grant(
             self._argument,
             ctypes.c_int64(account),
@@ -200,13 +201,13 @@ class Gate:
             self._secret_keys = None
             self.forget()
         block = self._block
-        block[words.POSITION] = position
-        block[words.END] = end
-        block[words.ROWS_MAX] = rows_max
-        block[words.PEER] = self._peers.get(address, 0)  # no grant has 0
+        block.position = position
+        block.end = end
+        block.rows_max = rows_max
+        block.peer = self._peers.get(address, 0)  # no grant has 0
         count = self._judge_rows(self._argument)
-        width = words.ROW_WORDS
-        verdicts = self._row_words[words.ROW_VERDICT : width * count : width].tolist()
+        width = word_count(GateRow)
+        verdicts = self._row_words[ROW.verdict : width * count : width].tolist()
         granted = count
         if verdicts.count(words.GRANTED) < count:
             granted = next(i for i, verdict in enumerate(verdicts) if verdict != words.GRANTED)
@@ -250,7 +251,7 @@ class Gate:
             ):
                 learned_count += 1
                 continue
-            reached = channel.take_frames(view, position, learnable[words.ROW_END], 1)
+            reached = channel.take_frames(view, position, learnable[ROW.end], 1)
             if reached == position:
                 return position
             position = reached
@@ -276,21 +277,21 @@ class Gate:
             if i and (channel.is_closed or channel.has_stalled()):
                 break
             row = rows[i]
-            verdict = row[words.ROW_VERDICT]
+            verdict = row[ROW.verdict]
             if verdict == words.GRANTED:
-                while i < count and rows[i][words.ROW_VERDICT] == words.GRANTED:
+                while i < count and rows[i][ROW.verdict] == words.GRANTED:
                     i += 1
-                run_end = rows[i - 1][words.ROW_END]
+                run_end = rows[i - 1][ROW.end]
                 reached = serve_run(position, run_end)
                 if reached != run_end:
                     return reached, None
                 position = reached
                 continue
             if verdict == words.UNKNOWN or (
-                verdict == words.VERIFIED and row[words.ROW_CODE] in _GRANTABLE
+                verdict == words.VERIFIED and row[ROW.code] in _GRANTABLE
             ):
                 return position, row
-            frame_end = channel.take_frames(view, position, row[words.ROW_END], 1)
+            frame_end = channel.take_frames(view, position, row[ROW.end], 1)
             if frame_end == position:
                 break
             position = frame_end
@@ -306,27 +307,27 @@ class Gate:
 
     def _learn(self, channel: Channel, view: memoryview, position: int, row: Row) -> bool:
         """Fill the tables for a frame; return False if it is not admitted by them."""
-        if row[words.ROW_VERDICT] == words.UNKNOWN:
-            start = row[words.ROW_KEY]
+        if row[ROW.verdict] == words.UNKNOWN:
+            start = row[ROW.key]
             if start < 0:
                 return False
-            access_key = bytes(view[start : start + row[words.ROW_KEY_SIZE]])
+            access_key = bytes(view[start : start + row[ROW.key_size]])
             secret_key = self._secret_key_of(access_key.decode("utf-8", "replace"))
             if secret_key is None:
                 return False
             self.add_account(access_key, secret_key)
             return True
-        request = commands.decode(view[position + LENGTH.size : row[words.ROW_END]])
+        request = commands.decode(view[position + LENGTH.size : row[ROW.end]])
         fields = request.ext_fields or {}
-        topic_field, group_field = _GRANTABLE[row[words.ROW_CODE]]
+        topic_field, group_field = _GRANTABLE[row[ROW.code]]
         topic, group = fields.get(topic_field, ""), fields.get(group_field, "")
         # A refusal has its text, and its place in the log, from the check that follows.
-        if not topic or bool(group_field) != bool(group) or request.code != row[words.ROW_CODE]:
+        if not topic or bool(group_field) != bool(group) or request.code != row[ROW.code]:
             return False
         if not self._access.would_admit(request, channel.address):
             return False
         self.add_grant(
-            channel.address, row[words.ROW_ACCOUNT], request.code, topic.encode(), group.encode()
+            channel.address, row[ROW.account], request.code, topic.encode(), group.encode()
         )
         return True
 

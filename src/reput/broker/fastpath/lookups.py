@@ -8,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.broker.kernels import hot as kernels, lookup_request_args as requests
-from reput.broker.kernels.scan_args import FIELD_WORDS
+from reput.broker.kernels.lookup_request_args import LookupCall
 from reput.format import lookup_reply
+from reput.format.kernels.rows import row_and_tail
 from reput.store.index.lookup import FILES_MAX, steps_max
-from reput.store.kernels import control_block as state, hot, lookup_args as words
+from reput.store.kernels import hot, lookup_args as words
+from reput.store.kernels.control_block import KnownField
+from reput.store.kernels.lookup_args import TimeSearch
 from reput.store.message_store import MessageStore
 
 
@@ -27,15 +30,15 @@ class FastLookups:
         self._block = store.hot_state.block
         self._argument = store.hot_state.argument
         config = store.config
-        self._key_words = np.zeros(requests.WORDS, np.int64)
-        self._key_args = self._key_words.data
-        self._key_argument = hot.Address(hot.address_of(self._key_words))
-        self._key_args[words.RECORD_BYTES_MAX] = config.record_bytes_max
-        self._key_args[requests.KEY_COUNT_MAX] = min(config.max_msgs_num_batch, words.RECORDS_MAX)
-        self._time_words = np.zeros(words.TIME_WORDS, np.int64)
-        self._time_args = self._time_words.data
-        self._time_argument = hot.Address(hot.address_of(self._time_words))
-        self._time_args[words.TIME_RECORD_BYTES_MAX] = config.record_bytes_max
+        self._key_args, self._names = row_and_tail(
+            LookupCall, KnownField, len(requests.FIELD_NAMES)
+        )
+        self._key_argument = hot.Address(self._key_args.address)
+        self._key_args.record_size_max = config.record_bytes_max
+        self._key_args.key_count_max = min(config.max_msgs_num_batch, words.RECORDS_MAX)
+        self._time_args = TimeSearch()
+        self._time_argument = hot.Address(self._time_args.address)
+        self._time_args.record_size_max = config.record_bytes_max
         self._texts = self._put_texts()
 
     def _put_texts(self) -> list[npt.NDArray[np.uint8]]:
@@ -46,13 +49,11 @@ class FastLookups:
             for text in (*lookup_reply.TEMPLATES, *map(str.encode, requests.FIELD_NAMES))
         ]
         templates = texts[: len(lookup_reply.TEMPLATES)]
-        for number, text in enumerate(templates):
-            place = requests.TEMPLATES + 2 * number
-            args[place], args[place + 1] = hot.address_of(text), len(text)
-        args[requests.NAMES] = len(requests.FIELD_NAMES)
-        for number, text in enumerate(texts[len(templates) :]):
-            place = requests.NAMES + 1 + FIELD_WORDS * number
-            args[place], args[place + 1] = hot.address_of(text), len(text)
+        for template, text in zip(args.templates, templates, strict=True):
+            template.start, template.size = hot.address_of(text), len(text)
+        args.names.count = len(requests.FIELD_NAMES)
+        for field, text in zip(self._names, texts[len(templates) :], strict=True):
+            field.name, field.name_size = hot.address_of(text), len(text)
         return texts
 
     def answer(
@@ -72,21 +73,21 @@ class FastLookups:
         """
         block, args, time_args = self._block, self._key_args, self._time_args
         self._store.index.publish_rows()
-        args[words.STEPS_MAX] = steps_max()
-        args[requests.KEY_LETTERS_MAX] = key_letters_max
-        args[requests.UNIQUE_COUNT_MAX] = unique_count_max
-        block[state.READABLE] = self._store.log.readable_offset
-        block[state.RECEIVE_POSITION] = position
-        block[state.RECEIVE_END] = end
+        args.steps_max = steps_max()
+        args.key_letters_max = key_letters_max
+        args.unique_count_max = unique_count_max
+        block.readable = self._store.log.readable_offset
+        block.receive_position = position
+        block.receive_end = end
         count = 0
         for _ in range(FILES_MAX):
-            args[words.UNMAPPED] = time_args[words.TIME_UNMAPPED] = -1
+            args.unmapped = time_args.unmapped = -1
             count = kernels.lookups(self._argument, self._key_argument, self._time_argument)
-            unmapped = max(args[words.UNMAPPED], time_args[words.TIME_UNMAPPED])
+            unmapped = max(args.unmapped, time_args.unmapped)
             if count or unmapped < 0:
                 break
             self._store.log.map_file(unmapped)
         if not count:
             return 0, position, b""
-        replies = hot.bytes_at(block[state.REPLIES_ADDRESS], block[state.REPLIES_BYTES])
-        return count, block[state.RECEIVE_POSITION], replies
+        replies = hot.bytes_at(block.replies_address, block.replies_bytes)
+        return count, block.receive_position, replies

@@ -6,7 +6,7 @@ a request code, and then reads consecutive requests into rows of numbers.
 
     ends = RequestList(37, [Field("producerGroup", Kind.TEXT, is_required=True), ...], buffer)
     for row in ends.collect(position, end):
-        row[rules.ROW_OPAQUE], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
+        row[ROW.opaque], row[ends.value("commitLogOffset")], ends.text(row, "producerGroup")
 
 It stops before the first request with an unknown field or another form, which falls back to its
 processor. The forms that it reads: ``reput.broker.kernels.scan_requests``.
@@ -22,10 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from reput.broker.kernels import hot as kernels, scan_args as rules
+from reput.broker.kernels.scan_args import ROW, ScanCall, ScannedRow, ScannedValue
 from reput.format import command as commands
 from reput.format.command import Command, Serialization
+from reput.format.kernels.rows import WORD_BYTES, row_and_tail, word_count
 from reput.remoting.channel import Channel
-from reput.store.kernels import control_block as state, hot
+from reput.store.kernels import hot
+from reput.store.kernels.control_block import ControlBlock, KnownField
 
 ROWS_MAX = 256
 """Maximum of requests that one call reads."""
@@ -61,7 +64,7 @@ FIELDS_OF_5 = (
 name, one-way, logical queue. A broker ignores them."""
 
 Row = list[int]
-"""A request: words as in ``scan_args``."""
+"""A request: the words of a ``ScannedRow``."""
 
 
 class RequestList:
@@ -75,23 +78,27 @@ class RequestList:
 
     def __init__(self, code: int, fields: Sequence[Field], buffer: bytearray) -> None:
         assert len(fields) <= rules.FIELDS_MAX
-        self._values = {
-            field.name: rules.ROW_WORDS + rules.VALUES * i for i, field in enumerate(fields)
+        self._values: dict[str, int] = {
+            field.name: ROW.values + word_count(ScannedValue) * i for i, field in enumerate(fields)
         }
-        self._width = rules.ROW_WORDS + rules.VALUES * len(fields)
+        self._width = word_count(ScannedRow) + word_count(ScannedValue) * len(fields)
         self._rows = np.zeros(self._width * ROWS_MAX, np.int64)
         self._row_words = self._rows.data
         self._names = [np.frombuffer(field.name.encode("ascii"), np.uint8) for field in fields]
         required = sum(1 << i for i, field in enumerate(fields) if field.is_required)
-        words = [code, hot.address_of(self._rows), ROWS_MAX, required, len(fields)]
-        for field, name in zip(fields, self._names, strict=True):
-            words += [hot.address_of(name), len(name), field.kind]
-        self._wanted = np.array(words, np.int64)
-        self._argument = hot.Address(hot.address_of(self._wanted))
-        self._memory = np.zeros(state.BLOCK_WORDS, np.int64)
-        self._block = self._memory.data
-        self._block_argument = hot.Address(hot.address_of(self._memory))
-        self._block[state.RECEIVE_ADDRESS] = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        call, known = row_and_tail(ScanCall, KnownField, len(fields))
+        call.code, call.required = code, required
+        call.rows, call.rows_max = hot.address_of(self._rows), ROWS_MAX
+        call.row_bytes = WORD_BYTES * self._width
+        call.names.count = len(fields)
+        for entry, field, name in zip(known, fields, self._names, strict=True):
+            entry.name, entry.name_size = hot.address_of(name), len(name)
+            entry.kind = field.kind
+        self._call = call
+        self._argument = hot.Address(call.address)
+        self._block = ControlBlock()
+        self._block_argument = hot.Address(self._block.address)
+        self._block.receive_address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
     def collect(self, position: int, end: int) -> list[Row]:
         """Return the requests that follow each other from a position of the buffer.
@@ -101,8 +108,8 @@ class RequestList:
             end: The end of the bytes in the buffer; the last frame may be incomplete.
         """
         block = self._block
-        block[state.RECEIVE_POSITION] = position
-        block[state.RECEIVE_END] = end
+        block.receive_position = position
+        block.receive_end = end
         count = kernels.scan_requests(self._block_argument, self._argument)
         width = self._width
         words = self._row_words[: width * count].tolist()
@@ -136,7 +143,7 @@ class RequestList:
             count = serve_rows(channel, rows[done : done + count_max])
             if count:
                 done += count
-                position = rows[done - 1][rules.ROW_END]
+                position = rows[done - 1][ROW.end]
                 count_max *= 2
                 continue
             frame_end = channel.take_frames(view, position, end, 1)
@@ -159,18 +166,18 @@ class RequestList:
 
 def empty_replies(rows: Sequence[Row]) -> bytes:
     """Return the replies to requests that succeeded, concatenated; none to one-way requests."""
-    is_plain = not any(row[rules.ROW_FLAG] | row[rules.ROW_SERIALIZATION] for row in rows)
+    is_plain = not any(row[ROW.flag] | row[ROW.serialization] for row in rows)
     if is_plain and rows:  # all in JSON, none one-way
-        opaques = [row[rules.ROW_OPAQUE] for row in rows]
+        opaques = [row[ROW.opaque] for row in rows]
         digits = len(str(max(opaques)))
         if digits == len(str(min(opaques))):
             before, after = _around_opaque(_JSON, digits)
             return before + (after + before).join([b"%d" % opaque for opaque in opaques]) + after
     replies = []
     for row in rows:
-        if row[rules.ROW_FLAG]:
+        if row[ROW.flag]:
             continue
-        opaque, serialization = row[rules.ROW_OPAQUE], row[rules.ROW_SERIALIZATION]
+        opaque, serialization = row[ROW.opaque], row[ROW.serialization]
         if serialization == _JSON:
             replies.append(empty_json_reply(opaque))
         else:

@@ -85,25 +85,25 @@ class SendIngest:
         self._notes = np.zeros(_NOTES * send_rules.NOTE_BYTES // 8, np.int64)
         self._suffix = np.frombuffer(suffix + b"\0", np.uint8)
         self._broker_name = np.frombuffer(broker_name + b"\0", np.uint8)
-        block[state.REPLIES_ADDRESS] = hot.address_of(self._replies)
-        block[state.REPLIES_ROOM] = len(self._replies)
-        block[state.SCRATCH_ADDRESS] = hot.address_of(self._scratch)
-        block[state.SCRATCH_ROOM] = len(self._scratch)
-        block[state.NOTES_ADDRESS] = hot.address_of(self._notes)
-        block[state.NOTES_ROOM] = _NOTES
-        block[state.SUFFIX_ADDRESS] = hot.address_of(self._suffix)
-        block[state.SUFFIX_SIZE] = len(suffix)
-        block[state.BROKER_NAME] = hot.address_of(self._broker_name)
-        block[state.BROKER_NAME_SIZE] = len(broker_name)
-        block[state.TIMER_PRECISION_MS] = config.timer_precision_ms
-        block[state.TIMER_DELAY_MS_MAX] = min(config.timer_max_delay_sec * 1000, _DELAY_MS_MAX)
-        block[state.BODY_BYTES_MAX] = config.max_message_size
-        block[state.RECORD_BYTES_MAX] = config.record_bytes_max
+        block.replies_address = hot.address_of(self._replies)
+        block.replies_room = len(self._replies)
+        block.scratch_address = hot.address_of(self._scratch)
+        block.scratch_room = len(self._scratch)
+        block.notes = hot.address_of(self._notes)
+        block.notes_room = _NOTES
+        block.suffix_address = hot.address_of(self._suffix)
+        block.suffix_size = len(suffix)
+        block.broker_name = hot.address_of(self._broker_name)
+        block.broker_name_size = len(broker_name)
+        block.timer_precision_ms = config.timer_precision_ms
+        block.timer_delay_ms_max = min(config.timer_max_delay_sec * 1000, _DELAY_MS_MAX)
+        block.body_bytes_max = config.max_message_size
+        block.record_bytes_max = config.record_bytes_max
         self._is_open = kernels.is_compiled
         self._takes_sends = takes_sends and not store_host.is_v6
         if self._takes_sends:
-            block[state.STORE_ADDRESS] = int.from_bytes(store_host.address, "big")
-            block[state.STORE_PORT] = store_host.port
+            block.store_address = int.from_bytes(store_host.address, "big")
+            block.store_port = store_host.port
 
     def receive(
         self,
@@ -130,43 +130,43 @@ class SendIngest:
         block = self._block
         is_v4 = len(born_host.address) == 4
         takes_sends = takes_sends and self._takes_sends and is_v4 and self._can_put()
-        block[state.RECEIVE_IS_ON] = takes_sends
-        block[state.DELIVER_IS_ON] = takes_pulls
-        block[state.READABLE] = self._store.log.readable_offset
-        block[state.RECEIVE_ADDRESS] = address
-        block[state.RECEIVE_POSITION] = position
-        block[state.RECEIVE_END] = end
-        block[state.REPLIES_BYTES] = 0
+        block.receive_is_on = takes_sends
+        block.deliver_is_on = takes_pulls
+        block.readable = self._store.log.readable_offset
+        block.receive_address = address
+        block.receive_position = position
+        block.receive_end = end
+        block.replies_bytes = 0
         if takes_sends:
-            block[state.BORN_ADDRESS] = int.from_bytes(born_host.address, "big")
-            block[state.BORN_PORT] = born_host.port
+            block.born_address = int.from_bytes(born_host.address, "big")
+            block.born_port = born_host.port
         count = stop_count = 0
-        block[state.NOTES_ROOM] = _NOTES
-        now_ms = block[state.INPUT_TIME] = self._putter.begin()
+        block.notes_room = _NOTES
+        now_ms = block.input_time = self._putter.begin()
         try:
             while True:
                 count += kernels.receive(self._argument)
-                stop = block[state.STOP]
+                stop = block.stop
                 if stop in _DONE or not self._provide(stop, now_ms):
                     break
                 stop_count += 1
                 if stop_count == _STOPS_MAX:
                     stop = state.STOP_REPLIES
                     break
-                block[state.NOTES_ROOM] = _NOTES_AFTER_STOP
+                block.notes_room = _NOTES_AFTER_STOP
         finally:
             self._putter.end()
-        pull_count = block[state.DELIVER_COUNT]
+        pull_count = block.deliver_count
         replies = b""
         if count or pull_count:
-            replies = hot.bytes_at(block[state.REPLIES_ADDRESS], block[state.REPLIES_BYTES])
+            replies = hot.bytes_at(block.replies_address, block.replies_bytes)
         return Received(
-            block[state.RECEIVE_POSITION],
+            block.receive_position,
             count,
             pull_count,
             replies,
             has_frame=stop not in (state.STOP_DONE, state.STOP_REPLIES),
-            code=block[state.FRAME_CODE] if stop == state.STOP_FRAME else 0,
+            code=block.frame_code if stop == state.STOP_FRAME else 0,
             has_more=stop == state.STOP_REPLIES,
             pending=self._store.begin_wait() if count else None,
         )
@@ -179,7 +179,7 @@ class SendIngest:
 
         If not, the frame falls back to the caller, whose put then fails with the reason.
         """
-        address = self._block[state.SCRATCH_ADDRESS] + self._block[state.INPUT_POSITION]
+        address = self._block.scratch_address + self._block.input_position
         try:
             return self._putter.provide(stop, hot.bytes_of_record(address), now_ms)
         except (Refused, WriteFailed):

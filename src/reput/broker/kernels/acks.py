@@ -33,11 +33,8 @@ from reput.format.kernels.memory import (
     get_u8,
     get_u16,
     load_i32,
-    put_i64,
-    set_word,
     store_i32,
     text_writer,
-    word,
 )
 from reput.format.kernels.plain_text import (
     INT_MAX,
@@ -63,7 +60,6 @@ W_INFO_END = name_word("extraInfo"[-8:])
 put_reply_0, put_reply_1 = map(text_writer, words.REPLY_PIECES)
 REPLY_0, REPLY_1 = map(len, words.REPLY_PIECES)
 CODE, BITS = words.CODE, words.BITS
-FRAME_GROUP = words.FRAME_GROUP
 
 
 @njit(**COMPILE_OPTIONS)
@@ -108,8 +104,8 @@ def read_fields(block, address, limit):
             if seen >> field & 1:
                 return 0
             seen |= 1 << field
-            set_word(block, FRAME_GROUP + 2 * field, value)
-            set_word(block, FRAME_GROUP + 2 * field + 1, value_end - value)
+            block.fields[field].start = value
+            block.fields[field].size = value_end - value
         address = value_end + 1
         if address >= limit:
             return 0
@@ -120,24 +116,24 @@ def read_fields(block, address, limit):
             return 0
 
 
-read_header = json_reader(read_fields, opaque=words.FRAME_OPAQUE, only_code=CODE)
-"""Reads a header into words of the block; returns False if it falls back."""
+read_header = json_reader(read_fields, only_code=CODE)
+"""Reads a header into the call; returns False if it falls back."""
 
 
 @njit(**COMPILE_OPTIONS)
 def read_handle(block):
     """Read ``extraInfo``: start, pop time, invisible time, revive queue, two more words."""
-    address = word(block, words.FRAME_INFO)
-    limit = address + word(block, words.FRAME_INFO_SIZE)
+    address = block.fields[INFO].start
+    limit = address + block.fields[INFO].size
     for i in range(4):
         end = digits_end(address, limit)
         value = number(address, end - address)
         if value < 0 or end >= limit or get_u8(end) != SPACE:
             return False
         if i == 0:
-            set_word(block, words.FRAME_START, value)
+            block.start = value
         elif i == 1:
-            set_word(block, words.FRAME_POP_TIME, value)
+            block.pop_time = value
         elif i == 3 and value == words.ORDERED_REVIVE_QUEUE:
             return False
         address = end + 1
@@ -160,55 +156,51 @@ def read_ack(block, address, end):
     frame_end = address + 4 + size
     if not read_header(block, address + HEAD_BYTES, frame_end) or not read_handle(block):
         return 0
-    queue_id = number(word(block, words.FRAME_QUEUE_ID), word(block, words.FRAME_QUEUE_ID_SIZE))
-    offset = number(word(block, words.FRAME_OFFSET), word(block, words.FRAME_OFFSET_SIZE))
+    queue_id = number(block.fields[QUEUE_ID].start, block.fields[QUEUE_ID].size)
+    offset = number(block.fields[OFFSET].start, block.fields[OFFSET].size)
     if queue_id < 0 or queue_id > INT_MAX or offset < 0:
         return 0
-    set_word(block, words.FRAME_QUEUE_ID, queue_id)
-    set_word(block, words.FRAME_OFFSET, offset)
+    block.queue_id = queue_id
+    block.offset = offset
     return frame_end
 
 
 @njit(**COMPILE_OPTIONS)
 def is_of_row(block, row):
     """Return whether the frame that was read belongs to a row."""
-    distance = word(block, words.FRAME_OFFSET) - word(row, words.ROW_FIRST)
-    buffer = word(block, words.BUFFER)
-    topic_size = word(block, words.FRAME_TOPIC_SIZE)
-    group_size = word(block, words.FRAME_GROUP_SIZE)
+    distance = block.offset - row.first
+    buffer = block.buffer
+    topic_size = block.fields[TOPIC].size
+    group_size = block.fields[GROUP].size
     return (
         0 <= distance < BITS
-        and word(block, words.FRAME_QUEUE_ID) == word(row, words.ROW_QUEUE_ID)
-        and word(block, words.FRAME_START) == word(row, words.ROW_START)
-        and word(block, words.FRAME_POP_TIME) == word(row, words.ROW_POP_TIME)
-        and topic_size == word(row, words.ROW_TOPIC_SIZE)
-        and group_size == word(row, words.ROW_GROUP_SIZE)
-        and same_bytes(
-            word(block, words.FRAME_TOPIC), buffer + word(row, words.ROW_TOPIC), topic_size
-        )
-        and same_bytes(
-            word(block, words.FRAME_GROUP), buffer + word(row, words.ROW_GROUP), group_size
-        )
+        and block.queue_id == row.queue_id
+        and block.start == row.start
+        and block.pop_time == row.pop_time
+        and topic_size == row.topic_size
+        and group_size == row.group_size
+        and same_bytes(block.fields[TOPIC].start, buffer + row.topic, topic_size)
+        and same_bytes(block.fields[GROUP].start, buffer + row.group, group_size)
     )
 
 
 @njit(**COMPILE_OPTIONS)
 def begin_row(block, row):
     """Begin a row with the frame that was read, which is not counted yet."""
-    buffer = word(block, words.BUFFER)
-    offset = word(block, words.FRAME_OFFSET)
-    start = word(block, words.FRAME_START)
-    set_word(row, words.ROW_TOPIC, word(block, words.FRAME_TOPIC) - buffer)
-    set_word(row, words.ROW_TOPIC_SIZE, word(block, words.FRAME_TOPIC_SIZE))
-    set_word(row, words.ROW_GROUP, word(block, words.FRAME_GROUP) - buffer)
-    set_word(row, words.ROW_GROUP_SIZE, word(block, words.FRAME_GROUP_SIZE))
-    set_word(row, words.ROW_QUEUE_ID, word(block, words.FRAME_QUEUE_ID))
-    set_word(row, words.ROW_START, start)
-    set_word(row, words.ROW_POP_TIME, word(block, words.FRAME_POP_TIME))
+    buffer = block.buffer
+    offset = block.offset
+    start = block.start
+    row.topic = block.fields[TOPIC].start - buffer
+    row.topic_size = block.fields[TOPIC].size
+    row.group = block.fields[GROUP].start - buffer
+    row.group_size = block.fields[GROUP].size
+    row.queue_id = block.queue_id
+    row.start = start
+    row.pop_time = block.pop_time
     # Messages are acknowledged in any order; most are shortly after the start.
-    set_word(row, words.ROW_FIRST, start if 0 <= offset - start < BITS else offset)
-    set_word(row, words.ROW_BITS, 0)
-    set_word(row, words.ROW_COUNT, 0)
+    row.first = start if 0 <= offset - start < BITS else offset
+    row.bits = 0
+    row.count = 0
 
 
 @njit(**COMPILE_OPTIONS)
@@ -226,37 +218,36 @@ def put_reply(start, opaque):
 
 @njit(**COMPILE_OPTIONS)
 def acks(block):
-    """Entry point: read the acknowledgements from POSITION on; return the number of rows."""
-    buffer = word(block, words.BUFFER)
-    end = buffer + word(block, words.END)
-    address = buffer + word(block, words.POSITION)
-    replies = word(block, words.REPLIES)
-    limit = replies + word(block, words.REPLIES_ROOM) - words.REPLY_BYTES_MAX
+    """Entry point: read the acknowledgements from ``position`` on; return the number of rows."""
+    buffer = block.buffer
+    end = buffer + block.end
+    address = buffer + block.position
+    replies = block.replies
+    limit = replies + block.replies_room - words.REPLY_BYTES_MAX
     reply = replies
-    row_bytes = 8 * words.ROW_WORDS
-    row = word(block, words.ROWS)
+    row = block.ack_rows
     count = 0
     while reply <= limit:
         frame_end = read_ack(block, address, end)
         if frame_end == 0:
             break
         if count == 0 or not is_of_row(block, row):
-            if count == word(block, words.ROW_MAX):
+            if count == block.row_max:
                 break
             if count:
-                row += row_bytes
+                row = row[1]
             begin_row(block, row)
             count += 1
-        distance = word(block, words.FRAME_OFFSET) - word(row, words.ROW_FIRST)
-        set_word(row, words.ROW_BITS, word(row, words.ROW_BITS) | 1 << distance)
-        set_word(row, words.ROW_COUNT, word(row, words.ROW_COUNT) + 1)
-        reply = put_reply(reply, word(block, words.FRAME_OPAQUE))
+        distance = block.offset - row.first
+        row.bits = row.bits | 1 << distance
+        row.count += 1
+        reply = put_reply(reply, block.frame_opaque)
         address = frame_end
-        set_word(row, words.ROW_END, address - buffer)
-        set_word(row, words.ROW_REPLIES, reply - replies)
-    put_i64(block + 8 * words.POSITION, address - buffer)
+        row.end = address - buffer
+        row.replies = reply - replies
+    block.position = address - buffer
     return count
 
 
-ENTRY_POINTS = {"acks": (int,)}
+ENTRY_POINTS = {"acks": (words.AckCall,)}
 """Entry points and their arguments. Results are numbers."""

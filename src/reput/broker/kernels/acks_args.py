@@ -1,69 +1,63 @@
-"""Arguments and results of the kernel ``acks``: one block of int64 words, and rows.
+"""The call of the kernel ``acks``: arguments and results.
 
-The words are described here, what the kernel does with them in ``acks``. Positions are those of the
-receive buffer.
+What the kernel does with the fields: ``acks``. Positions are those of the receive buffer.
 """
-
-from collections.abc import Iterator
 
 from reput.format import command, pop_codec, send_reply
 from reput.format.codes import RequestCode
 from reput.format.command import Command
+from reput.format.kernels.rows import Row, columns_of, rows, word
+from reput.store.kernels.control_block import FrameValue
 
-_words: Iterator[int] = iter(range(1 << 5))
+FIELD_NAMES = ("consumerGroup", "topic", "queueId", "offset", "extraInfo")
+"""Required fields, each once. Other fields are ignored."""
 
-BUFFER = next(_words)
-"""Address of the receive buffer."""
-POSITION = next(_words)
-"""Position of the first frame; after the call, end of the last frame that was read."""
-END = next(_words)
-"""End of the bytes in the buffer; the last frame may be incomplete."""
-ROWS = next(_words)
-ROW_MAX = next(_words)
-REPLIES = next(_words)
-"""Address of the room for the replies, which are concatenated."""
-REPLIES_ROOM = next(_words)
 
-FRAME_OPAQUE = next(_words)
-"""Opaque of a frame. The words from here on are for the kernel alone."""
-FRAME_GROUP, FRAME_GROUP_SIZE = next(_words), next(_words)
-FRAME_TOPIC, FRAME_TOPIC_SIZE = next(_words), next(_words)
-FRAME_QUEUE_ID, FRAME_QUEUE_ID_SIZE = next(_words), next(_words)
-FRAME_OFFSET, FRAME_OFFSET_SIZE = next(_words), next(_words)
-FRAME_INFO, FRAME_INFO_SIZE = next(_words), next(_words)
-"""Address and size of the fields' values, in the order of ``FIELD_NAMES``; then numbers."""
-FRAME_START = next(_words)
-FRAME_POP_TIME = next(_words)
-WORDS = next(_words)
+class AckRow(Row):
+    """Acknowledgements that follow each other, of one checkpoint."""
 
-# --- a row: acknowledgements that follow each other, of one checkpoint ------------------
+    topic = word("position", "The topic's name")
+    topic_size = word("bytes", "Size of the name")
+    group = word("position", "The group's name")
+    group_size = word("bytes", "Size of the name")
+    queue_id = word("number", "The queue")
+    start = word("queue offset", "The first of the checkpoint")
+    pop_time = word("ms", "Time of the pop")
+    first = word("queue offset", "That of bit 0")
+    bits = word("bits", "Bit i: the message with queue offset ``first`` + i is acknowledged")
+    count = word("count", "Acknowledgements; a message may be acknowledged twice")
+    end = word("position", "End of the last frame of the row")
+    replies = word("bytes", "Size of all replies up to the last one of the row")
 
-ROW_TOPIC = 0
-"""Position of the topic's name."""
-ROW_TOPIC_SIZE = 1
-ROW_GROUP = 2
-ROW_GROUP_SIZE = 3
-ROW_QUEUE_ID = 4
-ROW_START = 5
-"""First queue offset of the checkpoint."""
-ROW_POP_TIME = 6
-ROW_FIRST = 7
-"""Queue offset of bit 0."""
-ROW_BITS = 8
-"""Bit i: the message with queue offset ROW_FIRST + i is acknowledged."""
-ROW_COUNT = 9
-"""Number of acknowledgements; a message may be acknowledged twice."""
-ROW_END = 10
-"""End of the last frame of the row, a position."""
-ROW_REPLIES = 11
-"""Size of all replies up to the last one of the row, bytes."""
-ROW_WORDS = 12
+
+ROW = columns_of(AckRow)
+
+
+class AckCall(Row):
+    """A call of ``acks``."""
+
+    buffer = word("address", "The receive buffer")
+    position = word("position", "The first frame; then the end of the last frame that was read")
+    end = word("position", "End of the bytes; the last frame may be incomplete")
+    ack_rows = word("address", "The rows", to=AckRow)
+    row_max = word("count", "Rows that there is room for")
+    replies = word("address", "Room for the replies, which are concatenated")
+    replies_room = word("bytes", "Size of that room")
+
+    # A frame: of use to the kernel only.
+    frame_code = word("number", "Request code")
+    frame_flag = word("bits", "Flag of the header")
+    frame_opaque = word("number", "Opaque of the header")
+    fields = rows(len(FIELD_NAMES), FrameValue, "Values of the fields, as in FIELD_NAMES")
+    queue_id = word("number", "The queue")
+    offset = word("queue offset", "Of the message")
+    start = word("queue offset", "The first of the checkpoint")
+    pop_time = word("ms", "Time of the pop")
+
 
 # --- requests of the fast path ---------------------------------------------------------
 
 CODE = int(RequestCode.ACK_MESSAGE)
-FIELD_NAMES = ("consumerGroup", "topic", "queueId", "offset", "extraInfo")
-"""Required fields, each once. Other fields are ignored."""
 ORDERED_REVIVE_QUEUE = pop_codec.ORDERED_REVIVE_QUEUE
 """Revive queue of messages that were popped in order. Their acknowledgements fall back."""
 BITS = 63

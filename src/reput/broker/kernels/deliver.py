@@ -5,15 +5,16 @@ the processor (``STOP_FRAME``), and nothing of it is done.
 
 **What takes the fast path**:
 
-* DELIVER_IS_ON. Code 11 or 361, flag 0, opaque not negative; no body.
+* ``deliver_is_on``. Code 11 or 361, flag 0, opaque not negative; no body.
 * Its fields are those of ``pull_rules``, ``topic``, ``queueId``, ``sysFlag`` and ``bname``;
   ``pull_rules.OPTIONAL`` may be absent. Texts and numbers have the form of those in ``send``.
 * ``sysFlag``: ``pull_rules.ALLOWED_FLAGS``. ``expressionType``: ``TAG``.
 * There is a reader row for its group, its topic, and the expression in it, if ``sysFlag`` says that
   it has one. The store adds rows for pulls that a processor has answered, and removes all of
   them when anything changes that replies depend on: permissions, subscriptions.
-* Without an expression, ``subVersion`` is not above READER_VERSION.
-* ``queueId`` is below READER_QUEUES; the topic has a row of KIND_PLAIN, and the queue has one.
+* Without an expression, ``subVersion`` is not above that of the reader row.
+* ``queueId`` is below ``queues`` of the reader row; the topic has a row of KIND_PLAIN, and the
+  queue has one.
 * The units that the processor would read are in memory, in the tail or in the read-ahead; or the
   reply is full before the units in memory are used up.
 * Some records are wanted; no record that was read is gone, damaged, or not mapped.
@@ -52,7 +53,7 @@ from reput.broker.kernels.request_fields import (
 )
 from reput.format.codes import PullFlag, RequestCode
 from reput.format.kernels.hashes import name_slot
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, put_i64, set_word, word
+from reput.format.kernels.memory import COMPILE_OPTIONS
 from reput.format.kernels.plain_text import INT_MAX, first_word, name_word
 from reput.store.kernels import control_block as state
 from reput.store.kernels.append import find_queue, find_topic
@@ -72,22 +73,21 @@ ALLOWED_FLAGS = pull_rules.ALLOWED_FLAGS
 HEAD_BYTES_MAX = pull_rules.HEAD_BYTES_MAX
 TAG = name_word(pull_rules.TAG)
 TAG_SIZE = len(pull_rules.TAG)
-ROW_BYTES = 8 * state.DELIVERY_WORDS
 
 
 @njit(**COMPILE_OPTIONS)
 def is_pull(block):
     """Return whether the frame that was read is a pull, fast or not."""
-    code = word(block, state.FRAME_CODE)
+    code = block.frame_code
     return code in (PULL, LITE_PULL)
 
 
 @njit(**COMPILE_OPTIONS)
 def is_fast_pull(block):
     """Return whether the pull that was read is a fast one, but for its reader and queue."""
-    if word(block, state.FRAME_FLAG) != 0 or word(block, state.FRAME_OPAQUE) < 0:
+    if block.frame_flag != 0 or block.frame_opaque < 0:
         return False
-    seen = word(block, state.FRAME_SEEN)
+    seen = block.frame_seen
     names = seen >> LONG
     if seen != names << LONG or names & REQUIRED != REQUIRED or names & ~ALLOWED != 0:
         return False
@@ -113,7 +113,7 @@ def is_fast_pull(block):
 @njit(**COMPILE_OPTIONS)
 def find_reader(block):
     """Return the row of the reader whose pull was read; 0 if there is none."""
-    slots = word(block, state.READER_SLOTS)
+    slots = block.reader_slots
     if slots == 0:
         return 0
     group, group_size = field_place(block, CONSUMER_GROUP)
@@ -123,24 +123,17 @@ def find_reader(block):
         text, text_size = field_place(block, SUBSCRIPTION)
         if not has_field(block, SUBSCRIPTION):
             return 0
-    table = word(block, state.READERS)
+    table = block.readers
     slot = name_slot(group, group_size, slots) ^ name_slot(topic, topic_size, slots)
     while True:
-        row = get_i64(table + 8 * slot)
+        row = table[slot]
         if row == 0:
             return 0
         if (
-            is_text(
-                group, group_size, word(row, state.READER_GROUP), word(row, state.READER_GROUP_SIZE)
-            )
-            and is_text(
-                topic, topic_size, word(row, state.READER_TOPIC), word(row, state.READER_TOPIC_SIZE)
-            )
-            and text_size == word(row, state.READER_SUBSCRIPTION_SIZE)
-            and (
-                text_size <= 0
-                or is_text(text, text_size, word(row, state.READER_SUBSCRIPTION), text_size)
-            )
+            is_text(group, group_size, row.group, row.group_size)
+            and is_text(topic, topic_size, row.topic, row.topic_size)
+            and text_size == row.subscription_size
+            and (text_size <= 0 or is_text(text, text_size, row.subscription, text_size))
         ):
             return row
         slot = (slot + 1) & (slots - 1)
@@ -150,45 +143,45 @@ def find_reader(block):
 def find_messages(block, reader, row, units, unit_count):
     """Copy records to after the room for a head; return the size of the head, 0 if there are none.
 
-    If there are none, STOP says whether the frame falls back, or the replies must be sent first.
+    If there are none, ``stop`` says whether the frame falls back, or replies must be sent first.
     """
     queue_offset = value_of(block, QUEUE_OFFSET)
     max_count = value_of(block, MAX_MESSAGES)
     wanted = max_count
-    code_count = word(reader, state.READER_CODE_COUNT)
+    code_count = reader.code_count
     if code_count:
-        wanted = max(wanted, word(block, state.FILTERED_UNITS_MAX))
+        wanted = max(wanted, block.filtered_units_max)
     wanted = min(wanted, READ_UNITS_MAX)
     count = min(unit_count, wanted)
-    max_offset = word(row, state.QUEUE_MAX_OFFSET)
-    used = word(block, state.REPLIES_BYTES)
-    room = word(block, state.REPLIES_ROOM) - used - HEAD_BYTES_MAX
+    max_offset = row.max_offset
+    used = block.replies_bytes
+    room = block.replies_room - used - HEAD_BYTES_MAX
     when_full = state.STOP_REPLIES if used > 0 else state.STOP_FRAME
-    set_word(block, state.STOP, when_full)
+    block.stop = when_full
     if room < 0:
         return 0
-    kind = word(block, state.FRAME_SERIALIZATION)
-    opaque = word(block, state.FRAME_OPAQUE)
-    min_offset = word(row, state.QUEUE_MIN_OFFSET)
+    kind = block.frame_serialization
+    opaque = block.frame_opaque
+    min_offset = row.min_offset
     likely_offset = queue_offset + min(count, max_count)
     head = pull_head_size(kind, opaque, likely_offset, min_offset, max_offset)
-    set_word(block, state.PULL_UNITS, units)
-    set_word(block, state.PULL_UNIT_COUNT, count)
-    set_word(block, state.PULL_QUEUE_OFFSET, queue_offset)
-    set_word(block, state.PULL_BUFFER, word(block, state.REPLIES_ADDRESS) + used + head)
-    set_word(block, state.PULL_ROOM, room)
-    set_word(block, state.PULL_COUNT_MAX, max_count)
-    set_word(block, state.PULL_CODES, word(reader, state.READER_CODES))
-    set_word(block, state.PULL_CODE_COUNT, code_count)
-    set_word(block, state.RESULT_LAST_OFFSET, 0)
+    block.pull_units = units
+    block.pull_unit_count = count
+    block.pull_queue_offset = queue_offset
+    block.pull_buffer = block.replies_address + used + head
+    block.pull_room = room
+    block.pull_count_max = max_count
+    block.pull_codes = reader.codes
+    block.pull_code_count = code_count
+    block.result_last_offset = 0
     record_count = pull(block)
-    stop = word(block, state.STOP)
-    set_word(block, state.STOP, when_full if stop == state.STOP_BUFFER else state.STOP_FRAME)
+    stop = block.stop
+    block.stop = when_full if stop == state.STOP_BUFFER else state.STOP_FRAME
     if stop != state.STOP_DONE or record_count == 0:
         return 0
-    if word(block, state.RESULT_GONE) != 0 or word(block, state.RESULT_DAMAGED) != 0:
+    if block.result_gone != 0 or block.result_damaged != 0:
         return 0
-    scanned = word(block, state.RESULT_SCANNED)
+    scanned = block.result_scanned
     is_used_up = scanned == count and count < wanted and queue_offset + count < max_offset
     next_offset = queue_offset + scanned
     if is_used_up or head != pull_head_size(kind, opaque, next_offset, min_offset, max_offset):
@@ -199,45 +192,45 @@ def find_messages(block, reader, row, units, unit_count):
 @njit(**COMPILE_OPTIONS)
 def suggested_broker(block, reader):
     """Return the id of the broker that should serve the next pull."""
-    distance = word(block, state.READABLE) - word(block, state.RESULT_LAST_OFFSET)
-    if distance > word(block, state.MEMORY_BYTES):
-        return word(reader, state.READER_FAR_BROKER)
-    return word(reader, state.READER_BROKER)
+    distance = block.readable - block.result_last_offset
+    if distance > block.memory_bytes:
+        return reader.far_broker
+    return reader.broker
 
 
 @njit(**COMPILE_OPTIONS)
 def count_delivery(block, reader):
     """Count what the pull got, and record the consumer offset in it."""
     number = value_of(block, QUEUE_ID)
-    delivery = word(reader, state.READER_DELIVERIES) + ROW_BYTES * number
-    pulls = word(delivery, state.DELIVERY_PULLS)
+    delivery = reader.deliveries[number]
+    pulls = delivery.pulls
     if pulls == 0:
-        listed = word(block, state.DELIVERED_COUNT)
-        put_i64(word(block, state.DELIVERED) + 8 * listed, delivery)
-        set_word(block, state.DELIVERED_COUNT, listed + 1)
-    set_word(delivery, state.DELIVERY_PULLS, pulls + 1)
-    messages = word(delivery, state.DELIVERY_MESSAGES) + word(block, state.RESULT_COUNT)
-    set_word(delivery, state.DELIVERY_MESSAGES, messages)
-    size = word(delivery, state.DELIVERY_BYTES) + word(block, state.RESULT_BYTES)
-    set_word(delivery, state.DELIVERY_BYTES, size)
+        listed = block.delivered_count
+        block.delivered[listed] = delivery
+        block.delivered_count = listed + 1
+    delivery.pulls = pulls + 1
+    messages = delivery.messages + block.result_count
+    delivery.messages = messages
+    size = delivery.bytes + block.result_bytes
+    delivery.bytes = size
     if value_of(block, SYS_FLAG) & COMMIT:
-        set_word(delivery, state.DELIVERY_CONSUMER_OFFSET, value_of(block, COMMIT_OFFSET))
+        delivery.consumer_offset = value_of(block, COMMIT_OFFSET)
 
 
 @njit(**COMPILE_OPTIONS)
 def deliver(block):
     """Answer the pull that was read; return STOP_DONE, or why not, with nothing done."""
-    if word(block, state.DELIVER_IS_ON) == 0 or not is_fast_pull(block):
+    if block.deliver_is_on == 0 or not is_fast_pull(block):
         return state.STOP_FRAME
     reader = find_reader(block)
-    if reader == 0 or value_of(block, QUEUE_ID) >= word(reader, state.READER_QUEUES):
+    if reader == 0 or value_of(block, QUEUE_ID) >= reader.queues:
         return state.STOP_FRAME
-    is_known = word(reader, state.READER_SUBSCRIPTION_SIZE) < 0
-    if is_known and value_of(block, SUB_VERSION) > word(reader, state.READER_VERSION):
+    is_known = reader.subscription_size < 0
+    if is_known and value_of(block, SUB_VERSION) > reader.version:
         return state.STOP_FRAME
     topic, topic_size = field_place(block, TOPIC)
     topic_row = find_topic(block, topic, topic_size)
-    if topic_row == 0 or word(topic_row, state.TOPIC_KIND) != state.KIND_PLAIN:
+    if topic_row == 0 or topic_row.kind != state.KIND_PLAIN:
         return state.STOP_FRAME
     row = find_queue(topic_row, value_of(block, QUEUE_ID))
     if row == 0:
@@ -247,19 +240,19 @@ def deliver(block):
         return state.STOP_FRAME
     head = find_messages(block, reader, row, units, unit_count)
     if head == 0:
-        return word(block, state.STOP)
-    used = word(block, state.REPLIES_BYTES)
-    body_size = word(block, state.RESULT_BYTES)
+        return block.stop
+    used = block.replies_bytes
+    body_size = block.result_bytes
     put_pull_head(
-        word(block, state.REPLIES_ADDRESS) + used,
-        word(block, state.FRAME_SERIALIZATION),
-        word(block, state.FRAME_OPAQUE),
-        value_of(block, QUEUE_OFFSET) + word(block, state.RESULT_SCANNED),
-        word(row, state.QUEUE_MIN_OFFSET),
-        word(row, state.QUEUE_MAX_OFFSET),
+        block.replies_address + used,
+        block.frame_serialization,
+        block.frame_opaque,
+        value_of(block, QUEUE_OFFSET) + block.result_scanned,
+        row.min_offset,
+        row.max_offset,
         suggested_broker(block, reader),
         body_size,
     )
-    set_word(block, state.REPLIES_BYTES, used + head + body_size)
+    block.replies_bytes = used + head + body_size
     count_delivery(block, reader)
     return state.STOP_DONE

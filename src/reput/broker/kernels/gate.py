@@ -1,7 +1,7 @@
 r"""Kernel: verify the signatures of the frames in a receive buffer, and look up grants.
 
-``gate`` writes a row for each whole frame from POSITION on (``gate_words``), up to ROWS_MAX or an
-invalid length. It changes nothing else: the caller decides what becomes of a frame.
+``gate`` writes a row for each whole frame from ``position`` on (``gate_words``), up to ``rows_max``
+or an invalid length. It changes nothing else: the caller decides what becomes of a frame.
 
 **What it reads**; all else is ODD:
 
@@ -28,7 +28,7 @@ from reput.broker.kernels import gate_words as words
 from reput.format import command, signing
 from reput.format.command import Serialization
 from reput.format.kernels.hashes import is_utf8, same_bytes
-from reput.format.kernels.header_readers import binary_head_reader, json_reader
+from reput.format.kernels.header_readers import json_reader, read_binary_head
 from reput.format.kernels.json_tokens import (
     CLOSE,
     COMMA,
@@ -49,12 +49,10 @@ from reput.format.kernels.memory import (
     load_i64,
     put_i32,
     put_u8,
-    set_word,
     sha1_blocks,
     sha1_blocks_sha,
     store_i32,
     store_i64,
-    word,
 )
 from reput.format.kernels.plain_text import (
     BACKSLASH,
@@ -251,8 +249,8 @@ def key_of(address, size, limit):
 @njit(**COMPILE_OPTIONS)
 def compare_ends(entry, other):
     """Return how two names that begin with the same eight bytes compare: -1, 0 or 1."""
-    a, a_size = word(entry, words.FIELD_NAME), word(entry, words.FIELD_NAME_SIZE)
-    b, b_size = word(other, words.FIELD_NAME), word(other, words.FIELD_NAME_SIZE)
+    a, a_size = entry.name, entry.name_size
+    b, b_size = other.name, other.name_size
     for i in range(8, min(a_size, b_size)):
         difference = get_u8(a + i) - get_u8(b + i)
         if difference != 0:
@@ -265,48 +263,46 @@ def compare_ends(entry, other):
 @njit(**COMPILE_OPTIONS)
 def add_field(block, name, name_size, value, value_size, limit):
     """Add a field in the order of the names; return False if it is odd."""
-    count = word(block, words.FRAME_FIELDS)
+    count = block.field_count
     if name_size == 0 or count == words.FIELDS_MAX:
         return False
-    entry = block + 8 * (words.FIELDS + words.FIELD_WORDS * count)
-    set_word(entry, words.FIELD_NAME, name)
-    set_word(entry, words.FIELD_NAME_SIZE, name_size)
-    set_word(entry, words.FIELD_VALUE, value)
-    set_word(entry, words.FIELD_VALUE_SIZE, value_size)
+    entry = block.fields[count]
+    entry.name = name
+    entry.name_size = name_size
+    entry.value = value
+    entry.value_size = value_size
     key = key_of(name, name_size, limit)
     if key == UNIQUE_KEY:
         return False
-    keys = block + 8 * words.KEYS
-    order = block + 8 * words.ORDER
+    keys = block.keys
+    order = block.order
     place = count
     while place > 0:
-        before = word(keys, place - 1)
+        before = keys[place - 1]
         if before < key:
             break
         if before == key:
-            comparison = compare_ends(entry, word(order, place - 1))
+            comparison = compare_ends(entry, order[place - 1])
             if comparison == 0:
                 return False
             if comparison > 0:
                 break
-        set_word(keys, place, before)
-        set_word(order, place, word(order, place - 1))
+        keys[place] = before
+        order[place] = order[place - 1]
         place -= 1
-    set_word(keys, place, key)
-    set_word(order, place, entry)
-    set_word(block, words.FRAME_FIELDS, count + 1)
+    keys[place] = key
+    order[place] = entry
+    block.field_count = count + 1
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def find_field(block, key, name, size):
     """Return the entry of a field; 0 if the frame lacks it. ``key`` is that of its name."""
-    for i in range(word(block, words.FRAME_FIELDS)):
-        if word(block, words.KEYS + i) == key:
-            entry = word(block, words.ORDER + i)
-            if word(entry, words.FIELD_NAME_SIZE) == size and same_bytes(
-                word(entry, words.FIELD_NAME), name, size
-            ):
+    for i in range(block.field_count):
+        if block.keys[i] == key:
+            entry = block.order[i]
+            if entry.name_size == size and same_bytes(entry.name, name, size):
                 return entry
     return 0
 
@@ -314,12 +310,12 @@ def find_field(block, key, name, size):
 @njit(**COMPILE_OPTIONS)
 def find_nine(block, key, last):
     """Return the entry of a field by its first eight bytes and its ninth, the last one; else 0."""
-    for i in range(word(block, words.FRAME_FIELDS)):
-        if word(block, words.KEYS + i) == key:
-            entry = word(block, words.ORDER + i)
+    for i in range(block.field_count):
+        if block.keys[i] == key:
+            entry = block.order[i]
             if (
-                word(entry, words.FIELD_NAME_SIZE) == SIGNATURE_SIZE
-                and get_u8(word(entry, words.FIELD_NAME) + SIGNATURE_SIZE - 1) == last
+                entry.name_size == SIGNATURE_SIZE
+                and get_u8(entry.name + SIGNATURE_SIZE - 1) == last
             ):
                 return entry
     return 0
@@ -349,11 +345,11 @@ def read_fields(block, address, limit):
         value_end = text_end(value, limit)
         size = value_end - value
         if value_end == 0:
-            text = word(block, words.FRAME_TEXTS)
+            text = block.texts_end
             value_end, end = unescape(value, limit, text)
             if value_end == 0:
                 return 0
-            set_word(block, words.FRAME_TEXTS, end)
+            block.texts_end = end
             value = text
             size = end - text
         if not add_field(block, name, name_end - name, value, size, limit):
@@ -368,8 +364,7 @@ def read_fields(block, address, limit):
             return 0
 
 
-read_json = json_reader(read_fields, code=words.FRAME_CODE, flag=words.FRAME_FLAG)
-read_binary_head = binary_head_reader(code=words.FRAME_CODE, flag=words.FRAME_FLAG)
+read_json = json_reader(read_fields)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -404,8 +399,8 @@ def read_header(block, address, end):
     mark = load_i32(address)
     size = mark & HEADER_MASK
     serialization = mark >> 24 & 0xFF
-    set_word(block, words.FRAME_FIELDS, 0)
-    set_word(block, words.FRAME_TEXTS, word(block, words.SCRATCH))
+    block.field_count = 0
+    block.texts_end = block.scratch
     if size > words.HEADER_BYTES_MAX or size > end - address - FRAME_MIN:
         return 0
     body = address + FRAME_MIN + size
@@ -415,7 +410,7 @@ def read_header(block, address, end):
         is_read = read_binary(block, address + FRAME_MIN, body)
     else:
         return 0
-    flag = word(block, words.FRAME_FLAG)
+    flag = block.frame_flag
     return body if is_read and (flag == 0 or flag == ONEWAY) else 0
 
 
@@ -446,16 +441,14 @@ def hash_text(value, address, size):
 @njit(**COMPILE_OPTIONS)
 def account_slot(block, name, size):
     """Return the slot of an account, or the one that is free for it; -1 if there is none."""
-    mask = word(block, words.ACCOUNT_SLOTS) - 1
-    epoch = word(block, words.EPOCH)
-    slot = hash_text(word(block, words.SEED), name, size) & mask
+    mask = block.account_slots - 1
+    epoch = block.epoch
+    slot = hash_text(block.seed, name, size) & mask
     for _ in range(words.PROBES_MAX):
-        row = word(block, words.ACCOUNTS) + 8 * words.ACCOUNT_WORDS * slot
-        if word(row, words.ACCOUNT_EPOCH) != epoch:
+        row = block.accounts[slot]
+        if row.epoch != epoch:
             return slot
-        if word(row, words.ACCOUNT_NAME_SIZE) == size and same_bytes(
-            word(row, words.ACCOUNT_NAME), name, size
-        ):
+        if row.name_size == size and same_bytes(row.name, name, size):
             return slot
         slot = (slot + 1) & mask
     return -1
@@ -464,24 +457,24 @@ def account_slot(block, name, size):
 @njit(**COMPILE_OPTIONS)
 def grant_slot(block, account, code, topic, topic_size, group, group_size):
     """Return the slot of a grant, or the one that is free for it; -1 if there is none."""
-    mask = word(block, words.GRANT_SLOTS) - 1
-    epoch = word(block, words.EPOCH)
-    peer = word(block, words.PEER)
-    value = hash_number(word(block, words.SEED), peer << 32 ^ account << 16 ^ code)
+    mask = block.grant_slots - 1
+    epoch = block.epoch
+    peer = block.peer
+    value = hash_number(block.seed, peer << 32 ^ account << 16 ^ code)
     value = hash_text(hash_text(value, topic, topic_size), group, group_size)
     slot = value & mask
     for _ in range(words.PROBES_MAX):
-        row = word(block, words.GRANTS) + 8 * words.GRANT_WORDS * slot
-        if word(row, words.GRANT_EPOCH) != epoch:
+        row = block.grants[slot]
+        if row.epoch != epoch:
             return slot
         if (
-            word(row, words.GRANT_PEER) == peer
-            and word(row, words.GRANT_ACCOUNT) == account
-            and word(row, words.GRANT_CODE) == code
-            and word(row, words.GRANT_TOPIC_SIZE) == topic_size
-            and word(row, words.GRANT_GROUP_SIZE) == group_size
-            and same_bytes(word(row, words.GRANT_TOPIC), topic, topic_size)
-            and same_bytes(word(row, words.GRANT_GROUP), group, group_size)
+            row.peer == peer
+            and row.account == account
+            and row.code == code
+            and row.topic_size == topic_size
+            and row.group_size == group_size
+            and same_bytes(row.topic, topic, topic_size)
+            and same_bytes(row.group, group, group_size)
         ):
             return slot
         slot = (slot + 1) & mask
@@ -491,36 +484,36 @@ def grant_slot(block, account, code, topic, topic_size, group, group_size):
 @njit(**COMPILE_OPTIONS)
 def is_granted(block, account):
     """Return whether the table has a grant for the frame that was read."""
-    code = word(block, words.FRAME_CODE)
-    for i in range(word(block, words.CODE_COUNT)):
-        row = word(block, words.CODES) + 8 * words.CODE_WORDS * i
-        if word(row, words.CODE_NUMBER) != code:
+    code = block.frame_code
+    for i in range(block.code_count):
+        row = block.codes[i]
+        if row.number != code:
             continue
-        name, size = word(row, words.CODE_TOPIC), word(row, words.CODE_TOPIC_SIZE)
+        name, size = row.topic, row.topic_size
         topic = find_field(block, key_of(name, size, name + size), name, size)
-        if topic == 0 or word(topic, words.FIELD_VALUE_SIZE) == 0:
+        if topic == 0 or topic.value_size == 0:
             return False
         group, group_size = 0, 0
-        name, size = word(row, words.CODE_GROUP), word(row, words.CODE_GROUP_SIZE)
+        name, size = row.group, row.group_size
         if size > 0:
             entry = find_field(block, key_of(name, size, name + size), name, size)
-            if entry == 0 or word(entry, words.FIELD_VALUE_SIZE) == 0:
+            if entry == 0 or entry.value_size == 0:
                 return False
-            group = word(entry, words.FIELD_VALUE)
-            group_size = word(entry, words.FIELD_VALUE_SIZE)
+            group = entry.value
+            group_size = entry.value_size
         slot = grant_slot(
             block,
             account,
             code,
-            word(topic, words.FIELD_VALUE),
-            word(topic, words.FIELD_VALUE_SIZE),
+            topic.value,
+            topic.value_size,
             group,
             group_size,
         )
         if slot < 0:
             return False
-        grant = word(block, words.GRANTS) + 8 * words.GRANT_WORDS * slot
-        return word(grant, words.GRANT_EPOCH) == word(block, words.EPOCH)
+        grant = block.grants[slot]
+        return grant.epoch == block.epoch
     return False
 
 
@@ -529,19 +522,19 @@ def is_granted(block, account):
 
 @njit(**COMPILE_OPTIONS)
 def hash_blocks(block, address, count):
-    """Continue SHA_STATE over whole blocks."""
-    state = block + 8 * words.SHA_STATE
-    if word(block, words.HAS_SHA) != 0:
+    """Continue the hash over whole blocks."""
+    state = block.hash.address
+    if block.has_sha != 0:
         sha1_blocks_sha(state, address, count)
     else:
         sha1_blocks(state, address, count)
 
 
 @njit(**COMPILE_OPTIONS)
-def begin_hash(block, row, place):
-    """Set SHA_STATE to the hash of an account's first block."""
+def begin_hash(block, digest):
+    """Set the hash to that of an account's first block."""
     for i in range(words.DIGEST_WORDS):
-        set_word(block, words.SHA_STATE + i, word(row, place + i))
+        block.hash[i] = digest[i]
 
 
 @njit(**COMPILE_OPTIONS)
@@ -561,14 +554,14 @@ def finish_hash(block, address, size, total):
 @njit(**COMPILE_OPTIONS)
 def hash_content(block, signature, body, body_size):
     """Hash all values but the signature, then the body."""
-    content = word(block, words.SCRATCH) + words.HEADER_BYTES_MAX + words.SLACK
+    content = block.scratch + words.HEADER_BYTES_MAX + words.SLACK
     size = 0
-    for i in range(word(block, words.FRAME_FIELDS)):
-        entry = word(block, words.ORDER + i)
+    for i in range(block.field_count):
+        entry = block.order[i]
         if entry == signature:
             continue
-        value_size = word(entry, words.FIELD_VALUE_SIZE)
-        copy(content + size, word(entry, words.FIELD_VALUE), value_size)
+        value_size = entry.value_size
+        copy(content + size, entry.value, value_size)
         size += value_size
     total = BLOCK + size + body_size
     # Fill the block that the body begins in; the blocks inside of the body need no copy.
@@ -602,7 +595,7 @@ def state_byte(block, i):
     """Return a byte of the hash; 0 after its end."""
     if i >= DIGEST_BYTES:
         return 0
-    number_ = get_u32(block + 8 * words.SHA_STATE + (i & ~3))
+    number_ = get_u32(block.hash.address + (i & ~3))
     return number_ >> 8 * (3 - (i & 3)) & 0xFF
 
 
@@ -631,16 +624,16 @@ def is_signature(block, text):
 @njit(**COMPILE_OPTIONS)
 def is_signed(block, row, signature, body, body_size):
     """Return whether the frame that was read has the signature of an account."""
-    if word(signature, words.FIELD_VALUE_SIZE) != words.SIGNATURE_BYTES:
+    if signature.value_size != words.SIGNATURE_BYTES:
         return False
-    begin_hash(block, row, words.ACCOUNT_INNER)
+    begin_hash(block, row.inner)
     hash_content(block, signature, body, body_size)
-    inner = word(block, words.SCRATCH) + words.HEADER_BYTES_MAX + words.SLACK
+    inner = block.scratch + words.HEADER_BYTES_MAX + words.SLACK
     for i in range(DIGEST_BYTES // 4):
-        store_i32(inner + 4 * i, get_u32(block + 8 * words.SHA_STATE + 4 * i))
-    begin_hash(block, row, words.ACCOUNT_OUTER)
+        store_i32(inner + 4 * i, get_u32(block.hash.address + 4 * i))
+    begin_hash(block, row.outer)
     finish_hash(block, inner, DIGEST_BYTES, BLOCK + DIGEST_BYTES)
-    return is_signature(block, word(signature, words.FIELD_VALUE))
+    return is_signature(block, signature.value)
 
 
 # --- frames --------------------------------------------------------------------
@@ -649,60 +642,60 @@ def is_signed(block, row, signature, body, body_size):
 @njit(**COMPILE_OPTIONS)
 def judge(block, row, address, end):
     """Write the verdict about a frame, without its length, to its row."""
-    set_word(row, words.ROW_VERDICT, words.ODD)
-    set_word(row, words.ROW_ACCOUNT, -1)
-    set_word(row, words.ROW_CODE, -1)
-    set_word(row, words.ROW_KEY, -1)
+    row.verdict = words.ODD
+    row.account = -1
+    row.code = -1
+    row.key = -1
     body = read_header(block, address, end)
     if body == 0:
         return
-    set_word(row, words.ROW_CODE, word(block, words.FRAME_CODE))
+    row.code = block.frame_code
     name = find_nine(block, ACCESS_KEY, ACCESS_KEY_END)
     signature = find_nine(block, SIGNATURE, SIGNATURE_END)
     if name == 0 or signature == 0:
-        set_word(row, words.ROW_VERDICT, words.UNSIGNED)
+        row.verdict = words.UNSIGNED
         return
-    key, key_size = word(name, words.FIELD_VALUE), word(name, words.FIELD_VALUE_SIZE)
+    key, key_size = name.value, name.value_size
     slot = account_slot(block, key, key_size)
-    account = word(block, words.ACCOUNTS) + 8 * words.ACCOUNT_WORDS * slot
-    if slot < 0 or word(account, words.ACCOUNT_EPOCH) != word(block, words.EPOCH):
-        set_word(row, words.ROW_VERDICT, words.UNKNOWN)
+    account = block.accounts[slot]
+    if slot < 0 or account.epoch != block.epoch:
+        row.verdict = words.UNKNOWN
         if address <= key < end:
-            set_word(row, words.ROW_KEY, key - word(block, words.BUFFER))
-            set_word(row, words.ROW_KEY_SIZE, key_size)
+            row.key = key - block.buffer
+            row.key_size = key_size
         return
     if not is_signed(block, account, signature, body, end - body):
-        set_word(row, words.ROW_VERDICT, words.BAD)
+        row.verdict = words.BAD
         return
-    set_word(row, words.ROW_ACCOUNT, slot)
+    row.account = slot
     verdict = words.GRANTED if is_granted(block, slot) else words.VERIFIED
-    set_word(row, words.ROW_VERDICT, verdict)
+    row.verdict = verdict
 
 
 @njit(**COMPILE_OPTIONS)
 def gate(block):
-    """Entry point: write a row for each whole frame from POSITION on; return their number."""
-    address = word(block, words.BUFFER) + word(block, words.POSITION)
-    limit = word(block, words.BUFFER) + word(block, words.END)
-    row = word(block, words.ROWS)
+    """Entry point: write a row for each whole frame from ``position`` on; return their number."""
+    address = block.buffer + block.position
+    limit = block.buffer + block.end
+    row = block.frames
     count = 0
-    while count < word(block, words.ROWS_MAX) and limit - address >= LENGTH_BYTES:
+    while count < block.rows_max and limit - address >= LENGTH_BYTES:
         size = load_i32(address)
         start = address + LENGTH_BYTES
         if size < FRAME_MIN or size > FRAME_MAX or size > limit - start:
             break
         judge(block, row, start, start + size)
         address = start + size
-        set_word(row, words.ROW_END, address - word(block, words.BUFFER))
-        row += 8 * words.ROW_WORDS
+        row.end = address - block.buffer
+        row = row[1]
         count += 1
     return count
 
 
 @njit(**COMPILE_OPTIONS)
-def set_digest(block, row, place, pad):
+def set_digest(block, digest, pad):
     """Write the hash of a block to a slot of the table of accounts."""
-    state = block + 8 * words.SHA_STATE
+    state = block.hash.address
     put_i32(state, START_A)
     put_i32(state + 4, START_B)
     put_i32(state + 8, START_C)
@@ -710,7 +703,7 @@ def set_digest(block, row, place, pad):
     put_i32(state + 16, START_E)
     hash_blocks(block, pad, 1)
     for i in range(words.DIGEST_WORDS):
-        set_word(row, place + i, word(block, words.SHA_STATE + i))
+        digest[i] = block.hash[i]
 
 
 @njit(**COMPILE_OPTIONS)
@@ -722,12 +715,12 @@ def gate_account(block, name, size, pads):
     """
     slot = account_slot(block, name, size)
     if slot >= 0:
-        row = word(block, words.ACCOUNTS) + 8 * words.ACCOUNT_WORDS * slot
-        set_word(row, words.ACCOUNT_NAME, name)
-        set_word(row, words.ACCOUNT_NAME_SIZE, size)
-        set_digest(block, row, words.ACCOUNT_INNER, pads)
-        set_digest(block, row, words.ACCOUNT_OUTER, pads + BLOCK)
-        set_word(row, words.ACCOUNT_EPOCH, word(block, words.EPOCH))
+        row = block.accounts[slot]
+        row.name = name
+        row.name_size = size
+        set_digest(block, row.inner, pads)
+        set_digest(block, row.outer, pads + BLOCK)
+        row.epoch = block.epoch
     return slot
 
 
@@ -739,21 +732,21 @@ def gate_grant(block, account, code, topic, topic_size, group, group_size):
     """
     slot = grant_slot(block, account, code, topic, topic_size, group, group_size)
     if slot >= 0:
-        row = word(block, words.GRANTS) + 8 * words.GRANT_WORDS * slot
-        set_word(row, words.GRANT_PEER, word(block, words.PEER))
-        set_word(row, words.GRANT_ACCOUNT, account)
-        set_word(row, words.GRANT_CODE, code)
-        set_word(row, words.GRANT_TOPIC, topic)
-        set_word(row, words.GRANT_TOPIC_SIZE, topic_size)
-        set_word(row, words.GRANT_GROUP, group)
-        set_word(row, words.GRANT_GROUP_SIZE, group_size)
-        set_word(row, words.GRANT_EPOCH, word(block, words.EPOCH))
+        row = block.grants[slot]
+        row.peer = block.peer
+        row.account = account
+        row.code = code
+        row.topic = topic
+        row.topic_size = topic_size
+        row.group = group
+        row.group_size = group_size
+        row.epoch = block.epoch
     return slot
 
 
 ENTRY_POINTS = {
-    "gate": (int,),
-    "gate_account": (int, int, int, int),
-    "gate_grant": (int, int, int, int, int, int, int),
+    "gate": (words.GateCall,),
+    "gate_account": (words.GateCall, int, int, int),
+    "gate_grant": (words.GateCall, int, int, int, int, int, int),
 }
 """Entry points and their arguments. Results are numbers."""

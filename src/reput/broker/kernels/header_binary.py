@@ -9,24 +9,19 @@ plain.
 from numba import njit
 
 from reput.broker.kernels.request_fields import IGNORED, known_bit, may_be_escaped, set_field
-from reput.format.kernels.header_readers import binary_head_reader
-from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32, set_word, word
+from reput.format.kernels.header_readers import read_binary_head
+from reput.format.kernels.memory import COMPILE_OPTIONS, load_i16, load_i32
 from reput.format.kernels.plain_text import is_plain_text
-from reput.store.kernels import control_block as state
-
-read_head = binary_head_reader(
-    code=state.FRAME_CODE, flag=state.FRAME_FLAG, opaque=state.FRAME_OPAQUE
-)
 
 
 @njit(**COMPILE_OPTIONS)
 def read_binary(block, address, limit):
-    """Read a header into words of the block; return False if it falls back."""
-    address = read_head(block, address, limit)
+    """Read a header into the control block; return False if it falls back."""
+    address = read_binary_head(block, address, limit)
     if address == 0:
         return False
     seen = 0
-    names = word(block, state.FRAME_NAMES)
+    names = block.frame_names
     while address < limit:
         if limit - address < 2:
             return False
@@ -50,5 +45,5 @@ def read_binary(block, address, limit):
             return False
         seen |= 1 << bit
         set_field(block, bit, value, value_size)
-    set_word(block, state.FRAME_SEEN, seen)
+    block.frame_seen = seen
     return True

@@ -24,15 +24,12 @@ from reput.format.kernels.memory import (
     get_u8,
     get_u16,
     quoted_run,
-    set_word,
-    word,
 )
 from reput.format.kernels.plain_text import (
     BACKSLASH,
     QUOTE,
     plain_end,
 )
-from reput.store.kernels import control_block as state
 
 
 @njit(**COMPILE_OPTIONS)
@@ -74,7 +71,7 @@ def escaped_text_end(start, limit):
 def read_fields(block, address, limit):
     """Read the object of ``extFields``; return its end, 0 if it falls back."""
     seen = 0
-    names = word(block, state.FRAME_NAMES)
+    names = block.frame_names
     if get_u8(address) != OPEN:
         return 0
     while True:
@@ -108,11 +105,9 @@ def read_fields(block, address, limit):
             break
         if mark != COMMA:
             return 0
-    set_word(block, state.FRAME_SEEN, seen)
+    block.frame_seen = seen
     return address + 1
 
 
-read_json = json_reader(
-    read_fields, code=state.FRAME_CODE, flag=state.FRAME_FLAG, opaque=state.FRAME_OPAQUE
-)
-"""Reads a header into words of the block; returns False if it falls back."""
+read_json = json_reader(read_fields)
+"""Reads a header into the control block; returns False if it falls back."""

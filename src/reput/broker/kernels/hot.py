@@ -40,7 +40,7 @@ def _serve_nothing(*_: Any) -> int:
 receive = _kernel("receive", 1)
 """``receive(block: c_int64) -> count``; see ``send.receive``."""
 acks = _kernel("acks", 1)
-"""``acks(block: c_int64) -> count``; see ``acks.acks``. Its block is that of ``acks_args``."""
+"""``acks(block: c_int64) -> count``; see ``acks.acks``. The block is an ``AckCall``."""
 scan_requests = _kernel("scan_requests", 2)
 """``scan_requests(block: c_int64, wanted: c_int64) -> count``; see ``scan_requests``."""
 lookups = _kernel("lookups", 3)

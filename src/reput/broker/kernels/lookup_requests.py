@@ -1,7 +1,7 @@
 """Kernel: answer the lookups that follow each other in a receive buffer.
 
-``lookups`` reads from RECEIVE_POSITION on, writes the replies to REPLIES, and stops at the first
-frame that falls back to its processor, which does the same in slices.
+``lookups`` reads from ``receive_position`` on, writes the replies to ``replies_address``, and stops
+at the first frame that falls back to its processor, which does the same in slices.
 
 **What takes the fast path**: frames with a JSON header that ``header_json`` reads, with the fields
 of ``lookup_request_args``, flag 0, opaque not negative, and
@@ -32,13 +32,12 @@ from reput.format.kernels.memory import (
     get_u8,
     load_i32,
     put_u8,
-    set_word,
     store_i32,
-    word,
 )
 from reput.format.kernels.plain_text import INT_MAX, first_word, name_word, number, put_decimal
 from reput.store.kernels import control_block as state, lookup_args as words
 from reput.store.kernels.append import find_queue, find_topic
+from reput.store.kernels.control_block import ControlBlock
 from reput.store.kernels.lookup import IS_UNMAPPED, find_by_key, find_by_time, find_record
 
 QUERY = int(RequestCode.QUERY_MESSAGE)
@@ -83,8 +82,8 @@ def time_field(block, field):
 @njit(**COMPILE_OPTIONS)
 def put_head(args, template, address, opaque, first, second):
     """Write the length words and the header of a reply; return the address of its body."""
-    source = word(args, requests.TEMPLATES + 2 * template)
-    end = source + word(args, requests.TEMPLATES + 2 * template + 1)
+    source = args.templates[template].start
+    end = source + args.templates[template].size
     target = address + HEAD_BYTES
     while source < end:
         byte = get_u8(source)
@@ -116,49 +115,45 @@ def answer_query(block, args, address, room):
     key, key_size = field_place(block, KEY)
     begin_ms, end_ms = time_field(block, BEGIN), time_field(block, END)
     count_max = field_number(block, MAX_NUM)
-    if (
-        topic_size == 0
-        or key_size == 0
-        or topic_size + key_size > word(args, requests.KEY_LETTERS_MAX)
-    ):
+    if topic_size == 0 or key_size == 0 or topic_size + key_size > args.key_letters_max:
         return 0
     if begin_ms < 0 or end_ms < 0 or count_max < 0 or count_max > INT_MAX:
         return 0
     kind, kind_size = field_place(block, INDEX_TYPE)
     unique, unique_size = field_place(block, IS_UNIQUE)
     if has_field(block, IS_UNIQUE) and is_true(unique, unique_size):
-        count_max = word(args, requests.UNIQUE_COUNT_MAX)
+        count_max = args.unique_count_max
     elif kind_size > 0 and (kind_size != 1 or get_u8(kind) not in (LETTER_K, LETTER_U)):
         return 0
-    count_max = min(count_max, word(args, requests.KEY_COUNT_MAX))
+    count_max = min(count_max, args.key_count_max)
     if count_max <= 0:
         return 0
-    set_word(args, words.IS_TAGS, 0)
-    set_word(args, words.BEGIN_MS, begin_ms)
-    set_word(args, words.END_MS, end_ms)
-    set_word(args, words.COUNT_MAX, count_max)
-    opaque = word(block, state.FRAME_OPAQUE)
-    index_ms = max(word(block, state.INDEX_END_TIMESTAMP), 0)
-    index_offset = max(word(block, state.INDEX_END_OFFSET), 0)
+    args.is_tags = 0
+    args.begin_ms = begin_ms
+    args.end_ms = end_ms
+    args.count_max = count_max
+    opaque = block.frame_opaque
+    index_ms = max(block.index_end_timestamp, 0)
+    index_offset = max(block.index_end_offset, 0)
     body = put_head(args, MESSAGES, address, opaque, index_ms, index_offset)
-    set_word(args, words.BUFFER, body)
-    set_word(args, words.BUFFER_ROOM, room - HEAD_BYTES_MAX)
+    args.buffer = body
+    args.buffer_room = room - HEAD_BYTES_MAX
     count = find_by_key(block, args, topic, topic_size, key, key_size)
-    if count < 0 or word(args, words.IS_TRUNCATED) != 0:
+    if count < 0 or args.is_truncated != 0:
         return 0
     if count == 0:
         body = put_head(args, NO_MESSAGES, address, opaque, index_ms, index_offset)
         return end_reply(address, body)
-    return end_reply(address, body + word(args, words.BYTES))
+    return end_reply(address, body + args.result_size)
 
 
 @njit(**COMPILE_OPTIONS)
 def find_offset(block, time_args, code, row):
     """Return an end of a queue, or its offset by time, as the code asks; -1 if it is not known."""
-    first = word(row, state.QUEUE_MIN_OFFSET)
+    first = row.min_offset
     if code == MIN_OFFSET:
         return first
-    end = word(row, state.QUEUE_MAX_OFFSET)
+    end = row.max_offset
     if code == MAX_OFFSET:
         return end
     time_ms = time_field(block, TIMESTAMP)
@@ -167,11 +162,11 @@ def find_offset(block, time_args, code, row):
     is_lower = size == BOUNDARY_BYTES and first_word(boundary, size) == LOWER
     if time_ms < 0 or (size > 0 and not is_upper and not is_lower):
         return -1
-    set_word(time_args, words.QUEUE_ROW, row)
-    set_word(time_args, words.LOW, first)
-    set_word(time_args, words.HIGH, end)
-    set_word(time_args, words.TIME_MS, time_ms)
-    set_word(time_args, words.IS_UPPER, is_upper)
+    time_args.queue_row = row
+    time_args.low = first
+    time_args.high = end
+    time_args.time_ms = time_ms
+    time_args.is_upper = is_upper
     queue_offset = find_by_time(block, time_args)
     return max(queue_offset - 1, first) if is_upper and queue_offset >= 0 else queue_offset
 
@@ -183,15 +178,15 @@ def answer_of_queue(block, args, time_args, address):
     if topic_size == 0:
         return 0
     topic_row = find_topic(block, topic, topic_size)
-    if topic_row == 0 or word(topic_row, state.TOPIC_KIND) != state.KIND_PLAIN:
+    if topic_row == 0 or topic_row.kind != state.KIND_PLAIN:
         return 0
     row = find_queue(topic_row, field_number(block, QUEUE_ID))
     if row == 0:
         return 0
-    queue_offset = find_offset(block, time_args, word(block, state.FRAME_CODE), row)
+    queue_offset = find_offset(block, time_args, block.frame_code, row)
     if queue_offset < 0:
         return 0
-    opaque = word(block, state.FRAME_OPAQUE)
+    opaque = block.frame_opaque
     return end_reply(address, put_head(args, QUEUE_OFFSET, address, opaque, queue_offset, 0))
 
 
@@ -201,15 +196,15 @@ def answer_view(block, args, address, room):
     physical_offset = field_number(block, PHYSICAL_OFFSET)
     if physical_offset < 0:
         return 0
-    record = find_record(block, physical_offset, word(args, words.RECORD_BYTES_MAX))
+    record = find_record(block, physical_offset, args.record_size_max)
     if record == IS_UNMAPPED:
-        set_word(args, words.UNMAPPED, physical_offset)
+        args.unmapped = physical_offset
     if record == 0 or record == IS_UNMAPPED:
         return 0
     size = load_i32(record)
     if size > room - HEAD_BYTES_MAX:
         return 0
-    body = put_head(args, RECORD, address, word(block, state.FRAME_OPAQUE), 0, 0)
+    body = put_head(args, RECORD, address, block.frame_opaque, 0, 0)
     copy(body, record, size)
     return end_reply(address, body + size)
 
@@ -218,13 +213,13 @@ def answer_view(block, args, address, room):
 def answer_lookup(block, args, time_args, address, room):
     """Answer the frame that was read; return the end of the reply, 0 if it falls back."""
     if (
-        word(block, state.FRAME_SERIALIZATION) != JSON
-        or word(block, state.FRAME_FLAG) != 0
-        or word(block, state.FRAME_OPAQUE) < 0
+        block.frame_serialization != JSON
+        or block.frame_flag != 0
+        or block.frame_opaque < 0
         or room < HEAD_BYTES_MAX
     ):
         return 0
-    code = word(block, state.FRAME_CODE)
+    code = block.frame_code
     if code == QUERY:
         return answer_query(block, args, address, room)
     if code == VIEW:
@@ -236,19 +231,19 @@ def answer_lookup(block, args, time_args, address, room):
 
 @njit(**COMPILE_OPTIONS)
 def lookups(block, args, time_args):
-    """Entry point: answer the lookups from RECEIVE_POSITION on; return their number.
+    """Entry point: answer the lookups from ``receive_position`` on; return their number.
 
-    READABLE must be current, UNMAPPED and TIME_UNMAPPED -1. RECEIVE_POSITION is then at the first
-    frame that was not answered.
+    ``readable`` must be current, ``unmapped`` of both searches -1. ``receive_position`` is then at
+    the first frame that was not answered.
     """
-    buffer = word(block, state.RECEIVE_ADDRESS)
-    received = word(block, state.RECEIVE_END)
-    position = word(block, state.RECEIVE_POSITION)
-    start = word(block, state.REPLIES_ADDRESS)
-    replies_end = start + word(block, state.REPLIES_ROOM)
+    buffer = block.receive_address
+    received = block.receive_end
+    position = block.receive_position
+    start = block.replies_address
+    replies_end = start + block.replies_room
     address = start
     count = 0
-    set_word(block, state.FRAME_NAMES, args + 8 * requests.NAMES)
+    block.frame_names = args.names
     while received - position >= LENGTH_BYTES and count < requests.LOOKUPS_MAX:
         size = load_i32(buffer + position)
         end = position + LENGTH_BYTES + size
@@ -262,11 +257,11 @@ def lookups(block, args, time_args):
         address = reply_end
         position = end
         count += 1
-    set_word(block, state.FRAME_NAMES, 0)
-    set_word(block, state.REPLIES_BYTES, address - start)
-    set_word(block, state.RECEIVE_POSITION, position)
+    block.frame_names = 0
+    block.replies_bytes = address - start
+    block.receive_position = position
     return count
 
 
-ENTRY_POINTS = {"lookups": (int, int, int)}
+ENTRY_POINTS = {"lookups": (ControlBlock, requests.LookupCall, words.TimeSearch)}
 """Entry points and their arguments. Results are numbers."""

@@ -15,7 +15,6 @@ from reput.format.kernels.memory import (
     put_u8,
     store_i32,
     text_writer,
-    word,
 )
 from reput.format.kernels.plain_text import (
     ID_BYTES,
@@ -25,7 +24,6 @@ from reput.format.kernels.plain_text import (
     put_decimal,
     put_hex,
 )
-from reput.store.kernels import control_block as state
 
 JSON = int(Serialization.JSON)
 BINARY_MARK = int(Serialization.ROCKETMQ) << 24
@@ -62,8 +60,8 @@ UPPER_A, LOWER_A, MINUS, UNDERSCORE, EQUALS = map(ord, "Aa-_=")
 @njit(**COMPILE_OPTIONS)
 def put_id(block, address, physical_offset):
     """Write an offset id; return its end."""
-    put_hex(address, word(block, state.STORE_ADDRESS))
-    put_hex(address + 8, word(block, state.STORE_PORT))
+    put_hex(address, block.store_address)
+    put_hex(address + 8, block.store_port)
     put_hex(address + 16, physical_offset >> 32)
     put_hex(address + 24, physical_offset)
     return address + ID_BYTES
@@ -115,7 +113,7 @@ def put_handle(block, start, out_ms, key, key_size):
     deliver_ms = number(out_ms, topic - out_ms) + 1
     topic += 1 + REAL_TOPIC_SIZE
     topic_size = find_byte(topic, topic + 256, PAIR_END) - topic
-    name_size = word(block, state.BROKER_NAME_SIZE)
+    name_size = block.broker_name_size
     size = HANDLE_START_SIZE + topic_size + name_size + decimal_size(deliver_ms) + key_size + 3
     address = start + (size + 2) // 3 * 4 - size
     put_handle_start(address)
@@ -123,7 +121,7 @@ def put_handle(block, start, out_ms, key, key_size):
     copy(address, topic, topic_size)
     address += topic_size
     put_u8(address, SPACE)
-    copy(address + 1, word(block, state.BROKER_NAME), name_size)
+    copy(address + 1, block.broker_name, name_size)
     address += 1 + name_size
     put_u8(address, SPACE)
     address = put_decimal(address + 1, deliver_ms)

@@ -1,7 +1,7 @@
 """Kernels: the fields of a request with either kind of header: names, plain text, numbers.
 
 A reader of headers (``header_json``, ``header_binary``) writes the address and size of each field's
-value to words of the block; ``send``, ``deliver`` and ``scan_requests`` check the values. The names
+value to the control block; ``send``, ``deliver`` and ``scan_requests`` check the values. The names
 of the first two are compiled in, those of ``scan_requests`` are a list.
 """
 
@@ -9,12 +9,11 @@ of the first two are compiled in, those of ``scan_requests`` are a list.
 
 from numba import njit
 
-from reput.broker.kernels import pull_rules, scan_args, send_rules
+from reput.broker.kernels import pull_rules, send_rules
 from reput.format.kernels.hashes import same_bytes
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8, set_word, word
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i64, get_u8
 from reput.format.kernels.plain_text import first_word, name_word, number
 from reput.format.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
-from reput.store.kernels import control_block as state
 
 SEND_FIELD_COUNT = len(send_rules.FIELD_NAMES)
 FIELD_NAMES = send_rules.FIELD_NAMES + pull_rules.FIELD_NAMES
@@ -160,7 +159,7 @@ def long_name_number(address, size):
 
 @njit(**COMPILE_OPTIONS)
 def field_bit(address, size):
-    """Return the number of a field's bit in FRAME_SEEN, by its name; -1 if it is unknown."""
+    """Return the number of a field's bit in ``frame_seen``, by its name; -1 if it is unknown."""
     if size == 1:
         number = get_u8(address) - LETTER_A
         return number if 0 <= number < SEND_FIELD_COUNT else -1
@@ -172,11 +171,11 @@ def field_bit(address, size):
 def listed_number(names, address, size):
     """Return the number of a field in a list of names; -1 if it is not among them.
 
-    The list is a word with the number of names, then FIELD_WORDS words for each.
+    The list is ``frame_names``.
     """
-    for i in range(get_i64(names)):
-        entry = names + 8 + 8 * scan_args.FIELD_WORDS * i
-        if get_i64(entry + 8) == size and same_bytes(get_i64(entry), address, size):
+    for i in range(names.count):
+        field = names.fields[i]
+        if field.name_size == size and same_bytes(field.name, address, size):
             return i
     return -1
 
@@ -199,9 +198,9 @@ def is_ignored(address, size):
 
 @njit(**COMPILE_OPTIONS)
 def known_bit(names, address, size):
-    """Return the number of a field's bit in FRAME_SEEN; IGNORED, or -1 if the field is unknown.
+    """Return the number of a field's bit in ``frame_seen``; IGNORED, or -1 if the field is unknown.
 
-    ``names`` is FRAME_NAMES.
+    ``names`` is ``frame_names``.
     """
     bit = field_bit(address, size) if names == 0 else listed_number(names, address, size)
     return IGNORED if bit < 0 and is_ignored(address, size) else bit
@@ -216,9 +215,9 @@ def may_be_escaped(names, bit):
 @njit(**COMPILE_OPTIONS)
 def set_field(block, bit, value, size):
     """Record the address and size of a field's value."""
-    place = state.FRAME_VALUES + 2 * (bit & (LONG - 1))
-    set_word(block, place, value)
-    set_word(block, place + 1, size)
+    place = block.frame_values[bit & (LONG - 1)]
+    place.start = value
+    place.size = size
 
 
 @njit(**COMPILE_OPTIONS)
@@ -233,7 +232,7 @@ def is_text(address, size, other, other_size):
 @njit(**COMPILE_OPTIONS)
 def has_field(block, field):
     """Return whether the frame has a field."""
-    seen = word(block, state.FRAME_SEEN)
+    seen = block.frame_seen
     return (seen | seen >> LONG) >> field & 1 != 0
 
 
@@ -242,8 +241,8 @@ def field_place(block, field):
     """Return the address and the size of a field's value; 0, 0 if the frame lacks it."""
     if not has_field(block, field):
         return 0, 0
-    place = state.FRAME_VALUES + 2 * field
-    return word(block, place), word(block, place + 1)
+    place = block.frame_values[field]
+    return place.start, place.size
 
 
 @njit(**COMPILE_OPTIONS)
@@ -257,11 +256,11 @@ def field_number(block, field):
 def is_number(block, field, limit):
     """Return whether a field is a number up to ``limit``; store its value for ``value_of``."""
     value = field_number(block, field)
-    set_word(block, state.FRAME_VALUES + 2 * field, value)
+    block.frame_values[field].start = value
     return 0 <= value <= limit
 
 
 @njit(**COMPILE_OPTIONS)
 def value_of(block, field):
     """Return the value of a field that ``is_number`` has read."""
-    return word(block, state.FRAME_VALUES + 2 * field)
+    return block.frame_values[field].start

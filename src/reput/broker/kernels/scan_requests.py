@@ -1,15 +1,15 @@
 """Kernel: read the requests of one code in a receive buffer into rows of numbers and addresses.
 
-``scan_requests`` reads from RECEIVE_POSITION on, one row for each request (``scan_args``), up to
-the first frame of another form, and leaves RECEIVE_POSITION there. It has no other effect: the
-caller executes the requests.
+``scan_requests`` reads from ``receive_position`` on, one row for each request (``scan_args``), up
+to the first frame of another form, and leaves ``receive_position`` there. It has no other effect:
+the caller executes the requests.
 
 **What it reads**: frames of the wanted code whose header ``header_json`` or ``header_binary``
 reads, with known fields, each once and of its kind, and all required ones; flag 0 or one-way;
 opaque not negative. The body may be any.
 
-The block is the caller's, of BLOCK_WORDS words: only RECEIVE_ADDRESS, RECEIVE_POSITION and
-RECEIVE_END are read, and words from FRAME_CODE on are written.
+The control block is the caller's own: only ``receive_address``, ``receive_position`` and
+``receive_end`` are read, and fields from ``frame_code`` on are written.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -30,9 +30,10 @@ from reput.broker.kernels.send import (
 from reput.broker.kernels.send_properties import is_true
 from reput.format.command import IS_ONEWAY
 from reput.format.kernels.hashes import same_bytes
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32, set_word, word
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_i32, get_u8, load_i32
 from reput.format.kernels.plain_text import INT_MAX, number
-from reput.store.kernels import control_block as state
+from reput.format.kernels.row_types import row_after
+from reput.store.kernels.control_block import ControlBlock
 
 TEXT, INT, BOOL = rules.TEXT, rules.INT, rules.BOOL
 
@@ -59,53 +60,52 @@ def write_row(block, wanted, row, before, end, body, body_size):
 
     ``before`` is the previous row, 0 if it is the first.
     """
-    flag = word(block, state.FRAME_FLAG)
-    required = word(wanted, rules.REQUIRED)
+    flag = block.frame_flag
+    required = wanted.required
     if (
-        word(block, state.FRAME_CODE) != word(wanted, rules.CODE)
+        block.frame_code != wanted.code
         or (flag != 0 and flag != IS_ONEWAY)
-        or word(block, state.FRAME_OPAQUE) < 0
-        or word(block, state.FRAME_SEEN) & required != required
+        or block.frame_opaque < 0
+        or block.frame_seen & required != required
     ):
         return False
-    set_word(row, rules.ROW_OPAQUE, word(block, state.FRAME_OPAQUE))
-    set_word(row, rules.ROW_FLAG, flag)
-    set_word(row, rules.ROW_SERIALIZATION, word(block, state.FRAME_SERIALIZATION))
-    set_word(row, rules.ROW_END, end)
-    set_word(row, rules.ROW_BODY, body)
-    set_word(row, rules.ROW_BODY_SIZE, body_size)
-    for i in range(word(wanted, rules.NAMES)):
-        values = rules.ROW_WORDS + rules.VALUES * i
-        if word(block, state.FRAME_SEEN) >> i & 1 == 0:
-            set_word(row, values, 0)
-            set_word(row, values + 1, rules.ABSENT)
+    row.opaque = block.frame_opaque
+    row.flag = flag
+    row.serialization = block.frame_serialization
+    row.end = end
+    row.body = body
+    row.body_size = body_size
+    for i in range(wanted.names.count):
+        field = row.values[i]
+        if block.frame_seen >> i & 1 == 0:
+            field.value = 0
+            field.size = rules.ABSENT
             continue
         address, size = field_place(block, i)
-        kind = word(wanted, rules.NAMES + 1 + rules.FIELD_WORDS * i + rules.FIELD_KIND)
+        kind = wanted.names.fields[i].kind
         value = value_as(kind, address, size)
         if value < 0:
             return False
-        if kind == TEXT and before != 0 and word(before, values + 1) == size:
-            same = word(before, values)
+        if kind == TEXT and before != 0 and before.values[i].size == size:
+            same = before.values[i].value
             if same_bytes(same, address, size):
                 value = same
-        set_word(row, values, value)
-        set_word(row, values + 1, size)
+        field.value = value
+        field.size = size
     return True
 
 
 @njit(**COMPILE_OPTIONS)
 def scan_requests(block, wanted):
-    """Entry point: write a row for each request from RECEIVE_POSITION on; return their number."""
-    buffer = word(block, state.RECEIVE_ADDRESS)
-    received = word(block, state.RECEIVE_END)
-    position = word(block, state.RECEIVE_POSITION)
-    row = word(wanted, rules.ROWS)
-    row_bytes = 8 * (rules.ROW_WORDS + rules.VALUES * word(wanted, rules.NAMES))
-    set_word(block, state.FRAME_NAMES, wanted + 8 * rules.NAMES)
+    """Entry point: write a row for each request from ``receive_position`` on; return how many."""
+    buffer = block.receive_address
+    received = block.receive_end
+    position = block.receive_position
+    row = wanted.rows
+    block.frame_names = wanted.names
     count = 0
     before = 0
-    while count < word(wanted, rules.ROWS_MAX) and received - position >= LENGTH_BYTES:
+    while count < wanted.rows_max and received - position >= LENGTH_BYTES:
         size = load_i32(buffer + position)
         end = position + LENGTH_BYTES + size
         if size < FRAME_MIN or size > FRAME_MAX or end > received:
@@ -116,11 +116,11 @@ def scan_requests(block, wanted):
             break
         count += 1
         before = row
-        row += row_bytes
+        row = row_after(row, wanted.row_bytes)
         position = end
-    set_word(block, state.RECEIVE_POSITION, position)
+    block.receive_position = position
     return count
 
 
-ENTRY_POINTS = {"scan_requests": (int, int)}
+ENTRY_POINTS = {"scan_requests": (ControlBlock, rules.ScanCall)}
 """Entry points and their arguments. Results are numbers."""

@@ -9,32 +9,31 @@ nothing of the frame itself is done.
 
 **What takes the fast path**; all else falls back to the processor (``STOP_FRAME``):
 
-* RECEIVE_IS_ON, and records have no checksum property (HAS_RECORD_CRC is off).
+* ``receive_is_on``, and records have no checksum property (``has_record_crc`` is off).
 * A frame of JSON or the binary header, with code 310 and fields ``a`` to ``n``, or with code 10 and
   their long names (and ``bname``); flag 0: a request that wants a reply; opaque not negative; no
   remark. The forms that the two readers accept: ``header_json``, ``header_binary``.
 * Fields: all but ``i`` to ``n`` are required, and no unknown one is allowed. Numbers are in decimal
   without sign or leading zero, up to 18 digits. Text is ASCII without controls, quotes and
   backslashes; in JSON, properties may have escapes.
-* ``b``: a topic with a row of KIND_PLAIN and TOPIC_WRITE_QUEUES, of at most 127 bytes.
-* ``e``: below TOPIC_WRITE_QUEUES. ``f``: only the bits of compression, with a known type,
+* ``b``: a topic with a row of KIND_PLAIN, with ``write_queues``, of at most 127 bytes.
+* ``e``: below ``write_queues``. ``f``: only the bits of compression, with a known type,
   MULTI_TAGS, and of half messages TRANSACTION_PREPARED. ``d h l`` are 32-bit numbers, ``g`` is a
   number. ``j`` is 0, ``k`` and ``m`` are ``false``. ``a c n`` may be any text.
 * ``i``: properties of the form in ``send_properties``; as they were sent, and with the added ones,
   at most 32,767 bytes.
-* Half messages, where TAKES_HALVES; messages with a delay level up to DELAY_COUNT; and, where
-  TAKES_TIMERS, messages with a delivery time (``send_timers``). They are stored as
+* Half messages, where ``takes_halves``; messages with a delay level up to ``delay_count``; and,
+  where ``takes_timers``, messages with a delivery time (``send_timers``). They are stored as
   ``broker.transaction``, ``store.writing.incoming.delayed`` and ``broker.timer`` do, in the topic
   where they wait.
 * The body has 1 to BODY_BYTES_MAX bytes, the record at most RECORD_BYTES_MAX, and fits the scratch.
-* Client and broker have IPv4 addresses: for others RECEIVE_IS_ON is off.
+* Client and broker have IPv4 addresses: for others ``receive_is_on`` is off.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
 
 from numba import njit
 
-from reput.broker.kernels import send_rules
 from reput.broker.kernels.deliver import deliver, is_pull
 from reput.broker.kernels.header_binary import read_binary
 from reput.broker.kernels.header_json import read_json
@@ -89,21 +88,18 @@ from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
     get_i32,
-    get_i64,
     get_u8,
     load_i32,
-    put_i64,
     put_u8,
-    set_word,
     store_i16,
     store_i32,
     store_i64,
     text_writer,
-    word,
 )
 from reput.format.kernels.plain_text import INT_MAX, put_decimal
 from reput.store.kernels import control_block as state
 from reput.store.kernels.append import append, find_topic
+from reput.store.kernels.control_block import ControlBlock
 
 JSON = int(Serialization.JSON)
 BINARY = int(Serialization.ROCKETMQ)
@@ -150,8 +146,6 @@ FALSE = int.from_bytes(b"fals", "little")
 FALSE_LAST = ord("e")
 FALSE_SIZE = len("false")
 
-PLACE_BYTES = state.PLACE_BYTES
-NOTE_BYTES = send_rules.NOTE_BYTES - state.PLACE_BYTES
 ROUND_IS_FULL = -1
 ROUND_MEETS_PULL = -2
 
@@ -171,10 +165,10 @@ def is_false(block, field):
 @njit(**COMPILE_OPTIONS)
 def is_fast_send(block):
     """Return whether the frame that was read is a fast send, but for its topic and texts."""
-    if word(block, state.FRAME_FLAG) != 0 or word(block, state.FRAME_OPAQUE) < 0:
+    if block.frame_flag != 0 or block.frame_opaque < 0:
         return False
-    seen = word(block, state.FRAME_SEEN)
-    code = word(block, state.FRAME_CODE)
+    seen = block.frame_seen
+    code = block.frame_code
     if code == SEND:
         if seen & ALL_FIELDS != 0:
             return False
@@ -205,13 +199,13 @@ def topic_row_of(block, topic, size):
 
     Most frames name the topic of the frame before, so its row is tried first.
     """
-    row = word(block, state.FRAME_TOPIC_ROW)
+    row = block.frame_topic_row
     if row != 0:
-        name, name_size = word(row, state.TOPIC_NAME), word(row, state.TOPIC_NAME_SIZE)
+        name, name_size = row.name, row.name_size
         if is_text(topic, size, name, name_size):
             return row
     row = find_topic(block, topic, size)
-    set_word(block, state.FRAME_TOPIC_ROW, row)
+    block.frame_topic_row = row
     return row
 
 
@@ -221,21 +215,21 @@ def is_fast_queue(block, topic, topic_size):
     if topic_size == 0 or topic_size > TOPIC_MAX:
         return False
     row = topic_row_of(block, topic, topic_size)
-    if row == 0 or word(row, state.TOPIC_KIND) != state.KIND_PLAIN:
+    if row == 0 or row.kind != state.KIND_PLAIN:
         return False
-    return value_of(block, QUEUE_ID) < word(row, state.TOPIC_WRITE_QUEUES)
+    return value_of(block, QUEUE_ID) < row.write_queues
 
 
 @njit(**COMPILE_OPTIONS)
 def may_be_held(block, held):
     """Return whether the message may be held in that place, or is one that need not wait."""
     if held == state.HELD_HALF:
-        return word(block, state.TAKES_HALVES) != 0
+        return block.takes_halves != 0
     if value_of(block, SYS_FLAG) & PREPARED != 0:
         return False
     if held == state.HELD_TIMER:
-        return word(block, state.TAKES_TIMERS) != 0
-    return held <= word(block, state.DELAY_COUNT)
+        return block.takes_timers != 0
+    return held <= block.delay_count
 
 
 @njit(**COMPILE_OPTIONS)
@@ -258,7 +252,7 @@ def write_properties(block, target):
     source, size = field_place(block, PROPERTIES)
     start = target + GAP
     end = start
-    if word(block, state.FRAME_SERIALIZATION) == JSON:
+    if block.frame_serialization == JSON:
         end = unescape(source, source + size, start)
         if end == 0:
             return 0
@@ -270,13 +264,13 @@ def write_properties(block, target):
     pairs_end, held, has_wait, key, key_size = write_pairs(start, end, target)
     if pairs_end == 0 or not may_be_held(block, held):
         return 0
-    set_word(block, state.FRAME_HELD, held)
-    set_word(block, state.FRAME_OUT_MS, 0)
-    set_word(block, state.FRAME_KEY, key)
-    set_word(block, state.FRAME_KEY_SIZE, key_size)
+    block.frame_held = held
+    block.frame_out_ms = 0
+    block.frame_key = key
+    block.frame_key_size = key_size
     end = pairs_end
-    suffix_size = word(block, state.SUFFIX_SIZE)
-    copy(end, word(block, state.SUFFIX_ADDRESS), suffix_size)
+    suffix_size = block.suffix_size
+    copy(end, block.suffix_address, suffix_size)
     end += suffix_size
     if has_wait and held == state.HELD_HALF:
         put_wait_pair(end)
@@ -311,11 +305,11 @@ def write_head(block, address, queue_id, body_size):
     store_i64(address + AT_FLAG + 12, 0)  # physical offset
     store_i32(address + AT_SYS_FLAG, value_of(block, SYS_FLAG) & ~PREPARED)
     store_i64(address + AT_BORN_TIMESTAMP, value_of(block, BORN_TIMESTAMP))
-    store_i32(address + AT_BORN_HOST, word(block, state.BORN_ADDRESS))
-    store_i32(address + AT_BORN_HOST + 4, word(block, state.BORN_PORT))
+    store_i32(address + AT_BORN_HOST, block.born_address)
+    store_i32(address + AT_BORN_HOST + 4, block.born_port)
     store_i64(address + AT_BORN_HOST + 8, 0)  # store time
-    store_i32(address + AT_STORE_HOST, word(block, state.STORE_ADDRESS))
-    store_i32(address + AT_STORE_HOST + 4, word(block, state.STORE_PORT))
+    store_i32(address + AT_STORE_HOST, block.store_address)
+    store_i32(address + AT_STORE_HOST + 4, block.store_port)
     store_i32(address + AT_TAIL, 0)  # times it was consumed
     store_i64(address + AT_TAIL + 4, 0)  # physical offset of its half message
     store_i32(address + AT_TAIL + 12, body_size)
@@ -353,13 +347,13 @@ def write_record(block, address, body, body_size):
     topic_place = address + AT_BODY + body_size + 1
     properties = topic_place + topic_size + 2
     end = write_properties(block, properties)
-    held = word(block, state.FRAME_HELD)
+    held = block.frame_held
     if end != 0 and held != 0:
         # Written again: they name the waiting topic, and begin after its name.
         topic_size, queue_id = held_queue(held)
         properties = topic_place + topic_size + 2
         end = write_properties(block, properties)
-    if end == 0 or end - address > word(block, state.RECORD_BYTES_MAX):
+    if end == 0 or end - address > block.record_bytes_max:
         return 0
     write_head(block, address, queue_id, body_size)
     store_i32(address, end - address)
@@ -378,7 +372,7 @@ def room_for_record(block, body_size):
     """Return an upper limit of the bytes that writing the record takes."""
     _, topic_size = field_place(block, TOPIC)
     _, size = field_place(block, PROPERTIES)
-    suffix_size = word(block, state.SUFFIX_SIZE)
+    suffix_size = block.suffix_size
     return ROOM_BESIDE + body_size + topic_size + size + suffix_size
 
 
@@ -386,15 +380,15 @@ def room_for_record(block, body_size):
 def read_header(block, address, end):
     """Read the header of a frame; return the address of its body, 0 if the frame falls back.
 
-    FRAME_CODE is set in either case, to 0 if the header has no code.
+    ``frame_code`` is set in either case, to 0 if the header has no code.
     """
-    set_word(block, state.FRAME_CODE, 0)
+    block.frame_code = 0
     mark = load_i32(address)
     serialization = mark >> 24 & 0xFF
     body = address + (mark & HEADER_MASK) + FRAME_MIN
     if body > end:
         return 0
-    set_word(block, state.FRAME_SERIALIZATION, serialization)
+    block.frame_serialization = serialization
     if serialization == JSON:
         is_read = read_json(block, address + FRAME_MIN, body)
     elif serialization == BINARY:
@@ -407,7 +401,7 @@ def read_header(block, address, end):
 @njit(**COMPILE_OPTIONS)
 def is_for_log(block, body_size):
     """Return whether the frame that was read is a fast send, but perhaps for its properties."""
-    if body_size == 0 or body_size > word(block, state.BODY_BYTES_MAX):
+    if body_size == 0 or body_size > block.body_bytes_max:
         return False
     if not is_fast_send(block):
         return False
@@ -419,38 +413,31 @@ def is_for_log(block, body_size):
 
 
 @njit(**COMPILE_OPTIONS)
-def note_address(block, i):
-    """Return the address of the note of the i-th frame. All places come before all notes."""
-    notes = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * word(block, state.NOTES_ROOM)
-    return notes + NOTE_BYTES * i
-
-
-@njit(**COMPILE_OPTIONS)
 def write_note(block, i, end):
     """Write the note of the i-th frame: what its reply needs."""
-    note = note_address(block, i)
-    put_i64(note, word(block, state.FRAME_OPAQUE))
-    put_i64(note + 8, word(block, state.FRAME_SERIALIZATION))
-    put_i64(note + 16, value_of(block, QUEUE_ID))
-    put_i64(note + 24, end)
-    put_i64(note + 32, word(block, state.FRAME_OUT_MS))
-    put_i64(note + 40, word(block, state.FRAME_KEY))
-    put_i64(note + 48, word(block, state.FRAME_KEY_SIZE))
+    note = block.notes[i]
+    note.opaque = block.frame_opaque
+    note.serialization = block.frame_serialization
+    note.queue_id = value_of(block, QUEUE_ID)
+    note.end = end
+    note.out_ms = block.frame_out_ms
+    note.key = block.frame_key
+    note.key_size = block.frame_key_size
 
 
 @njit(**COMPILE_OPTIONS)
 def collect(block):
-    """Make records of the frames from RECEIVE_POSITION on, without answering them.
+    """Make records of the frames from ``receive_position`` on, without answering them.
 
     Return their number, the bytes of their records, and why there are not more: a stop,
     ROUND_IS_FULL, or ROUND_MEETS_PULL. After pulls of the same call there are none.
     """
-    buffer = word(block, state.RECEIVE_ADDRESS)
-    received = word(block, state.RECEIVE_END)
-    position = word(block, state.RECEIVE_POSITION)
-    scratch = word(block, state.SCRATCH_ADDRESS)
-    is_on = word(block, state.RECEIVE_IS_ON) != 0 and word(block, state.HAS_RECORD_CRC) == 0
-    replies_left = word(block, state.REPLIES_ROOM) - word(block, state.REPLIES_BYTES)
+    buffer = block.receive_address
+    received = block.receive_end
+    position = block.receive_position
+    scratch = block.scratch_address
+    is_on = block.receive_is_on != 0 and block.has_record_crc == 0
+    replies_left = block.replies_room - block.replies_bytes
     count = 0
     used = 0
     while True:
@@ -470,18 +457,18 @@ def collect(block):
             return count, used, ROUND_MEETS_PULL if body_size == 0 else state.STOP_FRAME
         if not is_on or not is_for_log(block, body_size):
             return count, used, state.STOP_FRAME
-        if word(block, state.DELIVER_COUNT) > 0:
+        if block.deliver_count > 0:
             return 0, 0, state.STOP_REPLIES
         if replies_left < REPLY_BYTES_MAX:
             return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
-        has_room = room_for_record(block, body_size) <= word(block, state.SCRATCH_ROOM) - used
-        if not has_room or count >= word(block, state.NOTES_ROOM):
+        has_room = room_for_record(block, body_size) <= block.scratch_room - used
+        if not has_room or count >= block.notes_room:
             return count, used, ROUND_IS_FULL if count else state.STOP_FRAME
         record_size = write_record(block, scratch + used, body, body_size)
         if record_size == 0:
             return count, used, state.STOP_FRAME
         replies_left -= REPLY_BYTES_MAX
-        if word(block, state.FRAME_OUT_MS) != 0:
+        if block.frame_out_ms != 0:
             if replies_left < HANDLE_BYTES_MAX:
                 return count, used, ROUND_IS_FULL if count else state.STOP_REPLIES
             replies_left -= HANDLE_BYTES_MAX
@@ -494,65 +481,66 @@ def collect(block):
 @njit(**COMPILE_OPTIONS)
 def answer(block, count):
     """Write the replies to the first ``count`` frames of the round, whose records are appended."""
-    start = word(block, state.REPLIES_ADDRESS)
-    address = start + word(block, state.REPLIES_BYTES)
+    start = block.replies_address
+    address = start + block.replies_bytes
     for i in range(count):
-        note = note_address(block, i)
-        place = word(block, state.NOTES_ADDRESS) + PLACE_BYTES * i
+        note = block.notes[i]
+        place = block.places[i]
         address = put_reply(
-            block, address, get_i64(note + 8), get_i64(note), get_i64(place), get_i64(note + 16),
-            get_i64(place + 8), get_i64(note + 32), get_i64(note + 40), get_i64(note + 48),
+            block, address, note.serialization, note.opaque, place.physical_offset, note.queue_id,
+            place.queue_offset, note.out_ms, note.key, note.key_size,
         )  # fmt: skip
-    set_word(block, state.REPLIES_BYTES, address - start)
-    set_word(block, state.RECEIVE_POSITION, get_i64(note_address(block, count - 1) + 24))
+    block.replies_bytes = address - start
+    block.receive_position = block.notes[count - 1].end
 
 
 @njit(**COMPILE_OPTIONS)
 def answer_pull(block, answered):
-    """Answer the pull at RECEIVE_POSITION, whose header was read; return STOP_DONE, or why not."""
+    """Answer the pull whose header was read; return STOP_DONE, or why not."""
     # Replies of this call, or of a call before that the caller has not seen a stop of.
-    if answered > 0 or (word(block, state.DELIVER_COUNT) == 0 and word(block, state.REPLIES_BYTES)):
+    if answered > 0 or (block.deliver_count == 0 and block.replies_bytes):
         return state.STOP_REPLIES
     stop = deliver(block)
     if stop == state.STOP_DONE:
-        position = word(block, state.RECEIVE_POSITION)
-        size = load_i32(word(block, state.RECEIVE_ADDRESS) + position)
-        set_word(block, state.RECEIVE_POSITION, position + LENGTH_BYTES + size)
-        set_word(block, state.DELIVER_COUNT, word(block, state.DELIVER_COUNT) + 1)
+        position = block.receive_position
+        size = load_i32(block.receive_address + position)
+        block.receive_position = position + LENGTH_BYTES + size
+        block.deliver_count += 1
     return stop
 
 
 @njit(**COMPILE_OPTIONS)
 def receive(block):
-    """Entry point: answer the sends or the pulls of a receive buffer, from RECEIVE_POSITION on.
+    """Entry point: answer the sends or pulls of a receive buffer, from ``receive_position`` on.
 
-    INPUT_TIME is the store time of the sends; READABLE must be current. Return the number of sends
-    that were answered; DELIVER_COUNT has the number of pulls, STOP the reason of the end. After a
-    stop of ``append``, the record that it is about is at INPUT_POSITION of the scratch.
+    ``input_time`` is the store time of the sends; ``readable`` must be current. Return the number
+    of sends that were answered; ``deliver_count`` has the number of pulls, ``stop`` the reason of
+    the end. After a stop of ``append``, the record that it is about is at ``input_position`` of the
+    scratch.
     """
     answered = 0
-    set_word(block, state.FRAME_TOPIC_ROW, 0)
-    set_word(block, state.DELIVER_COUNT, 0)
+    block.frame_topic_row = 0
+    block.deliver_count = 0
     while True:
         count, used, stop = collect(block)
         if count > 0:
-            set_word(block, state.PLACES, word(block, state.NOTES_ADDRESS))
-            set_word(block, state.INPUT_POSITION, 0)
-            set_word(block, state.INPUT_SIZE, used)
-            placed = append(block, word(block, state.SCRATCH_ADDRESS))
+            block.places = block.notes[block.notes_room].address
+            block.input_position = 0
+            block.input_size = used
+            placed = append(block, block.scratch_address)
             if placed > 0:
                 answer(block, placed)
                 answered += placed
-            if word(block, state.STOP) != state.STOP_DONE:
+            if block.stop != state.STOP_DONE:
                 return answered
         if stop == ROUND_MEETS_PULL and count == 0:
             stop = answer_pull(block, answered)
             if stop == state.STOP_DONE:
                 continue
         if stop != ROUND_IS_FULL and stop != ROUND_MEETS_PULL:
-            set_word(block, state.STOP, stop)
+            block.stop = stop
             return answered
 
 
-ENTRY_POINTS = {"receive": (int,)}
+ENTRY_POINTS = {"receive": (ControlBlock,)}
 """Entry points and their arguments. Results are numbers."""

@@ -160,7 +160,7 @@ def time_unit(name, size):
 
 @njit(**COMPILE_OPTIONS)
 def held_by(name, name_size, value, size):
-    """Return where a property makes its message wait, as FRAME_HELD; 0 if it does not."""
+    """Return where a property makes its message wait, as ``frame_held``; 0 if it does not."""
     if name_size == PREPARED_SIZE and get_i64(name) == PREPARED and is_true(value, size):
         return HELD_HALF
     if name_size == DELAY_SIZE and get_i32(name) == DELAY and get_u8(name + 4) == DELAY_LAST:
@@ -185,7 +185,7 @@ def write_pairs(address, end, target):
     """Write the pairs that are stored.
 
     ``target`` is ``GAP`` bytes before the first pair; up to ``SLACK`` bytes after ``end`` are read.
-    Return the end of the pairs, 0 if they fall back; where the message waits, as FRAME_HELD;
+    Return the end of the pairs, 0 if they fall back; where the message waits, as ``frame_held``;
     whether WAIT was there; and address and size of the unique key that was written.
     """
     start = target

@@ -1,7 +1,8 @@
 """Names of fields and properties, and limits of the kernel ``send``, which its callers use too."""
 
 from reput.format import properties as props
-from reput.store.kernels import control_block as state
+from reput.format.kernels.rows import size_of
+from reput.store.kernels.control_block import AppendPlace, SendNote
 
 FIELD_NAMES = (
     "producerGroup",
@@ -71,10 +72,8 @@ GAP = 16
 SLACK = 16
 """Bytes that it may write or read after their end."""
 
-NOTE_BYTES = 56 + state.PLACE_BYTES
-"""Size of the note of a frame, bytes: opaque, serialization, queue id, end, FRAME_OUT_MS, FRAME_KEY
-and its size; and its place.
-"""
+NOTE_BYTES = size_of(SendNote) + size_of(AppendPlace)
+"""Size of the note of a frame and of its place, bytes."""
 REPLY_BYTES_MAX = 352 + KEY_BYTES_MAX
 """Room that a reply needs, bytes."""
 HANDLE_BYTES_MAX = 320

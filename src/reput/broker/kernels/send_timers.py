@@ -14,12 +14,9 @@ from reput.format.kernels.columns import NAME_VALUE, PAIR_END, find_byte
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     put_u8,
-    set_word,
     text_writer,
-    word,
 )
 from reput.format.kernels.plain_text import number, put_decimal
-from reput.store.kernels import control_block as state
 
 put_out_ms_name = text_writer(OUT_MS_NAME.encode())
 OUT_MS_SIZE = len(OUT_MS_NAME)
@@ -44,14 +41,14 @@ def find_time(address, end):
 @njit(**COMPILE_OPTIONS)
 def leaving_ms(block, unit, amount):
     """Return the TIMER_OUT_MS that a message asks for; -1 if it falls back."""
-    now_ms = word(block, state.CLOCK_TIME)
-    delay_max_ms = word(block, state.TIMER_DELAY_MS_MAX)
+    now_ms = block.clock_time
+    delay_max_ms = block.timer_delay_ms_max
     if amount < 0 or (unit != 0 and amount > delay_max_ms):
         return -1
     deliver_ms = now_ms + amount * unit if unit != 0 else amount
     if deliver_ms <= now_ms or deliver_ms - now_ms > delay_max_ms:
         return -1
-    precision_ms = word(block, state.TIMER_PRECISION_MS)
+    precision_ms = block.timer_precision_ms
     return (deliver_ms + precision_ms - 1) // precision_ms * precision_ms - precision_ms
 
 
@@ -59,17 +56,17 @@ def leaving_ms(block, unit, amount):
 def put_leaving(block, start, pairs_end, address, topic_size):
     """Write when the message of pairs leaves the timer; return the end, 0 if the frame falls back.
 
-    FRAME_KEY must be set; FRAME_OUT_MS is set for the recall handle.
+    ``frame_key`` must be set; ``frame_out_ms`` is set for the recall handle.
     """
     unit, amount = find_time(start, pairs_end)
-    key_size = word(block, state.FRAME_KEY_SIZE)
+    key_size = block.frame_key_size
     out_ms = leaving_ms(block, unit, amount)
-    parts_size = topic_size + word(block, state.BROKER_NAME_SIZE) + key_size
+    parts_size = topic_size + block.broker_name_size + key_size
     if out_ms < 0 or parts_size > HANDLE_PARTS_MAX:
         return 0
     put_out_ms_name(address)
     address += OUT_MS_SIZE
-    set_word(block, state.FRAME_OUT_MS, address if key_size > 0 else 0)
+    block.frame_out_ms = address if key_size > 0 else 0
     address = put_decimal(address, out_ms)
     put_u8(address, PAIR_END)
     return address + 1

@@ -50,6 +50,7 @@ from reput.config import JAVA_INT_MAX
 from reput.errors import CorruptRecord, RequestRefused, WriteFailed
 from reput.format import java, message as record, names, properties as props, timer_check
 from reput.format.codes import ResponseCode
+from reput.format.kernels.rows import word_count
 from reput.format.timer_check import TimerCheck
 from reput.store.config import BrokerRole
 from reput.store.files import paths
@@ -421,16 +422,16 @@ class Timers:
         """Return entries for the messages that wait."""
         places = places_of(units, self._taken_up)
         waiting = self._store.copier.timer_properties(places)
-        is_odd = (waiting[:, words.TIMER_OUT_MS] < 0) | (waiting[:, words.TIMER_IS_RECALL] != 0)
+        is_odd = (waiting[:, words.TIMER.out_ms] < 0) | (waiting[:, words.TIMER.is_recall] != 0)
         count = _fitting_odd(is_odd, units["size"])
         places, waiting, is_odd = places[:count], waiting[:count], is_odd[:count]
-        out_ms, stored_ms = waiting[:, words.TIMER_OUT_MS], waiting[:, words.TIMER_STORED_MS]
-        queue_offsets = places[:, words.PLACE_QUEUE_OFFSET]
+        out_ms, stored_ms = waiting[:, words.TIMER.out_ms], waiting[:, words.TIMER.stored_ms]
+        queue_offsets = places[:, words.PLACE.queue_offset]
         entries = np.empty(len(places), ENTRY_TYPE)
         entries["leaves_ms"] = _leave_ms(out_ms, stored_ms, self._roll_ms)
         entries["queue_offset"] = queue_offsets
-        entries["physical_offset"] = places[:, words.PLACE_PHYSICAL_OFFSET]
-        entries["size"] = places[:, words.PLACE_SIZE]
+        entries["physical_offset"] = places[:, words.PLACE.physical_offset]
+        entries["size"] = places[:, words.PLACE.size]
         waits = ~self._have_left(out_ms, queue_offsets)
         self._count(entries[waits & ~is_odd], waiting[waits & ~is_odd], 1, now_ms)
         for number in np.flatnonzero(is_odd):
@@ -495,7 +496,7 @@ class Timers:
             message = self._read(entries[number].tolist()[1:])
             return message.topic if message is not None else ""
 
-        self.metrics.add_all(waiting[:, words.TIMER_TOPIC], change, topic_of, now_ms)
+        self.metrics.add_all(waiting[:, words.TIMER.topic], change, topic_of, now_ms)
 
     def _have_left(self, out_ms: Numbers, queue_offsets: Numbers) -> npt.NDArray[np.bool_]:
         """Return which messages were delivered before the store was opened."""
@@ -513,12 +514,12 @@ class Timers:
             self._forget_recalls(now_ms - self._precision_ms)
             return False
         entries = entries[: fitting(entries["size"].tolist(), BYTES_PER_STEP)]
-        places = np.zeros((len(entries), words.PLACE_WORDS), np.int64)
-        places[:, words.PLACE_QUEUE_OFFSET] = entries["queue_offset"]
-        places[:, words.PLACE_PHYSICAL_OFFSET] = entries["physical_offset"]
-        places[:, words.PLACE_SIZE] = entries["size"]
+        places = np.zeros((len(entries), word_count(words.Place)), np.int64)
+        places[:, words.PLACE.queue_offset] = entries["queue_offset"]
+        places[:, words.PLACE.physical_offset] = entries["physical_offset"]
+        places[:, words.PLACE.size] = entries["size"]
         waiting = self._store.copier.timer_properties(places)
-        out_ms = waiting[:, words.TIMER_OUT_MS]
+        out_ms = waiting[:, words.TIMER.out_ms]
         leave_ms = np.maximum(entries["leaves_ms"], now_ms - self._precision_ms)
         is_rolled = out_ms > leave_ms
         # Exceptional messages, and possibly recalled ones, are handled in Python.
@@ -531,7 +532,7 @@ class Timers:
         count = _fitting_odd(is_odd, entries["size"])
         entries, places, waiting = entries[:count], places[:count], waiting[:count]
         is_rolled, is_odd = is_rolled[:count], is_odd[:count]
-        places[is_odd, words.PLACE_SIZE] = -1
+        places[is_odd, words.PLACE.size] = -1
         more = self._mark(places, waiting, is_rolled, now_ms)
         begin = 0
         for end in (*(np.flatnonzero(np.diff(is_rolled)) + 1).tolist(), len(entries)):
@@ -552,9 +553,9 @@ class Timers:
     ) -> bytes:
         """Return the properties to add to due messages; ``places`` refers to slices of them."""
         precision_ms = self._precision_ms
-        enqueued_ms = waiting[:, words.TIMER_STORED_MS] // precision_ms * precision_ms
+        enqueued_ms = waiting[:, words.TIMER.stored_ms] // precision_ms * precision_ms
         if is_rolled.any():
-            times = waiting[:, words.TIMER_ROLL_TIMES].tolist()
+            times = waiting[:, words.TIMER.roll_times].tolist()
             rows = zip(enqueued_ms.tolist(), times, is_rolled.tolist(), strict=True)
             texts = [_marks(ms, now_ms, count + 1 if rolls else 0) for ms, count, rolls in rows]
             numbers = np.arange(len(texts))
@@ -562,8 +563,8 @@ class Timers:
             distinct, numbers = np.unique(enqueued_ms, return_inverse=True)
             texts = [_marks(ms, now_ms) for ms in distinct.tolist()]
         sizes = np.array([len(text) for text in texts], np.int64)
-        places[:, words.PLACE_MORE] = (np.cumsum(sizes) - sizes)[numbers]
-        places[:, words.PLACE_MORE_SIZE] = sizes[numbers]
+        places[:, words.PLACE.more] = (np.cumsum(sizes) - sizes)[numbers]
+        places[:, words.PLACE.more_size] = sizes[numbers]
         return b"".join(texts)
 
     def _put(

@@ -1,9 +1,9 @@
 """Kernels: readers of the headers of requests, which differ in the fields that they accept.
 
-A reader writes code, flag and perhaps opaque to words of the block of its kernel. A JSON header
-must have the form that clients write: no space between tokens, no repeated or unknown key, no
-remark. A binary header must have no remark, and sizes that fit exactly. All other headers are left
-to ``reput.format.command``.
+A reader writes code, flag and opaque to the fields ``frame_code``, ``frame_flag`` and
+``frame_opaque`` of the row that its kernel has as argument. A JSON header must have the form that
+clients write: no space between tokens, no repeated or unknown key, no remark. A binary header must
+have no remark, and sizes that fit exactly. All other headers are left to ``reput.format.command``.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -28,11 +28,9 @@ from reput.format.kernels.json_tokens import (
     is_white,
     text_end,
 )
-from reput.format.kernels.memory import COMPILE_OPTIONS, get_u8, load_i16, load_i32, set_word
+from reput.format.kernels.memory import COMPILE_OPTIONS, get_u8, load_i16, load_i32
 from reput.format.kernels.plain_text import INT_MAX, QUOTE, digits_end, number
 
-NO_WORD = -1
-"""Word of a value that a reader does not write."""
 ANY_CODE = -1
 _HEAD_BYTES = struct.calcsize(">hbhii")
 """Size of code, language, version, opaque and flag, bytes; see ``command``."""
@@ -40,22 +38,12 @@ _AT_OPAQUE = struct.calcsize(">hbh")
 _AT_FLAG = struct.calcsize(">hbhi")
 
 
-def json_reader(
-    read_fields: Any,
-    *,
-    code: int = NO_WORD,
-    flag: int = NO_WORD,
-    opaque: int = NO_WORD,
-    only_code: int = ANY_CODE,
-) -> Any:
+def json_reader(read_fields: Any, *, only_code: int = ANY_CODE) -> Any:
     """Return a reader of JSON headers: ``read(block, address, limit)``, False for other forms.
 
     Args:
         read_fields: Reads the object of ``extFields`` at an address; returns its end, 0 if it has
             another form. Its arguments are those of the reader.
-        code: Word of the block for the code.
-        flag: Word for the flag.
-        opaque: Word for the opaque.
         only_code: The only code that is read, with flag 0: the reader ends at another one.
     """
 
@@ -69,12 +57,12 @@ def json_reader(
             (key == HAS_CODE and value != only_code) or (key == HAS_FLAG and value != 0)
         ):
             return 0
-        if key == HAS_CODE and code != NO_WORD:
-            set_word(block, code, value)
-        elif key == HAS_FLAG and flag != NO_WORD:
-            set_word(block, flag, value)
-        elif key == HAS_OPAQUE and opaque != NO_WORD:
-            set_word(block, opaque, value)
+        if key == HAS_CODE:
+            block.frame_code = value
+        elif key == HAS_FLAG:
+            block.frame_flag = value
+        elif key == HAS_OPAQUE:
+            block.frame_opaque = value
         return end
 
     @njit(**COMPILE_OPTIONS)
@@ -112,29 +100,18 @@ def json_reader(
     return read
 
 
-def binary_head_reader(*, code: int, flag: int, opaque: int = NO_WORD) -> Any:
-    """Return a reader of what precedes the fields of a binary header.
+@njit(**COMPILE_OPTIONS)
+def read_binary_head(block, address, limit):
+    """Read what precedes the fields of a binary header.
 
-    It is ``read(block, address, limit)``, and returns the address of the first field, 0 if the
-    header has another form.
-
-    Args:
-        code: Word of the block for the code.
-        flag: Word for the flag.
-        opaque: Word for the opaque.
+    Return the address of the first field, 0 if the header has another form.
     """
-
-    @njit(**COMPILE_OPTIONS)
-    def read(block, address, limit):
-        if limit - address < _HEAD_BYTES + 8:
-            return 0
-        set_word(block, code, load_i16(address))
-        set_word(block, flag, load_i32(address + _AT_FLAG))
-        if opaque != NO_WORD:
-            set_word(block, opaque, load_i32(address + _AT_OPAQUE))
-        if load_i32(address + _HEAD_BYTES) != 0:  # it has a remark
-            return 0
-        address += _HEAD_BYTES + 8
-        return address if load_i32(address - 4) == limit - address else 0
-
-    return read
+    if limit - address < _HEAD_BYTES + 8:
+        return 0
+    block.frame_code = load_i16(address)
+    block.frame_flag = load_i32(address + _AT_FLAG)
+    block.frame_opaque = load_i32(address + _AT_OPAQUE)
+    if load_i32(address + _HEAD_BYTES) != 0:  # it has a remark
+        return 0
+    address += _HEAD_BYTES + 8
+    return address if load_i32(address - 4) == limit - address else 0

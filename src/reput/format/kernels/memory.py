@@ -2,8 +2,8 @@
 
 The arguments of kernels are integers: addresses and sizes. So kernels need no array type, no
 reference counts and no Python, and the compiled object needs nothing but ``memcpy``. Files are big
-endian: ``load_`` and ``store_`` swap bytes. Arrow buffers and the control block are native:
-``get_`` and ``put_`` do not.
+endian: ``load_`` and ``store_`` swap bytes. Arrow buffers are native: ``get_`` and ``put_`` do not.
+Rows of words have attributes instead: ``row_types``.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -179,15 +179,3 @@ COMPILE_OPTIONS: dict[str, Any] = {
     "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }
-
-
-@njit(**COMPILE_OPTIONS)
-def word(address, number):
-    """Return word ``number`` of the words at an address."""
-    return get_i64(address + 8 * number)
-
-
-@njit(**COMPILE_OPTIONS)
-def set_word(address, number, value):
-    """Set word ``number`` of the words at an address."""
-    put_i64(address + 8 * number, value)

@@ -202,12 +202,12 @@ class _Placing:
         self._time_ms = part.time_ms
         self._hot = HotState()
         block = self._hot.block
-        block[state.LOG_START] = part.file_start
-        block[state.LOG_SIZE] = file_bytes
-        block[state.HAS_RECORD_CRC] = has_crc
+        block.log_start = part.file_start
+        block.log_size = file_bytes
+        block.has_record_crc = has_crc
         for (topic, queue_id), queue_offset in part.queue_offsets.items():
             _, row = self._hot.add_queue(java.encode_utf8(topic), queue_id)
-            row[state.QUEUE_NEXT_OFFSET] = queue_offset
+            row.next_offset = queue_offset
 
     def place(
         self, data: bytes, sizes: npt.NDArray[np.int32], times_ms: npt.NDArray[np.int64] | None
@@ -216,17 +216,17 @@ class _Placing:
         block, start, count = self._hot.block, self.position, len(sizes)
         placed = np.empty(len(data), np.uint8)
         places = np.empty(2 * count, np.int64)
-        block[state.LOG_ADDRESS] = hot.address_of(placed) - start
-        block[state.LOG_POSITION] = start
-        block[state.LOG_LIMIT] = start + len(data)
-        block[state.PLACES] = hot.address_of(places)
-        block[state.INPUT_POSITION] = 0
+        block.log_address = hot.address_of(placed) - start
+        block.log_position = start
+        block.log_limit = start + len(data)
+        block.places = hot.address_of(places)
+        block.input_position = 0
         done = 0
         for size, time_ms in self._runs(sizes, times_ms):
-            block[state.INPUT_SIZE] = size
-            block[state.INPUT_TIME] = time_ms
+            block.input_size = size
+            block.input_time = time_ms
             done += hot.append_long(self._hot.argument, data)
-            assert block[state.STOP] == state.STOP_DONE, f"stopped for {block[state.STOP]}"
+            assert block.stop == state.STOP_DONE, f"stopped for {block.stop}"
         assert done == count, f"{done} records of {count}"
         self.position += len(data)
         return start, placed

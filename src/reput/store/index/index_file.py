@@ -20,13 +20,15 @@ import numpy as np
 
 from reput.errors import CorruptRecord, StoreUnavailable
 from reput.format import index_entry
+from reput.format.kernels.rows import rows_of, start_of
 from reput.store.config import StoreConfig
 from reput.store.files import paths
 from reput.store.files.disk import Disk
 from reput.store.files.files import LocalFolder
 from reput.store.hot_state import HotState
 from reput.store.index.index_view import IndexFileView
-from reput.store.kernels import control_block as state, hot, lookup_args, tables
+from reput.store.kernels import hot, tables
+from reput.store.kernels.control_block import IndexFileRow
 from reput.store.log.mapped_file import MappedFile
 
 STEPS = 500
@@ -89,14 +91,14 @@ class IndexFiles:
         self._size = index_entry.entry_position(self._entry_max, self._slot_count)
         self._files: list[_File] = []
         self._full_unsynced: list[MappedFile] = []
-        self._rows = np.empty((0, lookup_args.FILE_WORDS), np.int64)
+        self._rows = rows_of(IndexFileRow, 0)
         self._forget_rows()
         block = self._block
-        block[state.INDEX_IS_ON] = config.message_index_enable
-        block[state.INDEX_HAS_TAGS] = config.index_tags
-        block[state.INDEX_SLOTS] = self._slot_count
-        block[state.INDEX_ENTRIES_MAX] = self._entry_max
-        block[state.INDEX_END_OFFSET] = -1
+        block.index_is_on = config.message_index_enable
+        block.index_has_tags = config.index_tags
+        block.index_slots = self._slot_count
+        block.index_entries_max = self._entry_max
+        block.index_end_offset = -1
         self.timestamp_of_full = 0
         """End time of the newest full file, in ms; once synced, it goes to the checkpoint."""
 
@@ -210,32 +212,32 @@ class IndexFiles:
             return
         self._enter(last.mapped, last.header)
         block = self._block
-        block[state.INDEX_NEXT] = last.header.next_entry
-        block[state.INDEX_SLOTS_USED] = last.header.slots_used
-        block[state.INDEX_LIMIT] = 0
+        block.index_next = last.header.next_entry
+        block.index_slots_used = last.header.slots_used
+        block.index_limit = 0
 
     def _resume(self, last: _File) -> None:
         header = last.header
         last.mapped.cut(index_entry.entry_position(header.next_entry, self._slot_count))
         self._enter(last.mapped, header)
         block = self._block
-        block[state.INDEX_NEXT] = header.next_entry
-        block[state.INDEX_SLOTS_USED] = header.slots_used
+        block.index_next = header.next_entry
+        block.index_slots_used = header.slots_used
 
     def _enter(self, file: MappedFile, header: index_entry.Header) -> None:
         block = self._block
-        block[state.INDEX_ADDRESS] = file.write_address  # 0 for a full file, which is only read
-        block[state.INDEX_NEXT] = 1
-        block[state.INDEX_SLOTS_USED] = 0
-        block[state.INDEX_BEGIN_TIMESTAMP] = header.begin_timestamp
-        block[state.INDEX_END_TIMESTAMP] = header.end_timestamp
-        block[state.INDEX_BEGIN_OFFSET] = header.begin_physical_offset
-        block[state.INDEX_END_OFFSET] = header.end_physical_offset
+        block.index_address = file.write_address  # 0 for a full file, which is only read
+        block.index_next = 1
+        block.index_slots_used = 0
+        block.index_begin_timestamp = header.begin_timestamp
+        block.index_end_timestamp = header.end_timestamp
+        block.index_begin_offset = header.begin_physical_offset
+        block.index_end_offset = header.end_physical_offset
         self._set_limit(file)
 
     def _set_limit(self, file: MappedFile) -> None:
         start = index_entry.entry_position(0, self._slot_count)
-        self._block[state.INDEX_LIMIT] = (file.reserved - start) // index_entry.ENTRY.size
+        self._block.index_limit = (file.reserved - start) // index_entry.ENTRY.size
 
     def make_room(self, entry_count: int, now_ms: int) -> bool:
         """Reserve space for the entries of a record; return False if the file has no room.
@@ -245,10 +247,10 @@ class IndexFiles:
         """
         if not self._files:
             self._add(index_entry.Header(0, 0, 0, -1, 0, 0), now_ms)
-        needed = self._block[state.INDEX_NEXT] + entry_count
+        needed = self._block.index_next + entry_count
         if needed > self._entry_max:
             return False
-        if needed > self._block[state.INDEX_LIMIT]:
+        if needed > self._block.index_limit:
             file = self._files[-1].mapped
             file.reserve(index_entry.entry_position(needed, self._slot_count))
             self._set_limit(file)
@@ -296,12 +298,12 @@ class IndexFiles:
     def _header(self) -> index_entry.Header:
         block = self._block
         return index_entry.Header(
-            block[state.INDEX_BEGIN_TIMESTAMP],
-            block[state.INDEX_END_TIMESTAMP],
-            block[state.INDEX_BEGIN_OFFSET],
-            block[state.INDEX_END_OFFSET],
-            block[state.INDEX_SLOTS_USED],
-            block[state.INDEX_NEXT],
+            block.index_begin_timestamp,
+            block.index_end_timestamp,
+            block.index_begin_offset,
+            block.index_end_offset,
+            block.index_slots_used,
+            block.index_next,
         )
 
     def put(
@@ -322,7 +324,7 @@ class IndexFiles:
         while position < len(keys):
             if not self._files:
                 self._add(index_entry.Header(0, 0, 0, -1, 0, 0), now_ms)
-            room = self._entry_max - self._block[state.INDEX_NEXT]
+            room = self._entry_max - self._block.index_next
             if room <= 0:
                 self.roll(now_ms)
                 continue
@@ -354,12 +356,12 @@ class IndexFiles:
     @property
     def end_physical_offset(self) -> int:
         """Physical offset of the last indexed record; -1 if there is none."""
-        return self._block[state.INDEX_END_OFFSET]
+        return self._block.index_end_offset
 
     @property
     def end_timestamp(self) -> int:
         """Store time of the last indexed record, in ms; 0 if there is none."""
-        return self._block[state.INDEX_END_TIMESTAMP]
+        return self._block.index_end_timestamp
 
     @property
     def names(self) -> list[str]:
@@ -394,9 +396,9 @@ class IndexFiles:
             self._files.pop().mapped.destroy(now_ms=0)
         self._disk.sync_folder(self._folder)
         block = self._block
-        block[state.INDEX_ADDRESS] = 0
-        block[state.INDEX_END_OFFSET] = -1
-        block[state.INDEX_NEXT] = 0
+        block.index_address = 0
+        block.index_end_offset = -1
+        block.index_next = 0
         self.timestamp_of_full = 0
         if self._files:
             self._enter_last()
@@ -471,26 +473,20 @@ class IndexFiles:
     def publish_rows(self) -> None:
         """Give kernels the rows of all files, unless they have them."""
         block = self._block
-        if block[state.INDEX_FILE_COUNT] >= 0:
+        if block.index_file_count >= 0:
             return
-        self._rows = np.array(
-            [
-                (
-                    hot.address_of(np.frombuffer(file.view(), np.uint8)),
-                    file.header.begin_timestamp,
-                    file.header.end_timestamp,
-                    file.header.next_entry,
-                )
-                for file in self._files
-            ],
-            np.int64,
-        )
-        block[state.INDEX_FILES] = hot.address_of(self._rows)
-        block[state.INDEX_FILE_COUNT] = len(self._files)
+        self._rows = rows_of(IndexFileRow, len(self._files))
+        for row, file in zip(self._rows, self._files, strict=True):
+            row.map = hot.address_of(np.frombuffer(file.view(), np.uint8))
+            row.begin_ms = file.header.begin_timestamp
+            row.end_ms = file.header.end_timestamp
+            row.next_entry = file.header.next_entry
+        block.index_files = start_of(self._rows)
+        block.index_file_count = len(self._files)
 
     def _forget_rows(self) -> None:
         """Take the rows from kernels, before files are added or deleted."""
-        self._block[state.INDEX_FILE_COUNT] = -1
+        self._block.index_file_count = -1
 
     def _newest_first(self) -> Iterator[tuple[_File, index_entry.Header]]:
         for i in range(len(self._files) - 1, -1, -1):
@@ -532,7 +528,7 @@ class IndexFiles:
 
     def close(self) -> None:
         """Unmap all files."""
-        self._block[state.INDEX_ADDRESS] = 0
+        self._block.index_address = 0
         self._forget_rows()
         for file in self._files:
             file.release()

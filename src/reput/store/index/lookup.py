@@ -15,7 +15,8 @@ from reput.store import limits
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import IndexFiles
-from reput.store.kernels import control_block as state, hot, lookup_args as words
+from reput.store.kernels import hot, lookup_args as words
+from reput.store.kernels.lookup_args import KeySearch, TimeSearch
 from reput.store.log.commit_log import CommitLog
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.queues.consume_queues import ConsumeQueues
@@ -52,14 +53,12 @@ class Lookup:
         self._queues = queues
         self._index = index
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8)
-        self._key_words = np.zeros(words.WORDS, np.int64)
-        self._key_args = self._key_words.data
-        self._key_argument = hot.Address(hot.address_of(self._key_words))
-        self._key_args[words.RECORD_BYTES_MAX] = config.record_bytes_max
-        self._time_words = np.zeros(words.TIME_WORDS, np.int64)
-        self._time_args = self._time_words.data
-        self._time_argument = hot.Address(hot.address_of(self._time_words))
-        self._time_args[words.TIME_RECORD_BYTES_MAX] = config.record_bytes_max
+        self._key_args = KeySearch()
+        self._key_argument = hot.Address(self._key_args.address)
+        self._key_args.record_size_max = config.record_bytes_max
+        self._time_args = TimeSearch()
+        self._time_argument = hot.Address(self._time_args.address)
+        self._time_args.record_size_max = config.record_bytes_max
 
     def by_key(
         self,
@@ -85,29 +84,28 @@ class Lookup:
             return None
         self._index.publish_rows()
         args = self._key_args
-        args[words.STEPS_MAX] = steps_max()
-        args[words.BUFFER] = hot.address_of(self._buffer)
-        args[words.IS_TAGS] = is_tags
-        args[words.BEGIN_MS] = _bounded(begin_ms)
-        args[words.END_MS] = _bounded(end_ms)
-        args[words.COUNT_MAX] = max_count
-        args[words.BUFFER_ROOM] = min(bytes_max, _BUFFER_BYTES)
+        args.steps_max = steps_max()
+        args.buffer = hot.address_of(self._buffer)
+        args.is_tags = is_tags
+        args.begin_ms = _bounded(begin_ms)
+        args.end_ms = _bounded(end_ms)
+        args.count_max = max_count
+        args.buffer_room = min(bytes_max, _BUFFER_BYTES)
         count = self._search(
             lambda: hot.find_by_key(
                 *(self._argument, self._key_argument),
                 *(topic_text, len(topic_text), key_text, len(key_text)),
             ),
             args,
-            words.UNMAPPED,
         )
         if count < 0:
             return None
         records = []
-        address = args[words.BUFFER]
-        for place in range(words.PLACES + 2, words.PLACES + 3 * count, 3):
-            records.append(hot.bytes_at(address, args[place]))
-            address += args[place]
-        return records, bool(args[words.IS_TRUNCATED])
+        address = args.buffer
+        for match in args.matches[:count]:
+            records.append(hot.bytes_at(address, match.size))
+            address += match.size
+        return records, bool(args.is_truncated)
 
     def by_time(
         self,
@@ -143,28 +141,27 @@ class Lookup:
             low, high = bounds[number], bounds[number + 1]
             start = max(number for number, first in enumerate(starts) if first <= low or not number)
         args = self._time_args
-        args[words.QUEUE_ROW] = queue.address
-        if queue.files and low < queue.row[state.QUEUE_TAIL_OFFSET]:
+        args.queue_row = queue.address
+        if queue.files and low < queue.row.tail_offset:
             self._queues.map_for_kernels(queue, queue.files[start])
-        args[words.LOW] = low
-        args[words.HIGH] = high
-        args[words.TIME_MS] = _bounded(timestamp_ms)
-        args[words.IS_UPPER] = is_upper
+        args.low = low
+        args.high = high
+        args.time_ms = _bounded(timestamp_ms)
+        args.is_upper = is_upper
         queue_offset = self._search(
             lambda: hot.find_by_time(self._argument, self._time_argument),
             args,
-            words.TIME_UNMAPPED,
         )
         return queue_offset if queue_offset >= 0 else None
 
-    def _search(self, search: Callable[[], int], args: memoryview, unmapped: int) -> int:
+    def _search(self, search: Callable[[], int], args: KeySearch | TimeSearch) -> int:
         """Return the result of a kernel; map the log files that it needs. Negative: falls back."""
-        self._block[state.READABLE] = self._commit_log.readable_offset
+        self._block.readable = self._commit_log.readable_offset
         result = search()
         for _ in range(FILES_MAX):
             if result != words.IS_UNMAPPED:
                 break
-            self._commit_log.map_file(args[unmapped])
+            self._commit_log.map_file(args.unmapped)
             result = search()
         return result
 

@@ -67,14 +67,12 @@ from reput.format.kernels.memory import (
     load_i16,
     load_i32,
     load_i64,
-    put_i64,
     put_u8,
-    set_word,
     store_i32,
     store_i64,
-    word,
 )
 from reput.store.kernels import control_block as state
+from reput.store.kernels.control_block import ControlBlock
 
 BLANK_BYTES = record.BLANK.size
 UNIT_BYTES = cq_unit.SIZE
@@ -99,22 +97,18 @@ LIGHT_SIZE = len(props.INNER_MULTI_DISPATCH)
 LIGHT = int.from_bytes(props.INNER_MULTI_DISPATCH[:8].encode(), "little", signed=True)
 LIGHT_END = int.from_bytes(props.INNER_MULTI_DISPATCH[-8:].encode(), "little", signed=True)
 
-PLACE_BYTES = state.PLACE_BYTES
-
 
 @njit(**COMPILE_OPTIONS)
 def find_topic(block, name, size):
     """Return the row of a topic, 0 if it has none."""
-    slots = word(block, state.TOPIC_SLOTS)
-    table = word(block, state.TOPICS)
+    slots = block.topic_slots
+    table = block.topics
     slot = name_slot(name, size, slots)
     while True:
-        row = get_i64(table + 8 * slot)
+        row = table[slot]
         if row == 0:
             return 0
-        if word(row, state.TOPIC_NAME_SIZE) == size and same_bytes(
-            word(row, state.TOPIC_NAME), name, size
-        ):
+        if row.name_size == size and same_bytes(row.name, name, size):
             return row
         slot = (slot + 1) & (slots - 1)
 
@@ -122,9 +116,9 @@ def find_topic(block, name, size):
 @njit(**COMPILE_OPTIONS)
 def find_queue(topic_row, queue_id):
     """Return the row of a queue, 0 if it has none."""
-    if queue_id < 0 or queue_id >= word(topic_row, state.TOPIC_QUEUE_LIMIT):
+    if queue_id < 0 or queue_id >= topic_row.queue_limit:
         return 0
-    return get_i64(word(topic_row, state.TOPIC_QUEUES) + 8 * queue_id)
+    return topic_row.queues[queue_id]
 
 
 @njit(**COMPILE_OPTIONS)
@@ -135,7 +129,7 @@ def find_rows(block, topic, topic_size, queue_id):
         return 0, 0, state.STOP_TOPIC
     row = find_queue(topic_row, queue_id)
     if row == 0:
-        set_word(block, state.STOP_ROW, topic_row)
+        block.stop_row = topic_row.address
         return topic_row, 0, state.STOP_QUEUE
     return topic_row, row, state.STOP_DONE
 
@@ -144,7 +138,7 @@ def find_rows(block, topic, topic_size, queue_id):
 def is_slow(topic_row, sys_flag, properties, end):
     """Return whether the dispatch of a record falls back to Python."""
     return (
-        word(topic_row, state.TOPIC_KIND) == state.KIND_SLOW
+        topic_row.kind == state.KIND_SLOW
         or sys_flag & INNER_BATCH != 0
         or not is_utf8(properties, end - properties)
     )
@@ -217,14 +211,14 @@ def index_hash(value):
 @njit(**COMPILE_OPTIONS)
 def put_entry(block, key_hash, physical_offset, store_timestamp):
     """Put an index entry. The file must have room for it."""
-    address = word(block, state.INDEX_ADDRESS)
-    slots = word(block, state.INDEX_SLOTS)
-    number = word(block, state.INDEX_NEXT)
+    address = block.index_address
+    slots = block.index_slots
+    number = block.index_next
     slot = address + HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
     previous = load_i32(slot)
     if previous <= 0 or previous > number:
         previous = 0
-    begin = word(block, state.INDEX_BEGIN_TIMESTAMP)
+    begin = block.index_begin_timestamp
     seconds = 0
     if begin > 0 and store_timestamp > begin:
         seconds = min((store_timestamp - begin) // 1000, INT_MAX)
@@ -235,27 +229,27 @@ def put_entry(block, key_hash, physical_offset, store_timestamp):
     store_i32(entry + 16, previous)
     store_i32(slot, number)
     if number <= 1:
-        set_word(block, state.INDEX_BEGIN_OFFSET, physical_offset)
-        set_word(block, state.INDEX_BEGIN_TIMESTAMP, store_timestamp)
+        block.index_begin_offset = physical_offset
+        block.index_begin_timestamp = store_timestamp
     if previous == 0:
-        set_word(block, state.INDEX_SLOTS_USED, word(block, state.INDEX_SLOTS_USED) + 1)
-    set_word(block, state.INDEX_NEXT, number + 1)
-    set_word(block, state.INDEX_END_OFFSET, physical_offset)
-    set_word(block, state.INDEX_END_TIMESTAMP, store_timestamp)
+        block.index_slots_used += 1
+    block.index_next = number + 1
+    block.index_end_offset = physical_offset
+    block.index_end_timestamp = store_timestamp
 
 
 @njit(**COMPILE_OPTIONS)
 def write_index_header(block):
-    """Write the header of the index file from the words of the block."""
-    address = word(block, state.INDEX_ADDRESS)
+    """Write the header of the index file from the control block."""
+    address = block.index_address
     if address == 0:
         return
-    store_i64(address, word(block, state.INDEX_BEGIN_TIMESTAMP))
-    store_i64(address + 8, word(block, state.INDEX_END_TIMESTAMP))
-    store_i64(address + 16, word(block, state.INDEX_BEGIN_OFFSET))
-    store_i64(address + 24, word(block, state.INDEX_END_OFFSET))
-    store_i32(address + 32, word(block, state.INDEX_SLOTS_USED))
-    store_i32(address + 36, word(block, state.INDEX_NEXT))
+    store_i64(address, block.index_begin_timestamp)
+    store_i64(address + 8, block.index_end_timestamp)
+    store_i64(address + 16, block.index_begin_offset)
+    store_i64(address + 24, block.index_end_offset)
+    store_i32(address + 32, block.index_slots_used)
+    store_i32(address + 36, block.index_next)
 
 
 @njit(**COMPILE_OPTIONS)
@@ -276,7 +270,7 @@ def put_keys(
     block, topic_row, unique, unique_size, keys, keys_size, tags, tags_size, offset, timestamp
 ):
     """Put the entries of a record, in the broker's order: unique key, keys, tags."""
-    prefix = word(topic_row, state.TOPIC_HASH)
+    prefix = topic_row.hash
     if unique_size > 0:
         value = java_hash(prefix, unique, unique_size)
         put_entry(block, index_hash(value), offset, timestamp)
@@ -288,7 +282,7 @@ def put_keys(
             value = java_hash(prefix, address, word_end - address)
             put_entry(block, index_hash(value), offset, timestamp)
         address = word_end + 1
-    if tags_size > 0 and word(block, state.INDEX_HAS_TAGS):
+    if tags_size > 0 and block.index_has_tags:
         value = java_hash(tags_prefix(prefix), tags, tags_size)
         put_entry(block, index_hash(value), offset, timestamp)
 
@@ -304,51 +298,52 @@ def deliver_time(block, delay, delay_size, store_timestamp):
         level = level * 10 + digit
     if level <= 0 or level > INT_MAX:
         return 0
-    if level > word(block, state.DELAY_COUNT):
+    if level > block.delay_count:
         return store_timestamp + UNKNOWN_LEVEL_MS
-    return store_timestamp + get_i64(word(block, state.DELAYS) + 8 * (level - 1))
+    return store_timestamp + block.delays[level - 1]
 
 
 @njit(**COMPILE_OPTIONS)
-def mark(block, row, bit, items, count):
-    """Put a queue row on a list unless it is there."""
-    marks = word(row, state.QUEUE_MARKS)
-    if marks & bit == 0:
-        set_word(row, state.QUEUE_MARKS, marks | bit)
-        number = word(block, count)
-        put_i64(word(block, items) + 8 * number, row)
-        set_word(block, count, number + 1)
+def mark_changed(block, row):
+    """Put a queue row on both lists unless it is there."""
+    marks = row.marks
+    if marks & state.MARK_DIRTY == 0:
+        block.dirty[block.dirty_count] = row
+        block.dirty_count += 1
+    if marks & state.MARK_TOUCHED == 0:
+        block.touched[block.touched_count] = row
+        block.touched_count += 1
+    row.marks = marks | state.MARK_DIRTY | state.MARK_TOUCHED
 
 
 @njit(**COMPILE_OPTIONS)
 def put_unit(block, row, physical_offset, size, tags_code):
     """Append a unit to the tail of a queue, which must have room for it."""
-    queue_offset = word(row, state.QUEUE_MAX_OFFSET)
-    index = queue_offset - word(row, state.QUEUE_TAIL_OFFSET)
-    unit = word(row, state.QUEUE_TAIL) + UNIT_BYTES * index
+    queue_offset = row.max_offset
+    index = queue_offset - row.tail_offset
+    unit = row.tail + UNIT_BYTES * index
     store_i64(unit, physical_offset)
     store_i32(unit + 8, size)
     store_i64(unit + 12, tags_code)
-    set_word(row, state.QUEUE_MAX_OFFSET, queue_offset + 1)
-    set_word(row, state.QUEUE_END_PHYSICAL, physical_offset + size)
-    mark(block, row, state.MARK_DIRTY, state.DIRTY, state.DIRTY_COUNT)
-    mark(block, row, state.MARK_TOUCHED, state.TOUCHED, state.TOUCHED_COUNT)
+    row.max_offset = queue_offset + 1
+    row.end_physical = physical_offset + size
+    mark_changed(block, row)
 
 
 @njit(**COMPILE_OPTIONS)
 def has_room_for_unit(row):
     """Return whether the queue's tail has room for a unit."""
-    used = word(row, state.QUEUE_MAX_OFFSET) - word(row, state.QUEUE_TAIL_OFFSET)
-    return word(row, state.QUEUE_TAIL) != 0 and used < word(row, state.QUEUE_TAIL_LIMIT)
+    used = row.max_offset - row.tail_offset
+    return row.tail != 0 and used < row.tail_limit
 
 
 @njit(**COMPILE_OPTIONS)
 def has_room_for_keys(block, needed):
     """Return whether the index file has room for ``needed`` entries."""
-    if word(block, state.INDEX_ADDRESS) == 0:
+    if block.index_address == 0:
         return False
-    limit = min(word(block, state.INDEX_ENTRIES_MAX), word(block, state.INDEX_LIMIT))
-    return word(block, state.INDEX_NEXT) + needed <= limit
+    limit = min(block.index_entries_max, block.index_limit)
+    return block.index_next + needed <= limit
 
 
 @njit(**COMPILE_OPTIONS)
@@ -361,13 +356,13 @@ def dispatch_record(
     last record of the index may lack some, which Python has to find out.
     """
     kind = sys_flag & TRANSACTION
-    indexed_offset = word(block, state.INDEX_END_OFFSET)
-    may_be_indexed = word(block, state.INDEX_IS_ON) != 0 and kind != ROLLBACK
+    indexed_offset = block.index_end_offset
+    may_be_indexed = block.index_is_on != 0 and kind != ROLLBACK
     if may_be_indexed and offset == indexed_offset:
         return state.STOP_SLOW
     is_queued = wants_unit and kind != PREPARED and kind != ROLLBACK
     if is_queued and not has_room_for_unit(row):
-        set_word(block, state.STOP_ROW, row)
+        block.stop_row = row.address
         return state.STOP_UNITS
     unique, unique_size, keys, keys_size, tags, tags_size, delay, delay_size, is_light = (
         find_properties(properties, end)
@@ -377,7 +372,7 @@ def dispatch_record(
         needed = count_words(keys, keys + keys_size)
         if unique_size > 0:
             needed += 1
-        if tags_size > 0 and word(block, state.INDEX_HAS_TAGS):
+        if tags_size > 0 and block.index_has_tags:
             needed += 1
         if needed == 0:
             is_indexed = False
@@ -385,7 +380,7 @@ def dispatch_record(
             return state.STOP_INDEX
     if is_queued:
         code = 0
-        if delay_size > 0 and word(topic_row, state.TOPIC_KIND) == state.KIND_SCHEDULE:
+        if delay_size > 0 and topic_row.kind == state.KIND_SCHEDULE:
             code = deliver_time(block, delay, delay_size, timestamp)
         if code == 0 and tags_size > 0:
             code = signed32(java_hash(0, tags, tags_size))
@@ -403,11 +398,11 @@ def dispatch_record(
             offset,
             timestamp,
         )
-    set_word(block, state.LAST_PHYSICAL_OFFSET, offset)
-    set_word(block, state.LAST_STORE_TIMESTAMP, timestamp)
-    set_word(block, state.DISPATCHED, offset + size)
-    if is_light and is_queued and word(block, state.HAS_LIGHT_QUEUES):
-        set_word(block, state.STOP_ROW, address)
+    block.last_physical_offset = offset
+    block.last_store_timestamp = timestamp
+    block.dispatched = offset + size
+    if is_light and is_queued and block.has_light_queues:
+        block.stop_row = address
         return state.STOP_LIGHT
     return state.STOP_DONE
 
@@ -438,7 +433,7 @@ def store_timestamp_address(address):
 def put_record_crc(block, address, size):
     """Write the digits of the checksum property at the end of a record, the lowest digit first."""
     start = address + size - CRC_BYTES
-    crc = crc32(word(block, state.CRC_TABLES), address, size - CRC_BYTES) & INT_MAX
+    crc = crc32(block.crc_tables, address, size - CRC_BYTES) & INT_MAX
     for i in range(10):
         put_u8(start + CRC_PREFIX_BYTES + i, 48 + crc % 10)
         crc //= 10
@@ -447,32 +442,32 @@ def put_record_crc(block, address, size):
 @njit(**COMPILE_OPTIONS)
 def count_message(topic_row, size):
     """Add a message to the totals of its topic."""
-    set_word(topic_row, state.TOPIC_MESSAGE_COUNT, word(topic_row, state.TOPIC_MESSAGE_COUNT) + 1)
-    set_word(topic_row, state.TOPIC_BYTE_COUNT, word(topic_row, state.TOPIC_BYTE_COUNT) + size)
+    topic_row.message_count += 1
+    topic_row.byte_count += size
 
 
 @njit(**COMPILE_OPTIONS)
 def append(block, buffer):
-    """Entry point: append the records of ``buffer[INPUT_POSITION:INPUT_SIZE]``, in order.
+    """Entry point: append the records of ``buffer[input_position:input_size]``, in order.
 
-    The caller guarantees that they are whole and their lengths valid. PLACES has room for
-    ``PLACE_BYTES`` for each. Return the number of records; STOP has the reason of the end.
+    The caller guarantees that they are whole and their lengths valid. ``places`` has room for a row
+    for each. Return the number of records; ``stop`` has the reason of the end.
     """
-    size = word(block, state.INPUT_SIZE)
-    now_ms = word(block, state.INPUT_TIME)
-    places = word(block, state.PLACES)
-    input_position = word(block, state.INPUT_POSITION)
+    size = block.input_size
+    now_ms = block.input_time
+    places = block.places
+    input_position = block.input_position
     count = 0
     stop = state.STOP_DONE
-    log = word(block, state.LOG_ADDRESS)
-    file_size = word(block, state.LOG_SIZE)
-    limit = word(block, state.LOG_LIMIT)
-    start = word(block, state.LOG_START)
-    is_live = word(block, state.IS_LIVE)
+    log = block.log_address
+    file_size = block.log_size
+    limit = block.log_limit
+    start = block.log_start
+    is_live = block.is_live
     while input_position < size:
         source = buffer + input_position
         record_size = load_i32(source)
-        position = word(block, state.LOG_POSITION)
+        position = block.log_position
         end = position + record_size
         if log == 0 or end + BLANK_BYTES > file_size:
             stop = state.STOP_ROLL
@@ -500,25 +495,25 @@ def append(block, buffer):
         kind = sys_flag & TRANSACTION
         queue_offset = 0
         if kind != PREPARED and kind != ROLLBACK:
-            queue_offset = word(row, state.QUEUE_NEXT_OFFSET)
-            set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
+            queue_offset = row.next_offset
+            row.next_offset = queue_offset + 1
         target = log + position
         # TOTALSIZE comes last: without it the rest is not a record yet.
         copy(target + 4, source + 4, record_size - 4)
         crc = 0
         if body_size > 0:
-            crc = crc32(word(block, state.CRC_TABLES), body, body_size) & INT_MAX
+            crc = crc32(block.crc_tables, body, body_size) & INT_MAX
         store_i32(target + AT_BODY_CRC, crc)
         store_i64(target + AT_QUEUE_OFFSET, queue_offset)
         store_i64(target + AT_PHYSICAL_OFFSET, offset)
         store_i64(store_timestamp_address(target), now_ms)
         store_i32(target, record_size)
-        if word(block, state.HAS_RECORD_CRC):
+        if block.has_record_crc:
             put_record_crc(block, target, record_size)
-        set_word(block, state.LOG_POSITION, end)
-        set_word(block, state.LOG_TIMESTAMP, now_ms)
-        put_i64(places + PLACE_BYTES * count, offset)
-        put_i64(places + PLACE_BYTES * count + 8, queue_offset)
+        block.log_position = end
+        block.log_timestamp = now_ms
+        places[count].physical_offset = offset
+        places[count].queue_offset = queue_offset
         count += 1
         input_position += record_size
         count_message(topic_row, record_size)
@@ -526,8 +521,8 @@ def append(block, buffer):
             break
     if is_live and count > 0:
         write_index_header(block)
-    set_word(block, state.INPUT_POSITION, input_position)
-    set_word(block, state.STOP, stop)
+    block.input_position = input_position
+    block.stop = stop
     return count
 
 
@@ -535,17 +530,18 @@ def append(block, buffer):
 def place_in_queue(block, row, queue_offset, physical_offset):
     """Return whether a record is the next one of its queue (1, 0), and why dispatch has to stop.
 
-    It stops where units are missing, and where a queue has begun again; STOP_ROW is then the row.
+    It stops where units are missing, and where a queue has begun again; ``stop_row`` is then its
+    row.
     """
-    expected = word(row, state.QUEUE_MAX_OFFSET)
+    expected = row.max_offset
     if queue_offset > expected:
-        set_word(block, state.STOP_ROW, row)
+        block.stop_row = row.address
         return 0, state.STOP_GAP
-    if queue_offset == 0 < expected and physical_offset >= word(row, state.QUEUE_END_PHYSICAL):
-        set_word(block, state.STOP_ROW, row)
+    if queue_offset == 0 < expected and physical_offset >= row.end_physical:
+        block.stop_row = row.address
         return 0, state.STOP_BEGUN
-    if queue_offset >= word(row, state.QUEUE_NEXT_OFFSET):
-        set_word(row, state.QUEUE_NEXT_OFFSET, queue_offset + 1)
+    if queue_offset >= row.next_offset:
+        row.next_offset = queue_offset + 1
     return 1 if queue_offset == expected else 0, state.STOP_DONE
 
 
@@ -553,12 +549,12 @@ def place_in_queue(block, row, queue_offset, physical_offset):
 def dispatch(block, buffer, stop_position, end, file_end, base):
     """Entry point: dispatch the records of a log buffer that start before ``stop_position``.
 
-    It begins at INPUT_POSITION; ``end``, ``file_end`` and ``base`` as in ``log_scan.scan``. A blank
-    ends the scan at ``file_end``. A record that its queue has already gets no second unit. With
-    CHECKS_CONTENT it stops at records of ``torn_records``. Return the number of records; STOP has
-    the reason of the end.
+    It begins at ``input_position``; ``end``, ``file_end`` and ``base`` as in ``log_scan.scan``. A
+    blank ends the scan at ``file_end``. A record that its queue has already gets no second unit.
+    With ``checks_content`` it stops at records of ``torn_records``. Return the number of records;
+    ``stop`` has the reason of the end.
     """
-    input_position = word(block, state.INPUT_POSITION)
+    input_position = block.input_position
     count = 0
     stop = state.STOP_DONE
     while input_position < stop_position:
@@ -568,7 +564,7 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
         )
         if verdict == BLANK:
             input_position = file_end
-            set_word(block, state.DISPATCHED, base + input_position)
+            block.dispatched = base + input_position
             break
         if verdict == TRUNCATED:
             stop = state.STOP_PART
@@ -579,8 +575,8 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
         size = load_i32(source)
         sys_flag = load_i32(source + AT_SYS_FLAG)
         _, _, topic, topic_size, properties, properties_end = find_texts(source)
-        if word(block, state.CHECKS_CONTENT) != 0 and (
-            checksums(word(block, state.CRC_TABLES), source, size) != MESSAGE
+        if block.checks_content != 0 and (
+            checksums(block.crc_tables, source, size) != MESSAGE
             or ends_in_zeros(properties, properties_end, input_position + size)
         ):
             stop = state.STOP_TORN
@@ -611,8 +607,8 @@ def dispatch(block, buffer, stop_position, end, file_end, base):
             break
     if count > 0:
         write_index_header(block)
-    set_word(block, state.INPUT_POSITION, input_position)
-    set_word(block, state.STOP, stop)
+    block.input_position = input_position
+    block.stop = stop
     return count
 
 
@@ -652,9 +648,9 @@ def put_texts(block, data, sizes, count, offset, timestamp):
 
 
 ENTRY_POINTS = {
-    "append": (int, int),
-    "dispatch": (int, int, int, int, int, int),
-    "find_unqueued": (int, int, int, int, int, int),
-    "put_texts": (int, int, int, int, int, int),
+    "append": (ControlBlock, int),
+    "dispatch": (ControlBlock, int, int, int, int, int),
+    "find_unqueued": (ControlBlock, int, int, int, int, int),
+    "put_texts": (ControlBlock, int, int, int, int, int),
 }
 """Entry points and their arguments. Results are numbers."""

@@ -1,127 +1,167 @@
-"""Arguments of the kernels that copy stored records: ``copy_records``, ``copy_for_retry`` ...
+"""The calls of the kernels that copy stored records: ``copy_records``, ``copy_for_retry`` ...
 
-One int64 each, in native order. One of them is the address of the control block, which has the
-addresses of the mapped log files. The modules of the kernels describe what they do with the words.
+The modules of the kernels describe what they do with the fields.
 """
 
-from collections.abc import Iterator
-
 from reput.format import properties as props
+from reput.format.kernels.rows import Row, columns_of, row, word
+from reput.store.kernels.control_block import ControlBlock
 
-_words: Iterator[int] = iter(range(1 << 6))
+# --- rows that locate stored records --------------------------------------------------------
 
-# --- the rule: how a copy differs from the stored record ----------------------
 
-TOPIC = next(_words)
-"""Address of the topic of the copies; 0: REAL_TOPIC and REAL_QID of each name topic and queue."""
-TOPIC_SIZE = next(_words)
-QUEUE_ID = next(_words)
-FROM_TOPIC = next(_words)
-"""Address of the topic that the records must be stored under."""
-FROM_TOPIC_SIZE = next(_words)
-"""Size of that topic; 0: any topic."""
-SYS_FLAGS_OFF = next(_words)
-"""Bits of the sys flag that are cleared."""
-SYS_FLAGS_ON = next(_words)
-"""Bits that are set, after that."""
-HAS_PREPARED_OFFSET = next(_words)
-"""1: the prepared transaction offset is the physical offset of the stored record. 0: it is 0."""
-RULE_WORDS = next(_words)
-"""Number of words of the rule. The words from here on are the call's. This word is not used."""
+class Place(Row):
+    """A record that is copied."""
 
-# --- the caller ---------------------------------------------------------------
+    queue_offset = word("queue offset", "Of the record; -1: any")
+    physical_offset = word("physical offset", "Of the record")
+    size = word("bytes", "Size of the record; 0: as in the record; below 0: it falls back")
+    more = word("position", "Properties that are appended to it, in the ``more`` of the call")
+    more_size = word("bytes", "Size of these properties")
 
-BLOCK = next(_words)
-"""Address of the control block; READABLE in it must be current."""
-TOPIC_MAX = next(_words)
-"""Maximum size of a REAL_TOPIC, bytes."""
-RECORD_MAX = next(_words)
-"""Maximum size of a record, bytes."""
-HAS_LIGHT_QUEUES = next(_words)
-"""1: messages with INNER_MULTI_DISPATCH fall back."""
-SCRATCH = next(_words)
-"""Address of the room for the records."""
-SCRATCH_ROOM = next(_words)
-SIZES = next(_words)
-"""Address of a word for each record: its size. For ``copy_timers``: of its result rows."""
 
-# --- a call -------------------------------------------------------------------------
+class RetryPlace(Place):
+    """A message that is sent back; ``more`` are the pairs with topic and queue of its retry."""
 
-PLACES = next(_words)
-"""Address of the rows that locate the stored records."""
-PLACE_COUNT = next(_words)
-MORE = next(_words)
-"""Address of property strings that are appended; the rows have slices of it."""
-OP = next(_words)
-"""Address of an op message without a body, for ``copy_for_commit``."""
-OP_SIZE = next(_words)
+    level = word("number", "Delay level; 0: FIRST_DELAY_LEVEL plus the number of attempts so far")
+    times_max = word(
+        "count", "Limit of attempts: messages with as many fall back, they may be dead letters"
+    )
 
-# --- results ------------------------------------------------------------------
 
-STOP = next(_words)
-RESULT_BYTES = next(_words)
-"""Size of the records that were made, bytes."""
-STOP_OFFSET = next(_words)
-"""Physical offset in the file that is not mapped."""
+class DecisionPlace(Place):
+    """A half message that is committed or rolled back; nothing is appended to its properties."""
 
-WORDS = next(_words)
+    group = word("position", "Name of the producer group, in the ``more`` of the call")
+    group_size = word("bytes", "Size of the name")
+    is_commit = word("flag", "It is committed; 0: it is rolled back")
 
-# --- a row of PLACES ------------------------------------------------------------------
 
-PLACE_QUEUE_OFFSET = 0
-"""Queue offset of the record; -1: any."""
-PLACE_PHYSICAL_OFFSET = 1
-PLACE_SIZE = 2
-"""Size of the record; 0: as in the record; below 0: falls back."""
-PLACE_MORE = 3
-"""Position of its properties in MORE."""
-PLACE_MORE_SIZE = 4
-PLACE_WORDS = 5
-
-# --- a row of PLACES of ``copy_for_retry``: a message that is sent back ----------------------
-# The first words are those above; MORE has the pairs with topic and queue of the next attempt.
-
-RETRY_LEVEL = 5
-"""Delay level of the retry; 0: FIRST_DELAY_LEVEL plus the number of attempts so far."""
-RETRY_TIMES_MAX = 6
-"""Maximum of attempts. Messages with as many fall back: they may be dead letters."""
-RETRY_WORDS = 7
+PLACE = columns_of(Place)
+RETRY_PLACE = columns_of(RetryPlace)
+DECISION_PLACE = columns_of(DecisionPlace)
 
 FIRST_DELAY_LEVEL = 3
 """Delay level of a first retry, 10 s by default; each further one has the next level."""
-RETRY_RESULT_ORIGIN = 1
-"""Address of the topic that a message was sent to first, in a result row of ``copy_for_retry``
-after the size of the record. Equal topics of consecutive rows have the same address.
-"""
-RETRY_RESULT_ORIGIN_SIZE = 2
-RETRY_RESULT_WORDS = 3
 
-# --- a row of PLACES of ``copy_for_commit``: a half message that is committed or rolled back ---
-# The first words are those above.
+# --- rows of results ------------------------------------------------------------------------
 
-DECISION_GROUP = 5
-"""Position of the name of the producer group in MORE; no properties are appended."""
-DECISION_GROUP_SIZE = 6
-DECISION_IS_COMMIT = 7
-DECISION_WORDS = 8
 
-DECISION_RESULT_FINAL_SIZE = 0
-"""Size of the final message in a result row of ``copy_for_commit``; 0 if there is none."""
-DECISION_RESULT_OP_SIZE = 1
-DECISION_RESULT_WORDS = 2
+class CopySize(Row):
+    """The result of ``copy_records`` for a record."""
 
-# --- a result row of ``copy_timers`` ------------------------------------------------------
+    size = word("bytes", "Size of the copy")
 
-TIMER_OUT_MS = 0
-"""TIMER_OUT_MS; -1: the record falls back or is missing, and the rest of the row has no meaning."""
-TIMER_STORED_MS = 1
-TIMER_ROLL_TIMES = 2
-"""TIMER_ROLL_TIMES; 0 if it is absent, or not a number."""
-TIMER_IS_RECALL = 3
-"""1 if the message has TIMER_DEL_UNIQKEY."""
-TIMER_TOPIC = 4
-"""FNV-1a of REAL_TOPIC, 64 bits, signed; that of no bytes if it is absent."""
-TIMER_WORDS = 5
+
+class RetryResult(Row):
+    """The result of ``copy_for_retry`` for a message."""
+
+    size = word("bytes", "Size of the copy")
+    origin = word(
+        "address",
+        "The topic that it was sent to first; equal topics of consecutive rows have one address",
+    )
+    origin_size = word("bytes", "Size of that topic")
+
+
+class DecisionResult(Row):
+    """The result of ``copy_for_commit`` for a half message."""
+
+    final_size = word("bytes", "Size of the final message; 0: there is none")
+    op_size = word("bytes", "Size of the op message")
+
+
+class TimerProperties(Row):
+    """The result of ``copy_timers`` for a message."""
+
+    out_ms = word(
+        "ms", "TIMER_OUT_MS; -1: it falls back or is missing, and the rest has no meaning"
+    )
+    stored_ms = word("ms", "Store time")
+    roll_times = word("count", "TIMER_ROLL_TIMES; 0: it is absent, or not a number")
+    is_recall = word("flag", "It has TIMER_DEL_UNIQKEY")
+    topic = word(
+        "number", "FNV-1a of REAL_TOPIC, 64 bits, signed; that of no bytes if it is absent"
+    )
+
+
+TIMER = columns_of(TimerProperties)
+
+# --- the call -------------------------------------------------------------------------------
+
+
+class RuleWords(Row):
+    """How a copy differs from the stored record."""
+
+    topic = word(
+        "address", "Topic of the copies; 0: REAL_TOPIC and REAL_QID of each name topic and queue"
+    )
+    topic_size = word("bytes", "Size of that topic")
+    queue_id = word("number", "Queue of the copies")
+    from_topic = word("address", "Topic that the records must be stored under")
+    from_topic_size = word("bytes", "Size of that topic; 0: any topic")
+    sys_flags_off = word("bits", "Bits of the sys flag that are cleared")
+    sys_flags_on = word("bits", "Bits that are set, after that")
+    has_prepared_offset = word(
+        "flag",
+        "The prepared transaction offset is the physical offset of the stored record; 0: it is 0",
+    )
+
+
+class CopyCall(Row):
+    """A call of a kernel that copies; those of the other kernels differ in their rows."""
+
+    rule = row(RuleWords, "The rule")
+
+    # The caller.
+    block = word(
+        "address", "The control block; ``readable`` in it must be current", to=ControlBlock
+    )
+    topic_size_max = word("bytes", "Limit of a REAL_TOPIC")
+    record_size_max = word("bytes", "Limit of a record")
+    has_light_queues = word("flag", "Messages with INNER_MULTI_DISPATCH fall back")
+    scratch = word("address", "Room for the records")
+    scratch_room = word("bytes", "Size of that room")
+
+    # The call.
+    place_count = word("count", "Rows that locate stored records")
+    more = word("address", "Property strings; the rows have slices of it")
+    op = word("address", "An op message without a body, for ``copy_for_commit``")
+    op_size = word("bytes", "Size of the op message")
+
+    # Results.
+    stop = word("number", "Why the call stopped: STOP_DONE and the following")
+    result_size = word("bytes", "Size of the records that were made")
+    stop_offset = word("physical offset", "A record in the file that is not mapped")
+
+
+class PlainCall(CopyCall):
+    """A call of ``copy_records``."""
+
+    places = word("address", "The stored records", to=Place)
+    results = word("address", "A row for each record", to=CopySize)
+
+
+class TimerCall(CopyCall):
+    """A call of ``copy_timers``."""
+
+    places = word("address", "The stored records", to=Place)
+    results = word("address", "A row for each record", to=TimerProperties)
+
+
+class RetryCall(CopyCall):
+    """A call of ``copy_for_retry``."""
+
+    places = word("address", "The stored records", to=RetryPlace)
+    results = word("address", "A row for each record", to=RetryResult)
+
+
+class DecisionCall(CopyCall):
+    """A call of ``copy_for_commit``."""
+
+    places = word("address", "The half messages", to=DecisionPlace)
+    results = word("address", "A row for each half message", to=DecisionResult)
+
 
 # --- why a call stopped ------------------------------------------------------------------
 

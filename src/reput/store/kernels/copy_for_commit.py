@@ -24,10 +24,7 @@ from reput.format.kernels.memory import (
     get_u8,
     get_u16,
     load_i64,
-    put_i64,
-    set_word,
     store_i32,
-    word,
 )
 from reput.format.kernels.plain_text import put_decimal
 from reput.store.kernels import copy_args as words
@@ -48,8 +45,6 @@ GROUP_START = int.from_bytes(PRODUCER_GROUP[:4], "little")
 GROUP_END = int.from_bytes(PRODUCER_GROUP[4:], "little")
 assert GROUP_SIZE == 6
 FIRST_COPY = long_name(props.TRANSACTION_HALF_OFFSET)
-PLACE_BYTES = 8 * words.DECISION_WORDS
-RESULT_ROW_BYTES = 8 * words.DECISION_RESULT_WORDS
 DIGITS_MAX = 19
 """Maximum of digits of a queue offset."""
 
@@ -80,12 +75,12 @@ def is_fast_half(address, end, group, group_size):
 @njit(**COMPILE_OPTIONS)
 def put_op(call, target, queue_offset):
     """Write the op message of a half message; return its size."""
-    source = word(call, words.OP)
+    source = call.op
     head_size = AT_BODY - 4
     copy(target, source, head_size)
     end = put_decimal(target + AT_BODY, queue_offset)
     store_i32(target + head_size, end - target - AT_BODY)
-    tail_size = word(call, words.OP_SIZE) - AT_BODY
+    tail_size = call.op_size - AT_BODY
     copy(end, source + AT_BODY, tail_size)
     store_i32(target, end + tail_size - target)
     return end + tail_size - target
@@ -93,53 +88,52 @@ def put_op(call, target, queue_offset):
 
 @njit(**COMPILE_OPTIONS)
 def copy_for_commit(call):
-    """Entry point: make the records of PLACES, concatenated, in SCRATCH.
+    """Entry point: make the records of ``places``, concatenated, in ``scratch``.
 
-    Return the number of half messages, which are the first ones. STOP has the reason of the end,
-    SIZES and RESULT_BYTES the sizes of the records.
+    Return the number of half messages, which are the first ones. ``stop`` has the reason of the
+    end, ``results`` and ``result_size`` the sizes of the records.
     """
-    place_count = word(call, words.PLACE_COUNT)
-    scratch = word(call, words.SCRATCH)
-    op_room = word(call, words.OP_SIZE) + DIGITS_MAX
+    place_count = call.place_count
+    scratch = call.scratch
+    op_room = call.op_size + DIGITS_MAX
     count = 0
     total = 0
-    set_word(call, words.STOP, DONE)
+    call.stop = DONE
     while count < place_count:
-        place = word(call, words.PLACES) + PLACE_BYTES * count
+        place = call.places[count]
         address, size, topic, topic_size, properties = find_record(call, place)
         if address == 0:
             break
         queue_offset = load_i64(address + AT_QUEUE_OFFSET)
-        group = word(call, words.MORE) + word(place, words.DECISION_GROUP)
-        group_size = word(place, words.DECISION_GROUP_SIZE)
+        group = call.more + place.group
+        group_size = place.group_size
         if (
             queue_offset < 0
             or not is_from_topic(call, topic, topic_size)
             or not is_fast_half(properties, address + size, group, group_size)
         ):
-            set_word(call, words.STOP, words.STOP_FALLS_BACK)
+            call.stop = words.STOP_FALLS_BACK
             break
-        room = word(call, words.SCRATCH_ROOM) - total - op_room
+        room = call.scratch_room - total - op_room
         target = scratch + total
         final_size = 0
-        if word(place, words.DECISION_IS_COMMIT):
+        if place.is_commit:
             final_size = make(
                 call, place, address, size, topic, topic_size, properties, target, room
             )
             if final_size == 0:
                 break
         elif room < 0:
-            set_word(call, words.STOP, words.STOP_ROOM)
+            call.stop = words.STOP_ROOM
             break
         op_size = put_op(call, target + final_size, queue_offset)
-        result = word(call, words.SIZES) + RESULT_ROW_BYTES * count
-        put_i64(result + 8 * words.DECISION_RESULT_FINAL_SIZE, final_size)
-        put_i64(result + 8 * words.DECISION_RESULT_OP_SIZE, op_size)
+        call.results[count].final_size = final_size
+        call.results[count].op_size = op_size
         total += final_size + op_size
         count += 1
-    set_word(call, words.RESULT_BYTES, total)
+    call.result_size = total
     return count
 
 
-ENTRY_POINTS = {"copy_for_commit": (int,)}
+ENTRY_POINTS = {"copy_for_commit": (words.DecisionCall,)}
 """Entry points and their arguments. Results are numbers."""

@@ -1,11 +1,11 @@
 """Kernel: copy messages that are sent back into records that wait for the next attempt.
 
 ``copy_for_retry`` makes them in a scratch, concatenated, from the mapped log, as ``broker.retries``
-and ``incoming.delayed`` would; rows of PLACES locate them (``copy_args``). It stops before a
+and ``incoming.delayed`` would; ``places`` locate them (``copy_args``). It stops before a
 message that falls back.
 
 **What takes the fast path** is a record that ``copy_records`` copies, which was consumed less often
-than RETRY_TIMES_MAX, and whose properties all have a name and a value, RETRY_TOPIC and
+than ``times_max``, and whose properties all have a name and a value, RETRY_TOPIC and
 ORIGIN_MESSAGE_ID at most once.
 """
 
@@ -25,14 +25,11 @@ from reput.format.kernels.memory import (
     get_u8,
     load_i32,
     load_i64,
-    put_i64,
     put_u8,
-    set_word,
     text_writer,
-    word,
 )
 from reput.format.kernels.plain_text import ID_BYTES, put_decimal, put_hex
-from reput.store.kernels import control_block as state, copy_args as words
+from reput.store.kernels import copy_args as words
 from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
 from reput.store.kernels.copy_records import (
     AT_RECONSUME_TIMES,
@@ -56,8 +53,6 @@ TIMER_DELAY_SEC = long_name(props.TIMER_DELAY_SEC)
 TIMER_DELAY_MS = long_name(props.TIMER_DELAY_MS)
 TIMER_DELIVER_MS = long_name(props.TIMER_DELIVER_MS)
 AT_STORE_HOST = AT_BORN_HOST + HOST_V4 + 8
-RETRY_BYTES = 8 * words.RETRY_WORDS
-RESULT_ROW_BYTES = 8 * words.RETRY_RESULT_WORDS
 
 SCHEDULE_TOPIC = names.SCHEDULE_TOPIC.encode()
 RETRY_TOPIC_NAME = f"{props.RETRY_TOPIC}\1".encode()
@@ -100,7 +95,7 @@ def kind_of(call, name, size):
     is_delay = is_name(name, size, TIMER_DELAY_SEC) or is_name(name, size, TIMER_DELAY_MS)
     if is_delay or is_name(name, size, TIMER_DELIVER_MS):
         return REPLACED  # by the delay level
-    if word(call, words.HAS_LIGHT_QUEUES) != 0 and is_name(name, size, LIGHT):
+    if call.has_light_queues != 0 and is_name(name, size, LIGHT):
         return ODD
     return KEPT
 
@@ -160,41 +155,42 @@ def put_pair_end(address):
 @njit(**COMPILE_OPTIONS)
 def level_of(call, place, times):
     """Return the delay level of a message that was consumed ``times`` times."""
-    level = word(place, words.RETRY_LEVEL)
+    level = place.level
     if level == 0:
         level = words.FIRST_DELAY_LEVEL + times
-    return min(level, word(word(call, words.BLOCK), state.DELAY_COUNT))
+    return min(level, call.block.delay_count)
 
 
 @njit(**COMPILE_OPTIONS)
 def copy_for_retry(call):
-    """Entry point: make the records of PLACES, concatenated, in SCRATCH.
+    """Entry point: make the records of ``places``, concatenated, in ``scratch``.
 
-    Return the number of records, which are those of the first places. STOP has the reason of the
-    end, RESULT_BYTES the size of all, SIZES for each its size and the topic it was sent to first.
+    Return the number of records, which are those of the first places. ``stop`` has the reason of
+    the end, ``result_size`` the size of all, ``results`` for each its size and the topic that it
+    was sent to first.
     """
-    place_count = word(call, words.PLACE_COUNT)
-    scratch = word(call, words.SCRATCH)
+    place_count = call.place_count
+    scratch = call.scratch
     count = 0
     total = 0
-    set_word(call, words.STOP, DONE)
+    call.stop = DONE
     while count < place_count:
-        place = word(call, words.PLACES) + RETRY_BYTES * count
+        place = call.places[count]
         address, size, topic, topic_size, properties = find_record(call, place)
         if address == 0:
             break
-        set_word(call, words.STOP, words.STOP_FALLS_BACK)
+        call.stop = words.STOP_FALLS_BACK
         times = load_i32(address + AT_RECONSUME_TIMES)
-        if topic_size == 0 or times < 0 or times >= word(place, words.RETRY_TIMES_MAX):
+        if topic_size == 0 or times < 0 or times >= place.times_max:
             break
-        more_size = word(place, words.PLACE_MORE_SIZE)
+        more_size = place.more_size
         body_end = topic - 1
         properties_max = address + size - properties + topic_size + PAIRS_MAX + more_size
         size_max = body_end - address + 1 + SCHEDULE_TOPIC_SIZE + 2 + properties_max
-        if properties_max > words.PROPERTIES_MAX or size_max > word(call, words.RECORD_MAX):
+        if properties_max > words.PROPERTIES_MAX or size_max > call.record_size_max:
             break
-        if size_max > word(call, words.SCRATCH_ROOM) - total:
-            set_word(call, words.STOP, words.STOP_ROOM)
+        if size_max > call.scratch_room - total:
+            call.stop = words.STOP_ROOM
             break
         target = scratch + total
         level = level_of(call, place, times)
@@ -218,24 +214,23 @@ def copy_for_retry(call):
             end = put_pair_end(put_id(end + ORIGIN_NAME_SIZE, address))
         put_wait_and_delay_name(end)
         end = put_pair_end(put_decimal(end + WAIT_AND_DELAY_NAME_SIZE, level))
-        copy(end, word(call, words.MORE) + word(place, words.PLACE_MORE), more_size)
+        copy(end, call.more + place.more, more_size)
         end += more_size
         made = put_sizes(target, start, end)
-        result = word(call, words.SIZES) + RESULT_ROW_BYTES * count
-        last = result - RESULT_ROW_BYTES
-        if count > 0 and get_i64(last + 8 * words.RETRY_RESULT_ORIGIN_SIZE) == origin_size:
-            same = get_i64(last + 8 * words.RETRY_RESULT_ORIGIN)
-            if same_bytes(same, origin, origin_size):
-                origin = same
-        put_i64(result, made)
-        put_i64(result + 8 * words.RETRY_RESULT_ORIGIN, origin)
-        put_i64(result + 8 * words.RETRY_RESULT_ORIGIN_SIZE, origin_size)
+        result = call.results[count]
+        if count > 0:
+            last = call.results[count - 1]
+            if last.origin_size == origin_size and same_bytes(last.origin, origin, origin_size):
+                origin = last.origin
+        result.size = made
+        result.origin = origin
+        result.origin_size = origin_size
         total += made
         count += 1
-        set_word(call, words.STOP, DONE)
-    set_word(call, words.RESULT_BYTES, total)
+        call.stop = DONE
+    call.result_size = total
     return count
 
 
-ENTRY_POINTS = {"copy_for_retry": (int,)}
+ENTRY_POINTS = {"copy_for_retry": (words.RetryCall,)}
 """Entry points and their arguments. Results are numbers."""

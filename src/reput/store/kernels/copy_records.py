@@ -2,7 +2,7 @@
 
 ``copy_records`` makes them in a scratch, concatenated, as ``incoming.encode`` would: without
 offsets, which ``append`` sets. ``copy_timers`` reads the properties of messages that wait for the
-timer. Both get the address of a block of words (``copy_args``).
+timer. Both get the address of a call (``copy_args``).
 
 **What takes the fast path** is a V1 record that is whole, is where its place says, has IPv4 hosts
 and is not a batch. Its properties have no ``__CRC32#``, and a valid REAL_TOPIC and REAL_QID if
@@ -49,15 +49,12 @@ from reput.format.kernels.memory import (
     load_i32,
     load_i64,
     load_u8,
-    put_i64,
     put_u8,
-    set_word,
     store_i16,
     store_i32,
     store_i64,
-    word,
 )
-from reput.store.kernels import control_block as state, copy_args as words
+from reput.store.kernels import copy_args as words
 from reput.store.kernels.pull import IS_GONE, file_address
 
 SLOW_FLAGS = flags.BORN_HOST_V6 | flags.STORE_HOST_V6 | flags.INNER_BATCH
@@ -67,8 +64,6 @@ AT_RECONSUME_TIMES = AT_BODY - record.TAIL.size
 AT_PREPARED = AT_RECONSUME_TIMES + 4
 AT_BODY_SIZE = AT_BODY - 4
 INT_MAX = 0x7FFFFFFF
-PLACE_BYTES = 8 * words.PLACE_WORDS
-TIMER_BYTES = 8 * words.TIMER_WORDS
 DONE, FALLS_BACK, UNMAPPED = words.STOP_DONE, words.STOP_FALLS_BACK, words.STOP_UNMAPPED
 
 
@@ -102,25 +97,25 @@ LEGAL_HIGH = sum(
 def find_record(call, place):
     """Return address and size of a place's record, address and size of its topic, its properties.
 
-    All are 0 if it falls back; then STOP says why.
+    All are 0 if it falls back; then ``stop`` says why.
     """
-    block = word(call, words.BLOCK)
-    physical_offset = word(place, words.PLACE_PHYSICAL_OFFSET)
-    queue_offset = word(place, words.PLACE_QUEUE_OFFSET)
-    size = word(place, words.PLACE_SIZE)
-    set_word(call, words.STOP, FALLS_BACK)
-    left = word(block, state.READABLE) - physical_offset
+    block = call.block
+    physical_offset = place.physical_offset
+    queue_offset = place.queue_offset
+    size = place.size
+    call.stop = FALLS_BACK
+    left = block.readable - physical_offset
     if size < 0 or physical_offset < 0 or left < FIXED_V1:
         return 0, 0, 0, 0, 0
     file = file_address(block, physical_offset)
     if file == 0:
-        set_word(call, words.STOP, UNMAPPED)
-        set_word(call, words.STOP_OFFSET, physical_offset)
+        call.stop = UNMAPPED
+        call.stop_offset = physical_offset
         return 0, 0, 0, 0, 0
     if file == IS_GONE:
         return 0, 0, 0, 0, 0
-    file_size = word(block, state.FILE_SIZE)
-    position = (physical_offset - word(block, state.FILES_START)) % file_size
+    file_size = block.file_size
+    position = (physical_offset - block.files_start) % file_size
     address = file + position
     left = min(left, file_size - position)
     if left < FIXED_V1:
@@ -147,7 +142,7 @@ def find_record(call, place):
     properties_size = load_i16(properties - 2)
     if properties_size < 0 or properties + properties_size != address + own_size:
         return 0, 0, 0, 0, 0
-    set_word(call, words.STOP, DONE)
+    call.stop = DONE
     return address, own_size, topic, topic_size, properties
 
 
@@ -184,7 +179,7 @@ def find_destination(call, address, end):
     """
     topic = topic_size = 0
     queue_id = -1
-    has_light = word(call, words.HAS_LIGHT_QUEUES) != 0
+    has_light = call.has_light_queues != 0
     while address < end:
         pair_end = find_byte(address, end, PAIR_END)
         name_end = find_byte(address, pair_end, NAME_VALUE)
@@ -241,9 +236,9 @@ def put_sizes(target, properties, end):
 @njit(**COMPILE_OPTIONS)
 def is_from_topic(call, topic, size):
     """Return whether records of a topic are wanted."""
-    wanted_size = word(call, words.FROM_TOPIC_SIZE)
+    wanted_size = call.rule.from_topic_size
     return wanted_size == 0 or (
-        wanted_size == size and same_bytes(word(call, words.FROM_TOPIC), topic, size)
+        wanted_size == size and same_bytes(call.rule.from_topic, topic, size)
     )
 
 
@@ -251,39 +246,39 @@ def is_from_topic(call, topic, size):
 def make(call, place, address, size, own_topic, own_topic_size, properties, target, room):
     """Make the record of a place from the result of ``find_record``; return its size.
 
-    Return 0 if it falls back, or there is no room; STOP says which.
+    Return 0 if it falls back, or there is no room; ``stop`` says which.
     """
-    set_word(call, words.STOP, FALLS_BACK)
+    call.stop = FALLS_BACK
     if not is_from_topic(call, own_topic, own_topic_size):
         return 0
     topic, topic_size, queue_id = find_destination(call, properties, address + size)
     if topic_size < 0:
         return 0
-    if word(call, words.TOPIC) != 0:
-        topic = word(call, words.TOPIC)
-        topic_size = word(call, words.TOPIC_SIZE)
-        queue_id = word(call, words.QUEUE_ID)
+    if call.rule.topic != 0:
+        topic = call.rule.topic
+        topic_size = call.rule.topic_size
+        queue_id = call.rule.queue_id
     elif (
-        not is_legal_topic(topic, topic_size, word(call, words.TOPIC_MAX))
+        not is_legal_topic(topic, topic_size, call.topic_size_max)
         or queue_id < 0
         or queue_id > INT_MAX
     ):
         return 0
-    more = word(call, words.MORE) + word(place, words.PLACE_MORE)
-    more_size = word(place, words.PLACE_MORE_SIZE)
+    more = call.more + place.more
+    more_size = place.more_size
     properties_max = address + size - properties + 1 + more_size
     body_end = own_topic - 1
     size_max = body_end - address + 1 + topic_size + 2 + properties_max
-    if properties_max > words.PROPERTIES_MAX or size_max > word(call, words.RECORD_MAX):
+    if properties_max > words.PROPERTIES_MAX or size_max > call.record_size_max:
         return 0
     if size_max > room:
-        set_word(call, words.STOP, words.STOP_ROOM)
+        call.stop = words.STOP_ROOM
         return 0
-    sys_flag = load_i32(address + AT_SYS_FLAG) & ~word(call, words.SYS_FLAGS_OFF)
-    sys_flag |= word(call, words.SYS_FLAGS_ON)
+    sys_flag = load_i32(address + AT_SYS_FLAG) & ~call.rule.sys_flags_off
+    sys_flag |= call.rule.sys_flags_on
     prepared = 0
-    if word(call, words.HAS_PREPARED_OFFSET):
-        prepared = word(place, words.PLACE_PHYSICAL_OFFSET)
+    if call.rule.has_prepared_offset:
+        prepared = place.physical_offset
     reconsume_times = load_i32(address + AT_RECONSUME_TIMES)
     end = put_until_topic(address, body_end, target, queue_id, sys_flag, reconsume_times, prepared)
     put_u8(end, topic_size)
@@ -297,26 +292,25 @@ def make(call, place, address, size, own_topic, own_topic_size, properties, targ
             end += 1
         copy(end, more, more_size)
         end += more_size
-    set_word(call, words.STOP, DONE)
+    call.stop = DONE
     return put_sizes(target, start, end)
 
 
 @njit(**COMPILE_OPTIONS)
 def copy_records(call):
-    """Entry point: make the records of PLACES, concatenated, in SCRATCH.
+    """Entry point: make the records of ``places``, concatenated, in ``scratch``.
 
-    Return the number of records, which are those of the first places. STOP has the reason of the
-    end; SIZES and RESULT_BYTES have their sizes.
+    Return the number of records, which are those of the first places. ``stop`` has the reason of
+    the end; ``results`` and ``result_size`` have their sizes.
     """
-    places = word(call, words.PLACES)
-    place_count = word(call, words.PLACE_COUNT)
-    scratch = word(call, words.SCRATCH)
-    room = word(call, words.SCRATCH_ROOM)
+    place_count = call.place_count
+    scratch = call.scratch
+    room = call.scratch_room
     count = 0
     total = 0
-    set_word(call, words.STOP, DONE)
+    call.stop = DONE
     while count < place_count:
-        place = places + PLACE_BYTES * count
+        place = call.places[count]
         address, size, topic, topic_size, properties = find_record(call, place)
         if address == 0:
             break
@@ -325,10 +319,10 @@ def copy_records(call):
         )
         if made == 0:
             break
-        put_i64(word(call, words.SIZES) + 8 * count, made)
+        call.results[count].size = made
         total += made
         count += 1
-    set_word(call, words.RESULT_BYTES, total)
+    call.result_size = total
     return count
 
 
@@ -374,32 +368,30 @@ def read_timer(address, end):
 
 @njit(**COMPILE_OPTIONS)
 def copy_timers(call):
-    """Entry point: read the timer properties of the messages of PLACES, a row each, to SIZES.
+    """Entry point: read the timer properties of the messages of ``places`` to ``results``.
 
     Return the number of rows, which is less than that of places if a file is not mapped.
     """
-    places = word(call, words.PLACES)
-    place_count = word(call, words.PLACE_COUNT)
-    rows = word(call, words.SIZES)
+    place_count = call.place_count
     count = 0
     while count < place_count:
-        address, size, _, _, properties = find_record(call, places + PLACE_BYTES * count)
-        row = rows + TIMER_BYTES * count
+        address, size, _, _, properties = find_record(call, call.places[count])
+        row = call.results[count]
         if address != 0:
             out_ms, roll_times, is_recall, topic = read_timer(properties, address + size)
-            set_word(row, words.TIMER_OUT_MS, out_ms)
-            set_word(row, words.TIMER_STORED_MS, load_i64(address + AT_STORE_TIMESTAMP))
-            set_word(row, words.TIMER_ROLL_TIMES, roll_times)
-            set_word(row, words.TIMER_IS_RECALL, is_recall)
-            set_word(row, words.TIMER_TOPIC, topic)
-        elif word(call, words.STOP) == UNMAPPED:
+            row.out_ms = out_ms
+            row.stored_ms = load_i64(address + AT_STORE_TIMESTAMP)
+            row.roll_times = roll_times
+            row.is_recall = is_recall
+            row.topic = topic
+        elif call.stop == UNMAPPED:
             return count
         else:
-            set_word(row, words.TIMER_OUT_MS, -1)
+            row.out_ms = -1
         count += 1
-    set_word(call, words.STOP, DONE)
+    call.stop = DONE
     return count
 
 
-ENTRY_POINTS = {"copy_records": (int,), "copy_timers": (int,)}
+ENTRY_POINTS = {"copy_records": (words.PlainCall,), "copy_timers": (words.TimerCall,)}
 """Entry points and their arguments. Results are numbers."""

@@ -32,13 +32,9 @@ from reput.format.kernels.log_scan import (
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     get_i32,
-    get_i64,
     load_i32,
     load_i64,
     put_i32,
-    put_i64,
-    set_word,
-    word,
 )
 from reput.store.kernels import control_block as state, digest_args as args
 from reput.store.kernels.append import (
@@ -63,9 +59,8 @@ from reput.store.kernels.append import (
     topic_prefix,
     write_index_header,
 )
+from reput.store.kernels.control_block import ControlBlock
 
-ENTRY_BYTES = 8 * args.ENTRY_WORDS
-TOPIC_BYTES = 8 * args.TOPIC_WORDS
 FLAG_LIGHT = args.FLAG_LIGHT
 FLAG_DELAY = args.FLAG_DELAY
 NO_TOPIC = -1
@@ -74,30 +69,28 @@ NO_TOPIC = -1
 @njit(**COMPILE_OPTIONS)
 def topic_number(words, name, size):
     """Return the number of a topic in a digest; NO_TOPIC if it is no UTF-8, or there is no room."""
-    topics = word(words, args.TOPICS)
-    slots = word(words, args.TOPIC_SLOTS)
-    mask = word(words, args.TOPIC_SLOTS_COUNT) - 1
+    topics = words.topics
+    slots = words.topic_slots
+    mask = words.topic_slot_count - 1
     slot = name_slot(name, size, mask + 1)
     while True:
-        number = get_i64(slots + 8 * slot) - 1
+        number = slots[slot] - 1
         if number < 0:
             break
-        topic = topics + TOPIC_BYTES * number
-        if word(topic, args.TOPIC_NAME_SIZE) == size and same_bytes(
-            word(topic, args.TOPIC_NAME), name, size
-        ):
+        topic = topics[number]
+        if topic.name_size == size and same_bytes(topic.name, name, size):
             return number
         slot = (slot + 1) & mask
-    number = word(words, args.TOPIC_COUNT)
-    if number == word(words, args.TOPICS_MAX) or not is_utf8(name, size):
+    number = words.topic_count
+    if number == words.topics_max or not is_utf8(name, size):
         return NO_TOPIC
-    topic = topics + TOPIC_BYTES * number
-    set_word(topic, args.TOPIC_NAME, name)
-    set_word(topic, args.TOPIC_NAME_SIZE, size)
-    set_word(topic, args.TOPIC_HASH, topic_prefix(name, size))
-    set_word(topic, args.TOPIC_ROW, 0)
-    put_i64(slots + 8 * slot, number + 1)
-    set_word(words, args.TOPIC_COUNT, number + 1)
+    topic = topics[number]
+    topic.name = name
+    topic.name_size = size
+    topic.hash = topic_prefix(name, size)
+    topic.row = 0
+    slots[slot] = number + 1
+    words.topic_count = number + 1
     return number
 
 
@@ -122,22 +115,22 @@ def put_hashes(hashes, prefix, unique, unique_size, keys, keys_size, tags, tags_
 @njit(**COMPILE_OPTIONS)
 def digest(words):
     """Entry point: write the entries of a piece of the log; return their number."""
-    buffer = word(words, args.FILE)
-    stop = word(words, args.STOP)
-    end = word(words, args.END)
-    file_end = word(words, args.FILE_END)
-    base = word(words, args.BASE)
-    table = word(words, args.CRC_TABLES)
-    hashes = word(words, args.HASHES)
-    position = word(words, args.START)
-    if not word(words, args.IS_START):
+    buffer = words.file
+    stop = words.stop
+    end = words.end
+    file_end = words.file_end
+    base = words.base
+    table = words.crc_tables
+    hashes = words.hashes
+    position = words.start
+    if not words.is_start:
         position = resync(buffer, position, min(end, stop + JUDGED), file_end, base)
     count = 0
     hash_count = 0
     last_name = 0
     last_size = -1
     topic_at = NO_TOPIC
-    while position < stop and count < word(words, args.ENTRIES_MAX):
+    while position < stop and count < words.entries_max:
         source = buffer + position
         if frame(source, end - position, file_end - position, base + position) != MESSAGE:
             break
@@ -161,18 +154,18 @@ def digest(words):
             find_properties(properties, properties_end)
         )
         kind = sys_flag & TRANSACTION
-        if word(words, args.HAS_KEYS) and kind != ROLLBACK:
+        if words.has_keys and kind != ROLLBACK:
             needed = count_words(keys, keys + keys_size)
             if unique_size > 0:
                 needed += 1
-            indexed_tags_size = tags_size if word(words, args.HAS_TAGS) else 0
+            indexed_tags_size = tags_size if words.has_tags else 0
             if indexed_tags_size > 0:
                 needed += 1
-            if hash_count + needed > word(words, args.HASHES_MAX):
+            if hash_count + needed > words.hashes_max:
                 break
             put_hashes(
                 hashes + 4 * hash_count,
-                word(word(words, args.TOPICS) + TOPIC_BYTES * topic_at, args.TOPIC_HASH),
+                words.topics[topic_at].hash,
                 unique, unique_size, keys, keys_size, tags, indexed_tags_size,
             )  # fmt: skip
             hash_count += needed
@@ -182,16 +175,16 @@ def digest(words):
         if delay_size > 0:
             flags |= FLAG_DELAY
         code = signed32(java_hash(0, tags, tags_size)) if tags_size > 0 else 0
-        entry = word(words, args.ENTRIES) + ENTRY_BYTES * count
-        set_word(entry, args.ENTRY_POSITION, position)
-        set_word(entry, args.ENTRY_SIZE, size)
-        set_word(entry, args.ENTRY_TOPIC, topic_at)
-        set_word(entry, args.ENTRY_QUEUE_ID, load_i32(source + AT_QUEUE_ID))
-        set_word(entry, args.ENTRY_QUEUE_OFFSET, load_i64(source + AT_QUEUE_OFFSET))
-        set_word(entry, args.ENTRY_TAGS_CODE, code)
-        set_word(entry, args.ENTRY_TIMESTAMP, load_i64(store_timestamp_address(source)))
-        set_word(entry, args.ENTRY_FLAGS, flags)
-        set_word(entry, args.ENTRY_HASHES_END, hash_count)
+        entry = words.entries[count]
+        entry.position = position
+        entry.size = size
+        entry.topic = topic_at
+        entry.queue_id = load_i32(source + AT_QUEUE_ID)
+        entry.queue_offset = load_i64(source + AT_QUEUE_OFFSET)
+        entry.tags_code = code
+        entry.timestamp = load_i64(store_timestamp_address(source))
+        entry.flags = flags
+        entry.hashes_end = hash_count
         count += 1
         position += size
     return count
@@ -200,15 +193,12 @@ def digest(words):
 @njit(**COMPILE_OPTIONS)
 def code_of(block, topic_row, words, entry):
     """Return the tags code in the unit of a record: the deliver time of a delayed message."""
-    code = word(entry, args.ENTRY_TAGS_CODE)
-    if (
-        word(entry, args.ENTRY_FLAGS) & FLAG_DELAY
-        and word(topic_row, state.TOPIC_KIND) == state.KIND_SCHEDULE
-    ):
-        source = word(words, args.FILE) + word(entry, args.ENTRY_POSITION)
+    code = entry.tags_code
+    if entry.flags & FLAG_DELAY and topic_row.kind == state.KIND_SCHEDULE:
+        source = words.file + entry.position
         _, _, _, _, properties, properties_end = find_texts(source)
         _, _, _, _, _, _, delay, delay_size, _ = find_properties(properties, properties_end)
-        due = deliver_time(block, delay, delay_size, word(entry, args.ENTRY_TIMESTAMP))
+        due = deliver_time(block, delay, delay_size, entry.timestamp)
         if due != 0:
             code = due
     return code
@@ -219,57 +209,55 @@ def put_digested_units(block, words, number, count, stop_position):
     """Entry point: put the units of entries from ``number`` on, as ``append.dispatch`` does.
 
     It ends with the entry ``count``, at ``stop_position``, or before a record that Python has to do
-    something for: STOP has the reason, INPUT_POSITION the position. Return the next entry.
+    something for: ``stop`` has the reason, ``input_position`` the position. Return the next entry.
     """
-    base = word(words, args.BASE)
+    base = words.base
     stop = state.STOP_DONE
-    position = word(block, state.INPUT_POSITION)
+    position = block.input_position
     while number < count and position < stop_position:
-        entry = word(words, args.ENTRIES) + ENTRY_BYTES * number
-        topic = word(words, args.TOPICS) + TOPIC_BYTES * word(entry, args.ENTRY_TOPIC)
-        topic_row = word(topic, args.TOPIC_ROW)
+        entry = words.entries[number]
+        topic = words.topics[entry.topic]
+        topic_row = topic.row
         if topic_row == 0:
-            topic_row = find_topic(
-                block, word(topic, args.TOPIC_NAME), word(topic, args.TOPIC_NAME_SIZE)
-            )
+            topic_row = find_topic(block, topic.name, topic.name_size)
             if topic_row == 0:
                 stop = state.STOP_TOPIC
                 break
-            set_word(topic, args.TOPIC_ROW, topic_row)
-        row = find_queue(topic_row, word(entry, args.ENTRY_QUEUE_ID))
+            topic.row = topic_row
+        row = find_queue(topic_row, entry.queue_id)
         if row == 0:
-            set_word(block, state.STOP_ROW, topic_row)
+            block.stop_row = topic_row.address
             stop = state.STOP_QUEUE
             break
-        if word(topic_row, state.TOPIC_KIND) == state.KIND_SLOW:
+        if topic_row.kind == state.KIND_SLOW:
             stop = state.STOP_SLOW
             break
-        size = word(entry, args.ENTRY_SIZE)
-        flags = word(entry, args.ENTRY_FLAGS)
+        size = entry.size
+        flags = entry.flags
         kind = flags & TRANSACTION
         is_queued = 0
         if kind != PREPARED and kind != ROLLBACK:
-            queue_offset = word(entry, args.ENTRY_QUEUE_OFFSET)
+            queue_offset = entry.queue_offset
             is_queued, stop = place_in_queue(block, row, queue_offset, base + position)
             if stop != state.STOP_DONE:
                 break
         if is_queued:
             if not has_room_for_unit(row):
-                set_word(block, state.STOP_ROW, row)
+                block.stop_row = row.address
                 stop = state.STOP_UNITS
                 break
             put_unit(block, row, base + position, size, code_of(block, topic_row, words, entry))
-        set_word(block, state.LAST_PHYSICAL_OFFSET, base + position)
-        set_word(block, state.LAST_STORE_TIMESTAMP, word(entry, args.ENTRY_TIMESTAMP))
-        set_word(block, state.DISPATCHED, base + position + size)
+        block.last_physical_offset = base + position
+        block.last_store_timestamp = entry.timestamp
+        block.dispatched = base + position + size
         number += 1
         position += size
-        if is_queued and flags & FLAG_LIGHT and word(block, state.HAS_LIGHT_QUEUES):
-            set_word(block, state.STOP_ROW, word(words, args.FILE) + position - size)
+        if is_queued and flags & FLAG_LIGHT and block.has_light_queues:
+            block.stop_row = words.file + position - size
             stop = state.STOP_LIGHT
             break
-    set_word(block, state.INPUT_POSITION, position)
-    set_word(block, state.STOP, stop)
+    block.input_position = position
+    block.stop = stop
     return number
 
 
@@ -280,18 +268,18 @@ def put_digested_keys(block, words, number, count):
     Records that the index has already are passed over. It ends before a record for which the file
     has no room. Return the next entry.
     """
-    base = word(words, args.BASE)
-    entries = word(words, args.ENTRIES)
-    hashes = word(words, args.HASHES)
-    hash_at = word(entries + ENTRY_BYTES * (number - 1), args.ENTRY_HASHES_END) if number else 0
+    base = words.base
+    entries = words.entries
+    hashes = words.hashes
+    hash_at = entries[number - 1].hashes_end if number else 0
     while number < count:
-        entry = entries + ENTRY_BYTES * number
-        hashes_end = word(entry, args.ENTRY_HASHES_END)
-        offset = base + word(entry, args.ENTRY_POSITION)
-        if hashes_end > hash_at and offset > word(block, state.INDEX_END_OFFSET):
+        entry = entries[number]
+        hashes_end = entry.hashes_end
+        offset = base + entry.position
+        if hashes_end > hash_at and offset > block.index_end_offset:
             if not has_room_for_keys(block, hashes_end - hash_at):
                 break
-            timestamp = word(entry, args.ENTRY_TIMESTAMP)
+            timestamp = entry.timestamp
             for i in range(hash_at, hashes_end):
                 put_entry(block, get_i32(hashes + 4 * i), offset, timestamp)
         hash_at = hashes_end
@@ -301,8 +289,8 @@ def put_digested_keys(block, words, number, count):
 
 
 ENTRY_POINTS = {
-    "digest": (int,),
-    "put_digested_units": (int, int, int, int, int),
-    "put_digested_keys": (int, int, int, int),
+    "digest": (args.DigestWords,),
+    "put_digested_units": (ControlBlock, args.DigestWords, int, int, int),
+    "put_digested_keys": (ControlBlock, args.DigestWords, int, int),
 }
 """Entry points and their arguments. Results are numbers."""

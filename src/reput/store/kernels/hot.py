@@ -88,7 +88,7 @@ find_unqueued = _of_store("find_unqueued", [_INTEGER] * 6, is_short=False)
 """``find_unqueued(block, buffer, position, end, file_end, base) -> position``; see ``append``."""
 
 digest = _of_rebuild("digest", 1)
-"""``digest(words) -> count``; see ``digest.digest``. Its words are those of ``digest_args``."""
+"""``digest(words) -> count``; see ``digest.digest``. The words are those of a ``DigestWords``."""
 put_digested_units = _of_rebuild("put_digested_units", 5)
 """``put_digested_units(block, words, number, count, stop_position) -> number``"""
 put_digested_keys = _of_rebuild("put_digested_keys", 4)

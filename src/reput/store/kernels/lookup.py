@@ -2,7 +2,7 @@
 
 ``find_by_key`` does what ``getting.Getter.query_in_steps`` does in slices, and ``find_by_time``
 what ``offset_by_unit`` does unit by unit. What would take long is left to them: chains of more than
-STEPS_MAX entries, runs of more than GAP_UNITS units whose messages are gone.
+``steps_max`` entries, runs of more than GAP_UNITS units whose messages are gone.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -18,10 +18,8 @@ from reput.format.kernels.memory import (
     copy,
     load_i32,
     load_i64,
-    set_word,
-    word,
 )
-from reput.store.kernels import control_block as state, lookup_args as words
+from reput.store.kernels import lookup_args as words
 from reput.store.kernels.append import (
     ENTRY_BYTES,
     HEADER_BYTES,
@@ -33,6 +31,7 @@ from reput.store.kernels.append import (
     tags_prefix,
     topic_prefix,
 )
+from reput.store.kernels.control_block import ControlBlock
 from reput.store.kernels.pull import FILLER_SIZE, IS_GONE, UNIT_BYTES, file_address
 
 SLACK_MS = index_entry.SLACK_MS
@@ -51,9 +50,9 @@ def find_record(block, physical_offset, bytes_max):
         return 0
     if file == 0:
         return IS_UNMAPPED
-    file_size = word(block, state.FILE_SIZE)
-    position = (physical_offset - word(block, state.FILES_START)) % file_size
-    left = min(word(block, state.READABLE) - physical_offset, file_size - position)
+    file_size = block.file_size
+    position = (physical_offset - block.files_start) % file_size
+    left = min(block.readable - physical_offset, file_size - position)
     if left <= JUDGED:
         return 0
     address = file + position
@@ -83,33 +82,34 @@ def carries(address, topic, topic_size, key, key_size, is_tags):
 
 
 @njit(**COMPILE_OPTIONS)
-def add_place(args, count, physical_offset, address):
+def add_match(args, count, physical_offset, address):
     """Insert a record into the list, which ascends by physical offset."""
-    places = args + 8 * words.PLACES
     index = count
-    while index > 0 and word(places, 3 * index - 3) > physical_offset:
-        for part in range(3):
-            set_word(places, 3 * index + part, word(places, 3 * index - 3 + part))
+    while index > 0 and args.matches[index - 1].physical_offset > physical_offset:
+        before, match = args.matches[index - 1], args.matches[index]
+        match.physical_offset = before.physical_offset
+        match.record = before.record
+        match.size = before.size
         index -= 1
-    set_word(places, 3 * index, physical_offset)
-    set_word(places, 3 * index + 1, address)
-    set_word(places, 3 * index + 2, load_i32(address))
+    match = args.matches[index]
+    match.physical_offset = physical_offset
+    match.record = address
+    match.size = load_i32(address)
 
 
 @njit(**COMPILE_OPTIONS)
-def copy_places(args, count):
+def copy_matches(args, count):
     """Copy the records of the list to the buffer; return their number, FALLS_BACK without room."""
-    places = args + 8 * words.PLACES
     total = 0
     for index in range(count):
-        total += word(places, 3 * index + 2)
-    set_word(args, words.BYTES, total)
-    if total > word(args, words.BUFFER_ROOM):
+        total += args.matches[index].size
+    args.result_size = total
+    if total > args.buffer_room:
         return FALLS_BACK
-    target = word(args, words.BUFFER)
+    target = args.buffer
     for index in range(count):
-        size = word(places, 3 * index + 2)
-        copy(target, word(places, 3 * index + 1), size)
+        size = args.matches[index].size
+        copy(target, args.matches[index].record, size)
         target += size
     return count
 
@@ -128,45 +128,45 @@ def file_times(block, row, is_current):
     """Return begin time, end time and next entry of an index file."""
     if is_current:
         return (
-            word(block, state.INDEX_BEGIN_TIMESTAMP),
-            word(block, state.INDEX_END_TIMESTAMP),
-            word(block, state.INDEX_NEXT),
+            block.index_begin_timestamp,
+            block.index_end_timestamp,
+            block.index_next,
         )
-    return word(row, words.FILE_BEGIN_MS), word(row, words.FILE_END_MS), word(row, words.FILE_NEXT)
+    return row.begin_ms, row.end_ms, row.next_entry
 
 
 @njit(**COMPILE_OPTIONS)
 def find_by_key(block, args, topic, topic_size, key, key_size):
-    """Entry point: copy the newest messages with a key into BUFFER; return their number.
+    """Entry point: copy the newest messages with a key into ``buffer``; return their number.
 
-    READABLE must be current. The result may be FALLS_BACK or IS_UNMAPPED.
+    ``readable`` must be current. The result may be FALLS_BACK or IS_UNMAPPED.
     """
-    file_count = word(block, state.INDEX_FILE_COUNT)
+    file_count = block.index_file_count
     if file_count < 0:
         return FALLS_BACK
-    is_tags = word(args, words.IS_TAGS)
-    begin_ms = word(args, words.BEGIN_MS)
-    end_ms = word(args, words.END_MS)
+    is_tags = args.is_tags
+    begin_ms = args.begin_ms
+    end_ms = args.end_ms
     key_hash = key_hash_of(topic, topic_size, key, key_size, is_tags)
-    slots = word(block, state.INDEX_SLOTS)
+    slots = block.index_slots
     slot = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
     entries = HEADER_BYTES + SLOT_BYTES * slots
-    set_word(args, words.IS_TRUNCATED, 0)
+    args.is_truncated = 0
     count = 0
     steps = 0
     last = -1
     for number in range(file_count - 1, -1, -1):
-        row = word(block, state.INDEX_FILES) + 8 * words.FILE_WORDS * number
+        row = block.index_files[number]
         file_begin_ms, file_end_ms, newer = file_times(block, row, number == file_count - 1)
         is_before = file_end_ms < begin_ms - 2 * SLACK_MS
         if newer <= 1 or is_before or file_begin_ms > end_ms + SLACK_MS:
             continue
-        file = word(row, words.FILE_ADDRESS)
+        file = row.map
         steps += STEPS_OF_FILE
         entry_number = load_i32(file + slot)
         while 0 < entry_number < newer:
             steps += 1
-            if steps > word(args, words.STEPS_MAX):
+            if steps > args.steps_max:
                 return FALLS_BACK
             entry = file + entries + ENTRY_BYTES * entry_number
             physical_offset = load_i64(entry + 4)
@@ -174,9 +174,9 @@ def find_by_key(block, args, topic, topic_size, key, key_size):
                 about_ms = file_begin_ms + 1000 * load_i32(entry + 12)
                 if entry_number == 1 or begin_ms - 2 * SLACK_MS < about_ms <= end_ms:
                     last = physical_offset
-                    record = find_record(block, physical_offset, word(args, words.RECORD_BYTES_MAX))
+                    record = find_record(block, physical_offset, args.record_size_max)
                     if record == IS_UNMAPPED:
-                        set_word(args, words.UNMAPPED, physical_offset)
+                        args.unmapped = physical_offset
                         return IS_UNMAPPED
                     steps += STEPS_OF_RECORD
                     if (
@@ -184,14 +184,14 @@ def find_by_key(block, args, topic, topic_size, key, key_size):
                         and begin_ms <= load_i64(store_timestamp_address(record)) <= end_ms
                         and carries(record, topic, topic_size, key, key_size, is_tags)
                     ):
-                        if count == word(args, words.COUNT_MAX):
-                            set_word(args, words.IS_TRUNCATED, 1)
-                            return copy_places(args, count)
-                        add_place(args, count, physical_offset, record)
+                        if count == args.count_max:
+                            args.is_truncated = 1
+                            return copy_matches(args, count)
+                        add_match(args, count, physical_offset, record)
                         count += 1
             newer = entry_number
             entry_number = load_i32(entry + 16)
-    return copy_places(args, count)
+    return copy_matches(args, count)
 
 
 # --- by time -----------------------------------------------------------------------
@@ -200,15 +200,15 @@ def find_by_key(block, args, topic, topic_size, key, key_size):
 @njit(**COMPILE_OPTIONS)
 def find_unit(args, queue_offset):
     """Return the address of a unit, 0 if it is not in memory."""
-    row = word(args, words.QUEUE_ROW)
-    index = queue_offset - word(row, state.QUEUE_TAIL_OFFSET)
+    row = args.queue_row
+    index = queue_offset - row.tail_offset
     if index >= 0:
-        tail = word(row, state.QUEUE_TAIL)
+        tail = row.tail
         return tail + UNIT_BYTES * index if tail != 0 else 0
-    index = queue_offset - word(row, state.QUEUE_MAPPED_OFFSET)
-    if index < 0 or index >= word(row, state.QUEUE_MAPPED_COUNT):
+    index = queue_offset - row.mapped_offset
+    if index < 0 or index >= row.mapped_count:
         return 0
-    return word(row, state.QUEUE_MAPPED) + UNIT_BYTES * index
+    return row.mapped + UNIT_BYTES * index
 
 
 @njit(**COMPILE_OPTIONS)
@@ -217,7 +217,7 @@ def time_of(block, args, queue_offset):
 
     It is 0 if there is none; FALLS_BACK or IS_UNMAPPED if that is not known.
     """
-    first = word(word(args, words.QUEUE_ROW), state.QUEUE_MIN_OFFSET)
+    first = args.queue_row.min_offset
     for number in range(queue_offset, max(first, queue_offset - GAP_UNITS) - 1, -1):
         unit = find_unit(args, number)
         if unit == 0:
@@ -226,9 +226,9 @@ def time_of(block, args, queue_offset):
         size = load_i32(unit + 8)
         if physical_offset < 0 or size <= 0 or (physical_offset == 0 and size == FILLER_SIZE):
             continue
-        record = find_record(block, physical_offset, word(args, words.TIME_RECORD_BYTES_MAX))
+        record = find_record(block, physical_offset, args.record_size_max)
         if record == IS_UNMAPPED:
-            set_word(args, words.TIME_UNMAPPED, physical_offset)
+            args.unmapped = physical_offset
             return IS_UNMAPPED
         if record != 0:
             return max(load_i64(store_timestamp_address(record)), 0)
@@ -237,14 +237,14 @@ def time_of(block, args, queue_offset):
 
 @njit(**COMPILE_OPTIONS)
 def find_by_time(block, args):
-    """Entry point: return the queue offset of a time between LOW and HIGH.
+    """Entry point: return the queue offset of a time between ``low`` and ``high``.
 
-    READABLE must be current. The result may be FALLS_BACK or IS_UNMAPPED.
+    ``readable`` must be current. The result may be FALLS_BACK or IS_UNMAPPED.
     """
-    wanted_ms = word(args, words.TIME_MS)
-    is_upper = word(args, words.IS_UPPER)
-    low = word(args, words.LOW)
-    high = word(args, words.HIGH)
+    wanted_ms = args.time_ms
+    is_upper = args.is_upper
+    low = args.low
+    high = args.high
     while low < high:
         middle = (low + high) >> 1
         time_ms = time_of(block, args, middle)
@@ -257,5 +257,8 @@ def find_by_time(block, args):
     return low
 
 
-ENTRY_POINTS = {"find_by_key": (int, int, int, int, int, int), "find_by_time": (int, int)}
+ENTRY_POINTS = {
+    "find_by_key": (ControlBlock, words.KeySearch, int, int, int, int),
+    "find_by_time": (ControlBlock, words.TimeSearch),
+}
 """Entry points and their arguments. Results are numbers."""

@@ -1,85 +1,66 @@
-"""Arguments and results of the kernel ``pop_batch``: one block of int64 words.
+"""The call of the kernel ``pop_batch``: arguments and results.
 
-The control block is one of the arguments. The words are described here, what the kernel does with
-them in ``pop``.
+The fields are described here, what the kernel does with them in ``pop``.
 """
-
-from collections.abc import Iterator
 
 from reput.format import message as record, pop_codec
+from reput.format.kernels.rows import Row, row, word
 from reput.format.pop_codec import CheckpointRecord
 from reput.format.send_reply import cut
+from reput.store.kernels.control_block import AppendPlace, ControlBlock, QueueRow
 
-_words: Iterator[int] = iter(range(1 << 6))
 
-# --- the caller ---------------------------------------------------------------
+class PopCall(Row):
+    """A pop of messages of a queue."""
 
-BLOCK = next(_words)
-"""Address of the control block; READABLE in it must be current."""
-HEAD = next(_words)
-"""Address of the fields of a checkpoint's record up to its body, ``HEAD_BYTES``; fields that differ
-from record to record are 0.
-"""
-TOPIC = next(_words)
-"""Address of the topic of checkpoints, after a byte with its length."""
-TOPIC_SIZE = next(_words)
-"""Size of the topic and its length byte."""
-PROPERTIES = next(_words)
-"""Address of the properties of checkpoints up to their last value, the time of the pop."""
-PROPERTIES_SIZE = next(_words)
-BUFFER = next(_words)
-"""Address of the room for the records that are popped, which are concatenated."""
-BUFFER_ROOM = next(_words)
-SCRATCH = next(_words)
-"""Address of the room for the record of the checkpoint, ``SCRATCH_BYTES``."""
-OFFSETS = next(_words)
-"""Address of the room for their queue offsets, a word each."""
-INFO = next(_words)
-"""Address of the room for their ``pop_codec.message_info``, ``INFO_BYTES``."""
+    # The caller.
+    block = word(
+        "address", "The control block; ``readable`` in it must be current", to=ControlBlock
+    )
+    head = word(
+        "address",
+        "Fields of a checkpoint's record up to its body, HEAD_BYTES; the ones that differ between "
+        "records are 0",
+    )
+    topic = word("address", "The topic of checkpoints, after a byte with its length")
+    topic_size = word("bytes", "Size of the topic and its length byte")
+    properties = word(
+        "address", "Properties of checkpoints up to their last value, the time of the pop"
+    )
+    properties_size = word("bytes", "Size of these properties")
+    buffer = word("address", "Room for the records that are popped, which are concatenated")
+    buffer_room = word("bytes", "Size of that room")
+    scratch = word("address", "Room for the record of the checkpoint, SCRATCH_BYTES")
+    offsets = word("address", "Room for the queue offsets of the records", to=int)
+    info = word("address", "Room for their ``pop_codec.message_info``, INFO_BYTES")
 
-# --- a call: the queue, and the wanted messages ------------------------------------------
+    # The queue, and the wanted messages.
+    queue_row = word("address", "Row of the queue", to=QueueRow)
+    queue_offset = word("queue offset", "The first message that may be popped")
+    count_max = word("count", "Limit of the messages")
+    codes = word("address", "The wanted tags codes, a word each, ascending")
+    code_count = word("count", "Wanted tags codes; 0: all messages are wanted")
 
-QUEUE_ROW = next(_words)
-"""Address of the row of the queue."""
-QUEUE_OFFSET = next(_words)
-"""Queue offset of the first message that may be popped."""
-COUNT_MAX = next(_words)
-CODES = next(_words)
-"""Address of the wanted tags codes, a word each, ascending."""
-CODE_COUNT = next(_words)
-"""Number of wanted tags codes; 0: all messages are wanted."""
+    # What the checkpoint says.
+    first = word(
+        "address", "Its JSON up to the distances of the messages; see ``pop_codec.checkpoint_ends``"
+    )
+    first_size = word("bytes", "Size of that text")
+    last = word("address", "Its JSON after the start offset")
+    last_size = word("bytes", "Size of that text")
+    queue_id = word("number", "Queue id of the messages")
+    pop_ms = word("ms", "Time of the pop")
+    invisible_ms = word("ms", "How long the messages are invisible to others")
+    revive_queue_id = word("number", "Queue id of the checkpoint")
+    store_ms = word("ms", "Store time of the checkpoint")
 
-# --- a call: what the checkpoint says ---------------------------------------------------
+    # Results.
+    result_size = word("bytes", "Size of the records")
+    result_next_offset = word("queue offset", "After the last message that was read")
+    result_info_size = word("bytes", "Size of the text in ``info``")
+    checkpoint = row(AppendPlace, "Where the checkpoint is")
+    checkpoint_size = word("bytes", "Size of the checkpoint's record")
 
-FIRST = next(_words)
-"""Address of the checkpoint's JSON up to the distances; see ``pop_codec.checkpoint_ends``."""
-FIRST_SIZE = next(_words)
-LAST = next(_words)
-"""Address of its JSON after the start offset."""
-LAST_SIZE = next(_words)
-QUEUE_ID = next(_words)
-POP_MS = next(_words)
-INVISIBLE_MS = next(_words)
-REVIVE_QUEUE_ID = next(_words)
-"""Queue id of the checkpoint."""
-STORE_MS = next(_words)
-"""Store time of the checkpoint, ms."""
-
-# --- results ------------------------------------------------------------------
-
-RESULT_BYTES = next(_words)
-"""Size of the records, bytes."""
-RESULT_NEXT_OFFSET = next(_words)
-"""Queue offset after the last message that was read."""
-RESULT_INFO_SIZE = next(_words)
-RESULT_PHYSICAL_OFFSET = next(_words)
-"""Physical offset of the checkpoint."""
-RESULT_REVIVE_OFFSET = next(_words)
-"""Queue offset of the checkpoint."""
-RESULT_SIZE = next(_words)
-"""Size of the checkpoint's record, bytes."""
-
-WORDS = next(_words)
 
 # --- sizes ----------------------------------------------------------------------------
 

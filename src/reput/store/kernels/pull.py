@@ -10,13 +10,11 @@ from reput.format.kernels.log_scan import AT_PHYSICAL_OFFSET
 from reput.format.kernels.memory import (
     COMPILE_OPTIONS,
     copy,
-    get_i64,
     load_i32,
     load_i64,
-    set_word,
-    word,
 )
 from reput.store.kernels import control_block as state
+from reput.store.kernels.control_block import ControlBlock
 
 UNIT_BYTES = cq_unit.SIZE
 FILLER_SIZE = cq_unit.PRE_BLANK_SIZE
@@ -32,11 +30,11 @@ def is_among(codes, code_count, code):
     high = code_count
     while low < high:
         middle = (low + high) >> 1
-        if get_i64(codes + 8 * middle) < code:
+        if codes[middle] < code:
             low = middle + 1
         else:
             high = middle
-    return low < code_count and get_i64(codes + 8 * low) == code
+    return low < code_count and codes[low] == code
 
 
 @njit(**COMPILE_OPTIONS)
@@ -46,13 +44,13 @@ def is_full(block, count, total, size, max_count, is_on_disk):
         return False
     if is_on_disk:
         count_limit, bytes_limit = (
-            word(block, state.COUNT_ON_DISK_MAX),
-            word(block, state.BYTES_ON_DISK_MAX),
+            block.count_on_disk_max,
+            block.bytes_on_disk_max,
         )
     else:
         count_limit, bytes_limit = (
-            word(block, state.COUNT_IN_MEMORY_MAX),
-            word(block, state.BYTES_IN_MEMORY_MAX),
+            block.count_in_memory_max,
+            block.bytes_in_memory_max,
         )
     return count >= max_count or count >= count_limit or total + size > bytes_limit
 
@@ -60,72 +58,72 @@ def is_full(block, count, total, size, max_count, is_on_disk):
 @njit(**COMPILE_OPTIONS)
 def file_address(block, physical_offset):
     """Return the address of the file that holds an offset, 0 if it is not mapped, or IS_GONE."""
-    place = physical_offset - word(block, state.FILES_START)
+    place = physical_offset - block.files_start
     if place < 0:
         return IS_GONE
-    number = place // word(block, state.FILE_SIZE)
-    if number >= word(block, state.FILE_COUNT):
+    number = place // block.file_size
+    if number >= block.file_count:
         return IS_GONE
-    return get_i64(word(block, state.FILES) + 8 * number)
+    return block.files[number]
 
 
 @njit(**COMPILE_OPTIONS)
 def next_file(block, physical_offset):
     """Return the physical offset of the file after the one that holds, or held, an offset."""
-    start = word(block, state.FILES_START)
+    start = block.files_start
     if physical_offset < start:
         return start
-    size = word(block, state.FILE_SIZE)
+    size = block.file_size
     return physical_offset - (physical_offset - start) % size + size
 
 
 @njit(**COMPILE_OPTIONS)
 def units_in_memory(row, queue_offset):
     """Return address and number of the units in memory from a queue offset on; 0, 0 if none."""
-    if queue_offset < word(row, state.QUEUE_MIN_OFFSET):
+    if queue_offset < row.min_offset:
         return 0, 0
-    max_offset = word(row, state.QUEUE_MAX_OFFSET)
-    start = word(row, state.QUEUE_TAIL_OFFSET)
+    max_offset = row.max_offset
+    start = row.tail_offset
     if queue_offset >= start:
-        if queue_offset >= max_offset or word(row, state.QUEUE_TAIL) == 0:
+        if queue_offset >= max_offset or row.tail == 0:
             return 0, 0
-        units = word(row, state.QUEUE_TAIL)
+        units = row.tail
         return units + UNIT_BYTES * (queue_offset - start), max_offset - queue_offset
-    start = word(row, state.QUEUE_AHEAD_OFFSET)
-    end = start + word(row, state.QUEUE_AHEAD_COUNT)
+    start = row.ahead_offset
+    end = start + row.ahead_count
     if queue_offset < start or queue_offset >= end:
         return 0, 0
-    units = word(row, state.QUEUE_AHEAD)
+    units = row.ahead
     return units + UNIT_BYTES * (queue_offset - start), end - queue_offset
 
 
 @njit(**COMPILE_OPTIONS)
 def pull(block):
-    """Entry point: copy the records that PULL_UNITS point at, concatenated, into PULL_BUFFER.
+    """Entry point: copy the records that ``pull_units`` point at to ``pull_buffer``.
 
-    RESULT_SCANNED is the number of units that are done, RESULT_GONE that of units without a record.
-    Return the number of records.
+    They are concatenated. ``result_scanned`` is the number of units that are done, ``result_gone``
+    that of units without a record. Return the number of records.
     """
-    units = word(block, state.PULL_UNITS)
-    unit_count = word(block, state.PULL_UNIT_COUNT)
-    queue_offset = word(block, state.PULL_QUEUE_OFFSET)
-    buffer = word(block, state.PULL_BUFFER)
-    room = word(block, state.PULL_ROOM)
-    max_count = word(block, state.PULL_COUNT_MAX)
-    codes = word(block, state.PULL_CODES)
-    code_count = word(block, state.PULL_CODE_COUNT)
-    first_code = get_i64(codes) if code_count != 0 else 0  # most pulls want one
+    units = block.pull_units
+    unit_count = block.pull_unit_count
+    queue_offset = block.pull_queue_offset
+    buffer = block.pull_buffer
+    room = block.pull_room
+    max_count = block.pull_count_max
+    codes = block.pull_codes
+    code_count = block.pull_code_count
+    first_code = codes[0] if code_count != 0 else 0  # most pulls want one
     count = 0
     total = 0
     gone = 0
     damaged = 0
     scanned = 0
     stop = state.STOP_DONE
-    last = word(block, state.RESULT_LAST_OFFSET)
+    last = block.result_last_offset
     skip_to = 0
-    readable = word(block, state.READABLE)
-    memory = word(block, state.MEMORY_BYTES)
-    file_size = word(block, state.FILE_SIZE)
+    readable = block.readable
+    memory = block.memory_bytes
+    file_size = block.file_size
     while scanned < unit_count:
         unit = units + UNIT_BYTES * scanned
         offset = load_i64(unit)
@@ -154,7 +152,7 @@ def pull(block):
             skip_to = next_file(block, offset)
             scanned += 1
             continue
-        position = (offset - word(block, state.FILES_START)) % file_size
+        position = (offset - block.files_start) % file_size
         address = file + position
         if (
             size < RECORD_BYTES_MIN
@@ -174,15 +172,15 @@ def pull(block):
         count += 1
         scanned += 1
         skip_to = 0
-    set_word(block, state.RESULT_COUNT, count)
-    set_word(block, state.RESULT_BYTES, total)
-    set_word(block, state.RESULT_SCANNED, scanned)
-    set_word(block, state.RESULT_LAST_OFFSET, last)
-    set_word(block, state.RESULT_GONE, gone)
-    set_word(block, state.RESULT_DAMAGED, damaged)
-    set_word(block, state.STOP, stop)
+    block.result_count = count
+    block.result_bytes = total
+    block.result_scanned = scanned
+    block.result_last_offset = last
+    block.result_gone = gone
+    block.result_damaged = damaged
+    block.stop = stop
     return count
 
 
-ENTRY_POINTS = {"pull": (int,)}
+ENTRY_POINTS = {"pull": (ControlBlock,)}
 """Entry points and their arguments. Results are numbers."""

@@ -21,10 +21,11 @@ from reput.format import (
     properties as props,
     sys_flag as flags,
 )
+from reput.format.kernels.rows import size_of
 from reput.format.message import StoredMessage, Verdict
 from reput.store.kernels import control_block as state
+from reput.store.kernels.control_block import AppendPlace, ControlBlock, QueueRow, TopicRow
 from reput.store.kernels.tables import (
-    Row,
     put_entry,
     queue_row,
     read,
@@ -35,7 +36,6 @@ from reput.store.kernels.tables import (
 )
 
 _WORD = struct.Struct("=q")
-_TWO_WORDS = struct.Struct("=qq")
 _THREE_WORDS = struct.Struct("=qqq")
 _INT = struct.Struct(">i")
 _INT_MAX = 0x7FFFFFFF
@@ -64,39 +64,43 @@ def _parse(data: bytes) -> _Parsed:
     return _Parsed(message, topic, is_text)
 
 
-def _tags_code(block: Row, topic: Row, message: StoredMessage, store_timestamp: int) -> int:
+def _tags_code(
+    block: ControlBlock, topic: TopicRow, message: StoredMessage, store_timestamp: int
+) -> int:
     delay = message.properties.get(props.DELAY, "")
-    if topic[state.TOPIC_KIND] == state.KIND_SCHEDULE and delay.isascii() and delay.isdigit():
+    if topic.kind == state.KIND_SCHEDULE and delay.isascii() and delay.isdigit():
         level = int(delay)
         if 0 < level <= _INT_MAX:
-            if level > block[state.DELAY_COUNT]:
+            if level > block.delay_count:
                 return store_timestamp + 1000
-            return store_timestamp + word_at(block[state.DELAYS] + 8 * (level - 1))
+            return store_timestamp + word_at(block.delays + 8 * (level - 1))
     return cq_unit.tags_code(message.tags)
 
 
-def _mark(block: Row, row: Row, bit: int, items: int, count: int) -> None:
-    """Put the row of a queue on a list, once."""
-    if not row[state.QUEUE_MARKS] & bit:
-        row[state.QUEUE_MARKS] |= bit
-        write(block[items] + 8 * block[count], _WORD.pack(row.address))
-        block[count] += 1
+def _mark_changed(block: ControlBlock, row: QueueRow) -> None:
+    """Put the row of a queue on both lists, once."""
+    if not row.marks & state.MARK_DIRTY:
+        write(block.dirty + 8 * block.dirty_count, _WORD.pack(row.address))
+        block.dirty_count += 1
+    if not row.marks & state.MARK_TOUCHED:
+        write(block.touched + 8 * block.touched_count, _WORD.pack(row.address))
+        block.touched_count += 1
+    row.marks |= state.MARK_DIRTY | state.MARK_TOUCHED
 
 
-def _put_unit(block: Row, row: Row, unit: cq_unit.Unit) -> None:
-    index = row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]
-    write(row[state.QUEUE_TAIL] + cq_unit.SIZE * index, cq_unit.pack(unit))
-    row[state.QUEUE_MAX_OFFSET] += 1
-    row[state.QUEUE_END_PHYSICAL] = unit.physical_offset + unit.size
-    _mark(block, row, state.MARK_DIRTY, state.DIRTY, state.DIRTY_COUNT)
-    _mark(block, row, state.MARK_TOUCHED, state.TOUCHED, state.TOUCHED_COUNT)
+def _put_unit(block: ControlBlock, row: QueueRow, unit: cq_unit.Unit) -> None:
+    index = row.max_offset - row.tail_offset
+    write(row.tail + cq_unit.SIZE * index, cq_unit.pack(unit))
+    row.max_offset += 1
+    row.end_physical = unit.physical_offset + unit.size
+    _mark_changed(block, row)
 
 
 def find_unqueued(
     block_address: int, buffer: int, position: int, end: int, file_end: int, base: int
 ) -> int:
     """Find a record without a row of its queue, as the kernel ``append.find_unqueued``."""
-    block = Row(block_address)
+    block = ControlBlock.from_address(block_address)
     data = memoryview(read(buffer, end))
     while position < end:
         verdict, size = record.classify(
@@ -112,9 +116,9 @@ def find_unqueued(
 
 
 def _dispatch_record(
-    block: Row,
-    topic: Row,
-    row: Row,
+    block: ControlBlock,
+    topic: TopicRow,
+    row: QueueRow,
     parsed: _Parsed,
     address: int,
     physical_offset: int,
@@ -124,20 +128,20 @@ def _dispatch_record(
     """Dispatch a record: its unit, and its index entries. Return STOP_DONE, or why it stops."""
     message = parsed.message
     is_rolled_back = flags.transaction_type(message.sys_flag) == flags.TRANSACTION_ROLLBACK
-    may_be_indexed = block[state.INDEX_IS_ON] and not is_rolled_back
-    if may_be_indexed and physical_offset == block[state.INDEX_END_OFFSET]:
+    may_be_indexed = block.index_is_on and not is_rolled_back
+    if may_be_indexed and physical_offset == block.index_end_offset:
         return state.STOP_SLOW
     is_queued = wants_unit and flags.is_queued(message.sys_flag)
     if is_queued:
-        used = row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]
-        if not row[state.QUEUE_TAIL] or used >= row[state.QUEUE_TAIL_LIMIT]:
-            block[state.STOP_ROW] = row.address
+        used = row.max_offset - row.tail_offset
+        if not row.tail or used >= row.tail_limit:
+            block.stop_row = row.address
             return state.STOP_UNITS
     keys: list[str] = []
-    if may_be_indexed and physical_offset > block[state.INDEX_END_OFFSET]:
-        keys = record.index_keys(message, has_tags=bool(block[state.INDEX_HAS_TAGS]))
-        limit = min(block[state.INDEX_ENTRIES_MAX], block[state.INDEX_LIMIT])
-        has_room = block[state.INDEX_ADDRESS] and block[state.INDEX_NEXT] + len(keys) <= limit
+    if may_be_indexed and physical_offset > block.index_end_offset:
+        keys = record.index_keys(message, has_tags=bool(block.index_has_tags))
+        limit = min(block.index_entries_max, block.index_limit)
+        has_room = block.index_address and block.index_next + len(keys) <= limit
         if keys and not has_room:
             return state.STOP_INDEX
     if is_queued:
@@ -145,31 +149,33 @@ def _dispatch_record(
         _put_unit(block, row, cq_unit.Unit(physical_offset, message.store_size, code))
     for key in keys:
         put_entry(block.address, key, physical_offset, store_timestamp)
-    block[state.LAST_PHYSICAL_OFFSET] = physical_offset
-    block[state.LAST_STORE_TIMESTAMP] = store_timestamp
-    block[state.DISPATCHED] = physical_offset + message.store_size
+    block.last_physical_offset = physical_offset
+    block.last_store_timestamp = store_timestamp
+    block.dispatched = physical_offset + message.store_size
     is_light = props.INNER_MULTI_DISPATCH in message.properties
-    if is_light and is_queued and block[state.HAS_LIGHT_QUEUES]:
-        block[state.STOP_ROW] = address
+    if is_light and is_queued and block.has_light_queues:
+        block.stop_row = address
         return state.STOP_LIGHT
     return state.STOP_DONE
 
 
-def _find_rows(block: Row, parsed: _Parsed) -> tuple[int, Row | None, Row | None]:
+def _find_rows(
+    block: ControlBlock, parsed: _Parsed
+) -> tuple[int, TopicRow | None, QueueRow | None]:
     """Return STOP_DONE and the rows of a record's topic and queue, or why there are none."""
     topic = topic_row(block, parsed.topic_name)
     if topic is None:
         return state.STOP_TOPIC, None, None
     row = queue_row(topic, parsed.message.queue_id)
     if row is None:
-        block[state.STOP_ROW] = topic.address
+        block.stop_row = topic.address
         return state.STOP_QUEUE, topic, None
     return state.STOP_DONE, topic, row
 
 
-def _is_slow(topic: Row, parsed: _Parsed) -> bool:
+def _is_slow(topic: TopicRow, parsed: _Parsed) -> bool:
     is_batch = bool(parsed.message.sys_flag & flags.INNER_BATCH)
-    return topic[state.TOPIC_KIND] == state.KIND_SLOW or is_batch or not parsed.is_text
+    return topic.kind == state.KIND_SLOW or is_batch or not parsed.is_text
 
 
 # --- entry points: append and dispatch --------------------------------------------------------
@@ -177,22 +183,22 @@ def _is_slow(topic: Row, parsed: _Parsed) -> bool:
 
 def append(block_address: ctypes.c_int64, buffer: bytes) -> int:
     """Append records, as the kernel ``append.append``."""
-    block = Row(block_address.value)
-    size, now_ms = block[state.INPUT_SIZE], block[state.INPUT_TIME]
+    block = ControlBlock.from_address(block_address.value)
+    size, now_ms = block.input_size, block.input_time
     count = 0
     stop = state.STOP_DONE
-    is_live = bool(block[state.IS_LIVE])
-    while block[state.INPUT_POSITION] < size:
-        start = block[state.INPUT_POSITION]
+    is_live = bool(block.is_live)
+    while block.input_position < size:
+        start = block.input_position
         (record_size,) = _INT.unpack_from(buffer, start)
         data = bytearray(buffer[start : start + record_size])
         parsed = _parse(bytes(data))
-        position = block[state.LOG_POSITION]
+        position = block.log_position
         end = position + record_size
-        if not block[state.LOG_ADDRESS] or end + record.BLANK.size > block[state.LOG_SIZE]:
+        if not block.log_address or end + record.BLANK.size > block.log_size:
             stop = state.STOP_ROLL
             break
-        if end > block[state.LOG_LIMIT]:
+        if end > block.log_limit:
             stop = state.STOP_RESERVE
             break
         stop, topic, row = _find_rows(block, parsed)
@@ -200,8 +206,8 @@ def append(block_address: ctypes.c_int64, buffer: bytes) -> int:
             break
         assert topic is not None
         assert row is not None
-        target = block[state.LOG_ADDRESS] + position
-        physical_offset = block[state.LOG_START] + position
+        target = block.log_address + position
+        physical_offset = block.log_start + position
         if is_live:
             if _is_slow(topic, parsed):
                 stop = state.STOP_SLOW
@@ -213,27 +219,25 @@ def append(block_address: ctypes.c_int64, buffer: bytes) -> int:
                 break
         queue_offset = 0
         if flags.is_queued(parsed.message.sys_flag):
-            queue_offset = row[state.QUEUE_NEXT_OFFSET]
-            row[state.QUEUE_NEXT_OFFSET] += 1
+            queue_offset = row.next_offset
+            row.next_offset += 1
         _fill_in(data, parsed.message, physical_offset, queue_offset, now_ms)
-        if block[state.HAS_RECORD_CRC]:
+        if block.has_record_crc:
             _put_record_crc(data)
         write(target, bytes(data))
-        block[state.LOG_POSITION] = end
-        block[state.LOG_TIMESTAMP] = now_ms
-        write(
-            block[state.PLACES] + state.PLACE_BYTES * count,
-            _TWO_WORDS.pack(physical_offset, queue_offset),
-        )
+        block.log_position = end
+        block.log_timestamp = now_ms
+        place = AppendPlace.from_address(block.places + size_of(AppendPlace) * count)
+        place.physical_offset, place.queue_offset = physical_offset, queue_offset
         count += 1
-        block[state.INPUT_POSITION] += record_size
-        topic[state.TOPIC_MESSAGE_COUNT] += 1
-        topic[state.TOPIC_BYTE_COUNT] += record_size
+        block.input_position += record_size
+        topic.message_count += 1
+        topic.byte_count += record_size
         if stop == state.STOP_LIGHT:
             break
     if is_live and count:
         write_index_header(block.address)
-    block[state.STOP] = stop
+    block.stop = stop
     return count
 
 
@@ -259,25 +263,25 @@ def dispatch(
     block_address: int, buffer: int, stop_position: int, end: int, file_end: int, base: int
 ) -> int:
     """Dispatch the records of a log buffer, as the kernel ``append.dispatch``."""
-    block = Row(block_address)
+    block = ControlBlock.from_address(block_address)
     count = 0
     stop = state.STOP_DONE
     data = memoryview(read(buffer, end))
-    while (position := block[state.INPUT_POSITION]) < stop_position:
+    while (position := block.input_position) < stop_position:
         physical_offset = base + position
         verdict, size = record.classify(
             data, position, physical_offset, file_end=file_end, check_crc=False
         )
         if verdict is Verdict.BLANK:
-            block[state.INPUT_POSITION] = file_end
-            block[state.DISPATCHED] = base + file_end
+            block.input_position = file_end
+            block.dispatched = base + file_end
             break
         if verdict is not Verdict.MESSAGE:
             is_cut = verdict is Verdict.TRUNCATED
             stop = state.STOP_PART if is_cut else state.STOP_DAMAGE
             break
         parsed = _parse(bytes(data[position : position + size]))
-        if block[state.CHECKS_CONTENT]:
+        if block.checks_content:
             verdict, _ = record.classify(data, position, physical_offset, file_end=file_end)
             properties = parsed.message.property_bytes
             if verdict is not Verdict.MESSAGE or record.ends_in_zeros(properties, position + size):
@@ -294,19 +298,19 @@ def dispatch(
         message = parsed.message
         wants_unit = False
         if flags.is_queued(message.sys_flag):
-            expected = row[state.QUEUE_MAX_OFFSET]
+            expected = row.max_offset
             if message.queue_offset > expected:
-                block[state.STOP_ROW] = row.address
+                block.stop_row = row.address
                 stop = state.STOP_GAP
                 break
-            is_new = physical_offset >= row[state.QUEUE_END_PHYSICAL]
+            is_new = physical_offset >= row.end_physical
             if message.queue_offset == 0 < expected and is_new:
-                block[state.STOP_ROW] = row.address
+                block.stop_row = row.address
                 stop = state.STOP_BEGUN
                 break
             wants_unit = message.queue_offset == expected
             next_offset = message.queue_offset + 1
-            row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], next_offset)
+            row.next_offset = max(row.next_offset, next_offset)
         stop = _dispatch_record(
             block,
             topic,
@@ -320,12 +324,12 @@ def dispatch(
         if stop not in (state.STOP_DONE, state.STOP_LIGHT):
             break
         count += 1
-        block[state.INPUT_POSITION] = position + size
+        block.input_position = position + size
         if stop == state.STOP_LIGHT:
             break
     if count:
         write_index_header(block_address)
-    block[state.STOP] = stop
+    block.stop = stop
     return count
 
 
@@ -346,17 +350,17 @@ def put_texts(
 
 def pull(block_address: ctypes.c_int64) -> int:
     """Copy the records that units point at, as the kernel ``pull.pull``."""
-    block = Row(block_address.value)
-    codes = block[state.PULL_CODES]
-    wanted = {word_at(codes + 8 * i) for i in range(block[state.PULL_CODE_COUNT])}
-    queue_offset = block[state.PULL_QUEUE_OFFSET]
+    block = ControlBlock.from_address(block_address.value)
+    codes = block.pull_codes
+    wanted = {word_at(codes + 8 * i) for i in range(block.pull_code_count)}
+    queue_offset = block.pull_queue_offset
     count = total = gone = damaged = scanned = skip_to = 0
     stop = state.STOP_DONE
-    last = block[state.RESULT_LAST_OFFSET]
-    file_size = block[state.FILE_SIZE]
-    readable = block[state.READABLE]
-    while scanned < block[state.PULL_UNIT_COUNT]:
-        unit_address = block[state.PULL_UNITS] + cq_unit.SIZE * scanned
+    last = block.result_last_offset
+    file_size = block.file_size
+    readable = block.readable
+    while scanned < block.pull_unit_count:
+        unit_address = block.pull_units + cq_unit.SIZE * scanned
         unit = cq_unit.unpack(read(unit_address, cq_unit.SIZE))
         if not unit.is_written:
             scanned += 1
@@ -366,7 +370,7 @@ def pull(block_address: ctypes.c_int64) -> int:
             gone += 1
             scanned += 1
             continue
-        on_disk = readable - unit.physical_offset > block[state.MEMORY_BYTES]
+        on_disk = readable - unit.physical_offset > block.memory_bytes
         if _is_full(block, count, total, unit.size, on_disk):
             break
         if wanted and unit.tags_code not in wanted:
@@ -378,8 +382,8 @@ def pull(block_address: ctypes.c_int64) -> int:
             break
         if file_address == state.FILE_IS_GONE or unit.physical_offset + unit.size > readable:
             gone += 1
-            is_before = unit.physical_offset < block[state.FILES_START]
-            skip_to = block[state.FILES_START] if is_before else start + file_size
+            is_before = unit.physical_offset < block.files_start
+            skip_to = block.files_start if is_before else start + file_size
             scanned += 1
             continue
         address = file_address + unit.physical_offset - start
@@ -389,42 +393,42 @@ def pull(block_address: ctypes.c_int64) -> int:
             damaged += 1
             scanned += 1
             continue
-        if total + unit.size > block[state.PULL_ROOM]:
+        if total + unit.size > block.pull_room:
             stop = state.STOP_BUFFER
             break
-        write(block[state.PULL_BUFFER] + total, read(address, unit.size))
+        write(block.pull_buffer + total, read(address, unit.size))
         total += unit.size
         count += 1
         scanned += 1
         skip_to = 0
-    block[state.RESULT_COUNT] = count
-    block[state.RESULT_BYTES] = total
-    block[state.RESULT_SCANNED] = scanned
-    block[state.RESULT_LAST_OFFSET] = last
-    block[state.RESULT_GONE] = gone
-    block[state.RESULT_DAMAGED] = damaged
-    block[state.STOP] = stop
+    block.result_count = count
+    block.result_bytes = total
+    block.result_scanned = scanned
+    block.result_last_offset = last
+    block.result_gone = gone
+    block.result_damaged = damaged
+    block.stop = stop
     return count
 
 
-def _is_full(block: Row, count: int, total: int, size: int, on_disk: bool) -> bool:
+def _is_full(block: ControlBlock, count: int, total: int, size: int, on_disk: bool) -> bool:
     if count == 0:
         return False
-    count_max = block[state.COUNT_ON_DISK_MAX if on_disk else state.COUNT_IN_MEMORY_MAX]
-    bytes_max = block[state.BYTES_ON_DISK_MAX if on_disk else state.BYTES_IN_MEMORY_MAX]
-    return count >= min(block[state.PULL_COUNT_MAX], count_max) or total + size > bytes_max
+    count_max = block.count_on_disk_max if on_disk else block.count_in_memory_max
+    bytes_max = block.bytes_on_disk_max if on_disk else block.bytes_in_memory_max
+    return count >= min(block.pull_count_max, count_max) or total + size > bytes_max
 
 
-def _file_of(block: Row, physical_offset: int) -> tuple[int, int]:
+def _file_of(block: ControlBlock, physical_offset: int) -> tuple[int, int]:
     """Return the address of the log file that holds an offset, and the file's physical offset.
 
     The address is 0 if the file is not mapped, and ``FILE_IS_GONE`` if there is no such file.
     """
-    number, position = divmod(physical_offset - block[state.FILES_START], block[state.FILE_SIZE])
+    number, position = divmod(physical_offset - block.files_start, block.file_size)
     start = physical_offset - position
-    if not 0 <= number < block[state.FILE_COUNT]:
+    if not 0 <= number < block.file_count:
         return state.FILE_IS_GONE, start
-    return word_at(block[state.FILES] + 8 * number), start
+    return word_at(block.files + 8 * number), start
 
 
 def _is_record_of(unit: cq_unit.Unit, address: int, queue_offset: int | None) -> bool:

@@ -8,26 +8,13 @@ import ctypes
 import struct
 
 from reput.format import index_entry
-from reput.store.kernels import control_block as state
+from reput.store.kernels.control_block import ControlBlock, QueueRow, TopicRow
 
 _WORD = struct.Struct("=q")
 _INT = struct.Struct(">i")
 _INT_MAX = 0x7FFFFFFF
 
 # --- memory -----------------------------------------------------------------------------------
-
-
-class Row:
-    """Words at an address: the block, the row of a topic, the row of a queue."""
-
-    def __init__(self, address: int) -> None:
-        self.address = address
-
-    def __getitem__(self, number: int) -> int:
-        return word_at(self.address + 8 * number)
-
-    def __setitem__(self, number: int, value: int) -> None:
-        write(self.address + 8 * number, _WORD.pack(value))
 
 
 def read(address: int, size: int) -> bytes:
@@ -62,24 +49,24 @@ def name_slot(name: bytes, slot_count: int) -> int:
     return value & (slot_count - 1)
 
 
-def topic_row(block: Row, name: bytes) -> Row | None:
+def topic_row(block: ControlBlock, name: bytes) -> TopicRow | None:
     """Return the row of a topic; None if it has no row."""
-    slots = block[state.TOPIC_SLOTS]
+    slots = block.topic_slots
     slot = name_slot(name, slots)
-    while address := word_at(block[state.TOPICS] + 8 * slot):
-        row = Row(address)
-        if read(row[state.TOPIC_NAME], row[state.TOPIC_NAME_SIZE]) == name:
+    while address := word_at(block.topics + 8 * slot):
+        row = TopicRow.from_address(address)
+        if read(row.name, row.name_size) == name:
             return row
         slot = (slot + 1) % slots
     return None
 
 
-def queue_row(topic: Row, queue_id: int) -> Row | None:
+def queue_row(topic: TopicRow, queue_id: int) -> QueueRow | None:
     """Return the row of a queue; None if it has no row."""
-    if not 0 <= queue_id < topic[state.TOPIC_QUEUE_LIMIT]:
+    if not 0 <= queue_id < topic.queue_limit:
         return None
-    address = word_at(topic[state.TOPIC_QUEUES] + 8 * queue_id)
-    return Row(address) if address else None
+    address = word_at(topic.queues + 8 * queue_id)
+    return QueueRow.from_address(address) if address else None
 
 
 # --- the index file ---------------------------------------------------------------------------
@@ -94,40 +81,40 @@ def put_entry(block_address: int, key: str, physical_offset: int, store_timestam
         physical_offset: The physical offset of the message.
         store_timestamp: The store time of the message, ms.
     """
-    block = Row(block_address)
+    block = ControlBlock.from_address(block_address)
     key_hash = index_entry.key_hash(key)
-    slots = block[state.INDEX_SLOTS]
-    number = block[state.INDEX_NEXT]
-    slot = block[state.INDEX_ADDRESS] + index_entry.slot_position(key_hash % slots)
+    slots = block.index_slots
+    number = block.index_next
+    slot = block.index_address + index_entry.slot_position(key_hash % slots)
     (previous,) = _INT.unpack(read(slot, 4))
     if not 0 < previous <= number:
         previous = 0
-    begin = block[state.INDEX_BEGIN_TIMESTAMP]
+    begin = block.index_begin_timestamp
     seconds = max(store_timestamp - begin, 0) // 1000 if begin > 0 else 0
     entry = index_entry.Entry(key_hash, physical_offset, min(seconds, _INT_MAX), previous)
-    position = block[state.INDEX_ADDRESS] + index_entry.entry_position(number, slots)
+    position = block.index_address + index_entry.entry_position(number, slots)
     write(position, index_entry.pack_entry(entry))
     write(slot, _INT.pack(number))
     if number <= 1:
-        block[state.INDEX_BEGIN_OFFSET] = physical_offset
-        block[state.INDEX_BEGIN_TIMESTAMP] = store_timestamp
+        block.index_begin_offset = physical_offset
+        block.index_begin_timestamp = store_timestamp
     if previous == 0:
-        block[state.INDEX_SLOTS_USED] += 1
-    block[state.INDEX_NEXT] = number + 1
-    block[state.INDEX_END_OFFSET] = physical_offset
-    block[state.INDEX_END_TIMESTAMP] = store_timestamp
+        block.index_slots_used += 1
+    block.index_next = number + 1
+    block.index_end_offset = physical_offset
+    block.index_end_timestamp = store_timestamp
 
 
 def write_index_header(block_address: int) -> None:
-    """Write the header of the index file from the words of the block, if there is a file."""
-    block = Row(block_address)
-    if block[state.INDEX_ADDRESS]:
+    """Write the header of the index file from the control block, if there is a file."""
+    block = ControlBlock.from_address(block_address)
+    if block.index_address:
         header = index_entry.Header(
-            block[state.INDEX_BEGIN_TIMESTAMP],
-            block[state.INDEX_END_TIMESTAMP],
-            block[state.INDEX_BEGIN_OFFSET],
-            block[state.INDEX_END_OFFSET],
-            block[state.INDEX_SLOTS_USED],
-            block[state.INDEX_NEXT],
+            block.index_begin_timestamp,
+            block.index_end_timestamp,
+            block.index_begin_offset,
+            block.index_end_offset,
+            block.index_slots_used,
+            block.index_next,
         )
-        write(block[state.INDEX_ADDRESS], index_entry.pack_header(header))
+        write(block.index_address, index_entry.pack_header(header))

@@ -130,11 +130,11 @@ class CommitLog:
 
     def _write_to(self, file: MappedFile, position: int) -> None:
         block = self._block
-        block[state.LOG_ADDRESS] = file.write_address
-        block[state.LOG_START] = file.start
-        block[state.LOG_SIZE] = file.size
-        block[state.LOG_POSITION] = position
-        block[state.LOG_LIMIT] = file.reserved
+        block.log_address = file.write_address
+        block.log_start = file.start
+        block.log_size = file.size
+        block.log_position = position
+        block.log_limit = file.reserved
 
     # Writing ----------------------------------------------------------------------------------
 
@@ -147,10 +147,10 @@ class CommitLog:
     def written_offset(self) -> int:
         """Physical offset of the next record, unless it needs a new file."""
         block = self._block
-        if not block[state.LOG_ADDRESS]:
+        if not block.log_address:
             last = self.files.last
             return last.end if last else 0
-        return block[state.LOG_START] + block[state.LOG_POSITION]
+        return block.log_start + block.log_position
 
     @property
     def lacks_buffer(self) -> bool:
@@ -177,13 +177,13 @@ class CommitLog:
         last = self.files.last
         assert last is not None
         block = self._block
-        start = block[state.LOG_LIMIT]
-        end = block[state.LOG_POSITION] + size
+        start = block.log_limit
+        end = block.log_position + size
         stop = min(max(end, start + _RESERVE_STEP_BYTES), last.size)
         last.reserve(stop)
         # Touching all pages of a step at once takes a third of the time of single page faults.
         last.touch(start, stop)
-        block[state.LOG_LIMIT] = stop
+        block.log_limit = stop
 
     def roll(self) -> None:
         """End the current file with a blank and continue in the next one.
@@ -230,7 +230,7 @@ class CommitLog:
         assert physical_offset % self.file_size == 0
         assert self.written_offset == self.min_offset, "the log is empty"
         self._release_all()
-        self._block[state.LOG_ADDRESS] = 0
+        self._block.log_address = 0
         self.files.clear(now_ms)
         with self._rolling:
             self._write_to(self.files.roll(physical_offset), 0)
@@ -244,8 +244,8 @@ class CommitLog:
             DiskFull: There is no space.
         """
         block = self._block
-        position = block[state.LOG_POSITION]
-        if position + size > block[state.LOG_LIMIT]:
+        position = block.log_position
+        if position + size > block.log_limit:
             self.reserve(size)
         last = self.files.last
         assert last is not None
@@ -254,17 +254,17 @@ class CommitLog:
     def spare_room(self, size_max: int) -> memoryview:
         """Return the next bytes of the current file that have space on disk; may be empty."""
         block = self._block
-        position = block[state.LOG_POSITION]
+        position = block.log_position
         last = self.files.last
-        if last is None or not block[state.LOG_ADDRESS]:
+        if last is None or not block.log_address:
             return memoryview(bytearray())
-        return last.view(position, min(position + size_max, block[state.LOG_LIMIT]))
+        return last.view(position, min(position + size_max, block.log_limit))
 
     def extend(self, size: int) -> None:
         """Add bytes that were written to ``room`` to the log."""
         block = self._block
-        assert block[state.LOG_POSITION] + size <= block[state.LOG_SIZE]
-        block[state.LOG_POSITION] += size
+        assert block.log_position + size <= block.log_size
+        block.log_position += size
 
     def cut_part(self, physical_offset: int, *, has_more: bool) -> bool:
         """Cut what follows the last whole record of a slave's log, durably.
@@ -303,7 +303,7 @@ class CommitLog:
         if self.lacks_buffer and room:  # the last file uses the only one
             with self._rolling:
                 self._end(last, room)
-                self._block[state.LOG_POSITION] = last.size
+                self._block.log_position = last.size
             self.files.commit()
             return 0
         return room
@@ -317,10 +317,10 @@ class CommitLog:
         """Set the written position of the current file; return the file, None if there is none."""
         with self._rolling:
             last = self.files.last
-            if last is None or not self._block[state.LOG_ADDRESS]:
+            if last is None or not self._block.log_address:
                 return None
-            assert last.start == self._block[state.LOG_START]
-            last.written = self._block[state.LOG_POSITION]
+            assert last.start == self._block.log_start
+            last.written = self._block.log_position
             return last
 
     def step_ahead(self) -> bool:
@@ -332,9 +332,9 @@ class CommitLog:
             DiskFull: There is no space; reserved space can be written nevertheless.
         """
         last = self.files.last
-        if last is None or not self._block[state.LOG_ADDRESS]:
+        if last is None or not self._block.log_address:
             return self._step_first()
-        position = self._block[state.LOG_POSITION]
+        position = self._block.log_position
         end = min(position + _RESERVE_AHEAD_BYTES, last.size)
         did = False
         if last.reserved < end:
@@ -343,8 +343,8 @@ class CommitLog:
             last.touch(start, last.reserved)
             did = True
         with self._rolling:
-            if last.start == self._block[state.LOG_START]:
-                self._block[state.LOG_LIMIT] = last.reserved
+            if last.start == self._block.log_start:
+                self._block.log_limit = last.reserved
         if last.size - position < _RESERVE_AHEAD_BYTES and not self.files.has_prepared:
             self.files.prepare_next()
             did = did or self.files.has_prepared
@@ -475,8 +475,8 @@ class CommitLog:
 
     def map_file(self, physical_offset: int) -> None:
         """Map the file that contains an offset for the kernels, or mark it as missing."""
-        index = (physical_offset - self._block[state.FILES_START]) // self.file_size
-        assert 0 <= index < self._block[state.FILE_COUNT]
+        index = (physical_offset - self._block.files_start) // self.file_size
+        assert 0 <= index < self._block.file_count
         file = self.files.file_at(physical_offset)
         if file is None or not file.hold():
             self._addresses[index] = state.FILE_IS_GONE
@@ -489,7 +489,7 @@ class CommitLog:
         files = self.files.files
         block = self._block
         if not files:
-            block[state.FILE_COUNT] = 0
+            block.file_count = 0
             return
         start = files[0].start
         count = (files[-1].end - start) // self.file_size
@@ -498,10 +498,10 @@ class CommitLog:
         self._addresses = np.zeros(max(count, _FILES_INITIAL), np.int64)
         for file in self._held.values():
             self._addresses[(file.start - start) // self.file_size] = file.address
-        block[state.FILES] = hot.address_of(self._addresses)
-        block[state.FILES_START] = start
-        block[state.FILE_SIZE] = self.file_size
-        block[state.FILE_COUNT] = count
+        block.files = hot.address_of(self._addresses)
+        block.files_start = start
+        block.file_size = self.file_size
+        block.file_count = count
 
     # Ending -----------------------------------------------------------------------------------
 
@@ -525,6 +525,6 @@ class CommitLog:
     def close(self) -> None:
         """Unmap everything; nothing is written or flushed."""
         self._release_all()
-        self._block[state.LOG_ADDRESS] = 0
-        self._block[state.FILE_COUNT] = 0
+        self._block.log_address = 0
+        self._block.file_count = 0
         self.files.close()

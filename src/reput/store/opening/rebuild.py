@@ -30,9 +30,10 @@ import numpy as np
 
 from reput.cores import usable_cores
 from reput.format import message as record
+from reput.format.kernels.rows import word_count
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import IndexFiles
-from reput.store.kernels import control_block as state, digest_args as args, hot
+from reput.store.kernels import digest_args as args, hot
 from reput.store.log.commit_log import CommitLog
 from reput.store.log.mapped_file import MappedFile
 from reput.store.writing.dispatch import STEP_BYTES, Dispatcher
@@ -54,25 +55,22 @@ class _Digest:
 
     def __init__(self) -> None:
         entry_max = PIECE_BYTES // record.FIXED_BYTES_V1 + 1
-        self._words = np.zeros(args.WORDS, np.int64)
-        self._entries = np.empty((entry_max, args.ENTRY_WORDS), np.int64)
-        self._topics = np.empty((_TOPICS_MAX, args.TOPIC_WORDS), np.int64)
+        self._words = args.DigestWords()
+        self._entries = np.empty((entry_max, word_count(args.DigestEntry)), np.int64)
+        self._topics = np.empty((_TOPICS_MAX, word_count(args.DigestTopic)), np.int64)
         self._slots = np.zeros(2 * _TOPICS_MAX, np.int64)
         self._hashes = np.empty(PIECE_BYTES // _BYTES_PER_HASH, np.int32)
         self._crc_tables = hot.crc_tables()
-        for word, array in (
-            (args.ENTRIES, self._entries),
-            (args.TOPICS, self._topics),
-            (args.TOPIC_SLOTS, self._slots),
-            (args.HASHES, self._hashes),
-            (args.CRC_TABLES, self._crc_tables),
-        ):
-            self._words[word] = hot.address_of(array)
-        self._words[args.ENTRIES_MAX] = entry_max
-        self._words[args.TOPICS_MAX] = _TOPICS_MAX
-        self._words[args.TOPIC_SLOTS_COUNT] = len(self._slots)
-        self._words[args.HASHES_MAX] = len(self._hashes)
-        self.address = hot.address_of(self._words)
+        self._words.entries = hot.address_of(self._entries)
+        self._words.topics = hot.address_of(self._topics)
+        self._words.topic_slots = hot.address_of(self._slots)
+        self._words.hashes = hot.address_of(self._hashes)
+        self._words.crc_tables = hot.address_of(self._crc_tables)
+        self._words.entries_max = entry_max
+        self._words.topics_max = _TOPICS_MAX
+        self._words.topic_slot_count = len(self._slots)
+        self._words.hashes_max = len(self._hashes)
+        self.address = self._words.address
         self.file: MappedFile
         """File of the piece, which is held."""
         self.stop = 0
@@ -89,15 +87,15 @@ class _Digest:
         self.count = self.next_number = 0
         self.is_ready = False
         words = self._words
-        words[args.FILE], words[args.BASE] = file.address, file.start
-        words[args.START], words[args.STOP], words[args.IS_START] = start, stop, is_start
-        words[args.END], words[args.FILE_END] = end, file.size
-        words[args.TOPIC_COUNT] = 0
+        words.file, words.base = file.address, file.start
+        words.start, words.stop, words.is_start = start, stop, is_start
+        words.end, words.file_end = end, file.size
+        words.topic_count = 0
         self._slots[:] = 0
 
     def want_keys(self, *, has_keys: bool, has_tags: bool) -> None:
         """Set which keys are hashed."""
-        self._words[args.HAS_KEYS], self._words[args.HAS_TAGS] = has_keys, has_tags
+        self._words.has_keys, self._words.has_tags = has_keys, has_tags
 
     def fill(self) -> None:
         """Read the piece."""
@@ -108,21 +106,21 @@ class _Digest:
         for number in (self.next_number, self.next_number + 1):
             if number <= self.count and self.position(number) == position:
                 return number
-        positions = self._entries[: self.count, args.ENTRY_POSITION]
+        positions = self._entries[: self.count, args.ENTRY.position]
         return int(np.searchsorted(positions, position))
 
     def position(self, number: int) -> int:
         """Return the position of an entry; that of the end if there are no more."""
-        return int(self._entries[number, args.ENTRY_POSITION]) if number < self.count else self.stop
+        return int(self._entries[number, args.ENTRY.position]) if number < self.count else self.stop
 
     def key_count(self, number: int) -> int:
         """Return the number of index entries of a record."""
-        ends = self._entries[:, args.ENTRY_HASHES_END]
+        ends = self._entries[:, args.ENTRY.hashes_end]
         return int(ends[number] - (ends[number - 1] if number else 0))
 
     def timestamp(self, number: int) -> int:
         """Return the store time of a record, in ms."""
-        return int(self._entries[number, args.ENTRY_TIMESTAMP])
+        return int(self._entries[number, args.ENTRY.timestamp])
 
 
 class _Tasks:
@@ -267,11 +265,11 @@ class Rebuild:
         self._dispatcher = dispatcher
         self._commit_log, self._index = log, index
         self._end, self._now_ms = end, now_ms
-        self._has_index = self._block[state.INDEX_IS_ON]
+        self._has_index = self._block.index_is_on
         self._free = [_Digest() for _ in range(2 * thread_count + 4)]
         for digest in self._free:
             digest.want_keys(
-                has_keys=bool(self._has_index), has_tags=bool(self._block[state.INDEX_HAS_TAGS])
+                has_keys=bool(self._has_index), has_tags=bool(self._block.index_has_tags)
             )
         self._pieces: deque[_Digest] = deque()
         """Digests that are planned or filled, in the order of the log."""
@@ -286,22 +284,22 @@ class Rebuild:
         self._tasks = _Tasks(thread_count, self._put_keys, self._recycle)
 
     def dispatch(self, file: MappedFile, stop: int, end: int, file_end: int) -> None:
-        """Dispatch records from INPUT_POSITION on; the arguments are those of ``hot.dispatch``.
+        """Dispatch records from ``input_position`` on; the arguments are those of ``hot.dispatch``.
 
         Raises:
             DiskFull: There is no space for the index.
         """
-        position = self._block[state.INPUT_POSITION]
+        position = self._block.input_position
         digest = self._digest_at(file, position)
         number = digest.number_of(position) if digest is not None else 0
         if digest is None or digest.position(number) != position or number == digest.count:
             self._leave_digest(file.start + position)
             self._tasks.wait_for_keys()
-            self._block[state.INDEX_IS_ON] = self._has_index
+            self._block.index_is_on = self._has_index
             piece_stop = min(stop, max(self._slow_until - file.start, position + 1))
             hot.dispatch(self._address, file.address, piece_stop, end, file_end, file.start)
             return
-        self._block[state.INDEX_IS_ON] = 0  # for records that Python dispatches
+        self._block.index_is_on = 0  # for records that Python dispatches
         digest.next_number = hot.put_digested_units(
             self._address, digest.address, number, digest.count, stop
         )
@@ -313,7 +311,7 @@ class Rebuild:
 
     def close(self) -> None:
         """End all threads; what they have not done is left."""
-        self._block[state.INDEX_IS_ON] = self._has_index
+        self._block.index_is_on = self._has_index
         self._tasks.close()
         if self._digest is not None:
             self._recycle(self._digest)
@@ -402,7 +400,7 @@ class Rebuild:
     def _put_keys_of(self, digest: _Digest, number: int) -> None:
         data = hot.bytes_of_record(digest.file.address + digest.position(number))
         message = record.decode(data, check_crc=False)
-        keys = record.index_keys(message, has_tags=bool(self._block[state.INDEX_HAS_TAGS]))
+        keys = record.index_keys(message, has_tags=bool(self._block.index_has_tags))
         self._index.put(keys, message.physical_offset, message.store_timestamp, self._now_ms)
 
 

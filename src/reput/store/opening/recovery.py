@@ -312,7 +312,7 @@ class Recovery:
 
     def _index_start(self, saved: Checkpoint, end: int) -> int:
         """Delete index files that may lack entries; return the end of the others."""
-        if not self._block[state.INDEX_IS_ON]:
+        if not self._block.index_is_on:
             return end
         self._index.drop_unproven(None if self._was_clean else saved.index_timestamp, end)
         summary = self._summary
@@ -566,14 +566,14 @@ class Recovery:
     def _finish(self, end: int) -> None:
         for queue in self._all_queues():
             queue.is_damaged = False
-            queue.row[state.QUEUE_NOTIFIED_OFFSET] = queue.max_offset
-            queue.row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
-        self._block[state.TOUCHED_COUNT] = 0  # all of these messages are old
-        self._block[state.DISPATCHED] = max(end, self._dispatcher.dispatched_offset)
+            queue.row.notified_offset = queue.max_offset
+            queue.row.marks &= ~state.MARK_TOUCHED
+        self._block.touched_count = 0  # all of these messages are old
+        self._block.dispatched = max(end, self._dispatcher.dispatched_offset)
         last = self._last_record()
         if last is not None:
-            self._block[state.LAST_PHYSICAL_OFFSET], self._block[state.LAST_STORE_TIMESTAMP] = last
-            self._block[state.LOG_TIMESTAMP] = last[1]
+            self._block.last_physical_offset, self._block.last_store_timestamp = last
+            self._block.log_timestamp = last[1]
         if self._has_current_list:
             self._known_queues.save()
         else:
@@ -582,9 +582,9 @@ class Recovery:
 
     def _last_record(self) -> tuple[int, int] | None:
         """Return (physical offset, store time) of the last record in a queue; None without one."""
-        physical_offset = self._block[state.LAST_PHYSICAL_OFFSET]
-        if self._block[state.LAST_STORE_TIMESTAMP]:
-            return physical_offset, self._block[state.LAST_STORE_TIMESTAMP]
+        physical_offset = self._block.last_physical_offset
+        if self._block.last_store_timestamp:
+            return physical_offset, self._block.last_store_timestamp
         queue = max(self._queues, key=lambda each: each.end_physical_offset, default=None)
         unit = queue.unit(queue.max_offset - 1) if queue is not None else None
         if unit is None:

@@ -18,8 +18,8 @@ from reput.format import cq_unit, java
 from reput.format.cq_unit import BatchUnit
 from reput.store.files import paths
 from reput.store.files.disk import Disk
-from reput.store.hot_state import HotState, QueueEnds, Words
-from reput.store.kernels import control_block as state
+from reput.store.hot_state import HotState, QueueEnds
+from reput.store.kernels.control_block import QueueRow
 from reput.store.log.mapped_file_queue import MappedFileQueue
 from reput.store.queues.consume_queue_view import BATCH_UNIT_TYPE, UnitArray
 
@@ -39,7 +39,7 @@ class BatchQueue(QueueEnds):
     """
 
     def __init__(
-        self, topic: str, queue_id: int, files: MappedFileQueue, address: int, row: Words
+        self, topic: str, queue_id: int, files: MappedFileQueue, address: int, row: QueueRow
     ) -> None:
         super().__init__(address, row)
         self.topic = topic
@@ -94,10 +94,10 @@ class BatchQueue(QueueEnds):
     def _set_ends(self, last: BatchUnit | None) -> None:
         row = self.row
         end = last.queue_offset + last.message_count if last is not None else 0
-        row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = end
-        row[state.QUEUE_NOTIFIED_OFFSET] = end
-        row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size if last is not None else 0
-        row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], end)
+        row.max_offset = row.next_offset = end
+        row.notified_offset = end
+        row.end_physical = last.physical_offset + last.size if last is not None else 0
+        row.min_offset = min(row.min_offset, end)
 
     def put(self, unit: BatchUnit) -> bool:
         """Append the unit of a batch; return False if it was appended before.
@@ -117,11 +117,11 @@ class BatchQueue(QueueEnds):
         self._end += 1
         row = self.row
         if is_first:
-            row[state.QUEUE_MIN_OFFSET] = unit.queue_offset
+            row.min_offset = unit.queue_offset
         end = unit.queue_offset + unit.message_count
-        row[state.QUEUE_MAX_OFFSET] = end
-        row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], end)
-        row[state.QUEUE_END_PHYSICAL] = unit.physical_offset + unit.size
+        row.max_offset = end
+        row.next_offset = max(row.next_offset, end)
+        row.end_physical = unit.physical_offset + unit.size
         return True
 
     def cut(self, physical_offset: int) -> int:
@@ -148,7 +148,7 @@ class BatchQueue(QueueEnds):
         """Set the minimum offset: the first batch whose record is in the log, else the maximum."""
         number = self._search(lambda unit: unit.physical_offset >= log_min)
         low = self._at(number).queue_offset if number < self._end else self.max_offset
-        self.row[state.QUEUE_MIN_OFFSET] = low
+        self.row.min_offset = low
 
     @property
     def has_expired_files(self) -> bool:
@@ -300,7 +300,7 @@ class BatchQueues:
                 folder.rmdir()
             del self._queues[queue.topic, queue.queue_id]
             name = java.encode_utf8(queue.topic)
-            self._hot.drop_queue(name, queue.queue_id, queue.address, queue.row)
+            self._hot.drop_queue(name, queue.queue_id, queue.row)
             if not self.of_topic(queue.topic):
                 if folder.parent.exists():
                     folder.parent.rmdir()
@@ -330,15 +330,15 @@ class BatchQueues:
     def release(self, queue: BatchQueue) -> None:
         """Free the memory of a detached queue."""
         queue.files.close()
-        queue.row[state.QUEUE_MARKS] = 0
-        self._hot.free_queue(queue.address, queue.row)
+        queue.row.marks = 0
+        self._hot.free_queue(queue.row)
 
     def take_news(self) -> Iterator[tuple[BatchQueue, int]]:
         """Yield the queues with new units since the last call, and their previous ends."""
         for queue in self:
-            first, end = queue.row[state.QUEUE_NOTIFIED_OFFSET], queue.max_offset
+            first, end = queue.row.notified_offset, queue.max_offset
             if first != end:
-                queue.row[state.QUEUE_NOTIFIED_OFFSET] = end
+                queue.row.notified_offset = end
                 yield queue, first
 
     def sync(self) -> None:

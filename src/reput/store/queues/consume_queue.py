@@ -20,9 +20,9 @@ from reput.errors import CorruptRecord, WriteFailed
 from reput.format import cq_unit, names
 from reput.store.files import paths
 from reput.store.files.disk import Disk
-from reput.store.hot_state import QueueEnds, Words
-from reput.store.kernels import control_block as state, hot
-from reput.store.kernels.control_block import READ_UNITS_MAX
+from reput.store.hot_state import QueueEnds
+from reput.store.kernels import hot
+from reput.store.kernels.control_block import READ_UNITS_MAX, QueueRow
 from reput.store.queues.consume_queue_ext import ConsumeQueueExt
 from reput.store.queues.consume_queue_view import UNIT_TYPE, UnitArray
 
@@ -94,7 +94,7 @@ class ConsumeQueue(QueueEnds):
     )
 
     def __init__(
-        self, family: _Family, topic: str, queue_id: int, address: int, row: Words
+        self, family: _Family, topic: str, queue_id: int, address: int, row: QueueRow
     ) -> None:
         super().__init__(address, row)
         self._family = family
@@ -134,7 +134,7 @@ class ConsumeQueue(QueueEnds):
         """Set the first offset of a fresh queue: the log has lost its first messages."""
         assert self.is_fresh
         self._set_end(queue_offset)
-        self.row[state.QUEUE_MIN_OFFSET] = queue_offset
+        self.row.min_offset = queue_offset
 
     def make_room(self) -> None:
         """Ensure that the tail has room for one more unit.
@@ -146,44 +146,42 @@ class ConsumeQueue(QueueEnds):
         if self._tail is None:
             self._new_tail(_TAIL_UNITS_INITIAL)
             return
-        limit = row[state.QUEUE_TAIL_LIMIT]
-        if row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET] < limit:
+        limit = row.tail_limit
+        if row.max_offset - row.tail_offset < limit:
             return
         self.write_out()
         if limit < _TAIL_UNITS_MAX and self._family.tail_bytes < _TAIL_BYTES_MAX:
             self._new_tail(limit * _TAIL_GROWTH)
         else:
-            row[state.QUEUE_TAIL_OFFSET] = row[state.QUEUE_MAX_OFFSET]
+            row.tail_offset = row.max_offset
 
     def _new_tail(self, unit_count: int) -> None:
         self.drop_tail()
         self._tail = np.zeros(unit_count * cq_unit.SIZE, np.uint8)
         self._family.tail_bytes += len(self._tail)
         row = self.row
-        row[state.QUEUE_TAIL] = hot.address_of(self._tail)
-        row[state.QUEUE_TAIL_LIMIT] = unit_count
-        row[state.QUEUE_TAIL_OFFSET] = row[state.QUEUE_MAX_OFFSET]
+        row.tail = hot.address_of(self._tail)
+        row.tail_limit = unit_count
+        row.tail_offset = row.max_offset
 
     def drop_tail(self) -> None:
         """Drop the tail with the units in it."""
         if self._tail is not None:
             self._family.tail_bytes -= len(self._tail)
         self._tail = None
-        self.row[state.QUEUE_TAIL] = self.row[state.QUEUE_TAIL_LIMIT] = 0
-        self.row[state.QUEUE_TAIL_OFFSET] = self.row[state.QUEUE_MAX_OFFSET]
+        self.row.tail = self.row.tail_limit = 0
+        self.row.tail_offset = self.row.max_offset
 
     def append(self, unit: cq_unit.Unit) -> None:
         """Append a unit. Raises ``DiskFull`` as ``make_room`` does."""
         self.make_room()
         assert self._tail is not None
         row = self.row
-        position = (row[state.QUEUE_MAX_OFFSET] - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
+        position = (row.max_offset - row.tail_offset) * cq_unit.SIZE
         self._tail[position : position + cq_unit.SIZE] = np.frombuffer(cq_unit.pack(unit), np.uint8)
-        row[state.QUEUE_MAX_OFFSET] += 1
-        row[state.QUEUE_NEXT_OFFSET] = max(
-            row[state.QUEUE_NEXT_OFFSET], row[state.QUEUE_MAX_OFFSET]
-        )
-        row[state.QUEUE_END_PHYSICAL] = unit.physical_offset + unit.size
+        row.max_offset += 1
+        row.next_offset = max(row.next_offset, row.max_offset)
+        row.end_physical = unit.physical_offset + unit.size
         self._family.mark(self)
 
     def write_out(self) -> None:
@@ -194,14 +192,14 @@ class ConsumeQueue(QueueEnds):
         family = self._family
         if self.extension is not None:
             family.note_written(self.extension.write_out())
-        end = row[state.QUEUE_MAX_OFFSET]
-        while (first := row[state.QUEUE_WRITTEN_OFFSET]) < end:
+        end = row.max_offset
+        while (first := row.written_offset) < end:
             file, file_position = divmod(first * cq_unit.SIZE, family.file_size)
             count = min(end - first, (family.file_size - file_position) // cq_unit.SIZE)
-            tail_position = (first - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
+            tail_position = (first - row.tail_offset) * cq_unit.SIZE
             data = self._tail[tail_position : tail_position + count * cq_unit.SIZE].data
             self._write(file * family.file_size, file_position, data)
-            row[state.QUEUE_WRITTEN_OFFSET] = first + count
+            row.written_offset = first + count
 
     def write_new_file(self, path: str, disk: Disk) -> int:
         """Write the next units to a file that they begin; return the size. Raises ``DiskFull``.
@@ -209,9 +207,9 @@ class ConsumeQueue(QueueEnds):
         May run in any thread, while the writer waits.
         """
         row, family = self.row, self._family
-        first = row[state.QUEUE_WRITTEN_OFFSET]
-        count = min(row[state.QUEUE_MAX_OFFSET] - first, family.file_size // cq_unit.SIZE)
-        position = (first - row[state.QUEUE_TAIL_OFFSET]) * cq_unit.SIZE
+        first = row.written_offset
+        count = min(row.max_offset - first, family.file_size // cq_unit.SIZE)
+        position = (first - row.tail_offset) * cq_unit.SIZE
         assert self._tail is not None
         disk.make_folder(path[: path.rindex("/")], is_durable=False)
         descriptor = disk.create(path, family.file_size, is_durable=False)
@@ -221,7 +219,7 @@ class ConsumeQueue(QueueEnds):
             disk.write(descriptor, path, 0, data)
         finally:
             os.close(descriptor)
-        row[state.QUEUE_WRITTEN_OFFSET] = first + count
+        row.written_offset = first + count
         return len(data)
 
     def _write(self, file_start: int, position: int, data: memoryview | bytes) -> None:
@@ -265,13 +263,13 @@ class ConsumeQueue(QueueEnds):
         self.has_rest = False
         self._set_end_physical(cq_unit.unpack(units[count - 1].tobytes()) if count else None)
         row = self.row
-        row[state.QUEUE_MIN_OFFSET] = min(row[state.QUEUE_MIN_OFFSET], self.max_offset)
+        row.min_offset = min(row.min_offset, self.max_offset)
         self.cut_extension()
 
     def _set_end_physical(self, last: cq_unit.Unit | None) -> None:
         is_real = last is not None and last.is_written
         end = last.physical_offset + last.size if last is not None and is_real else 0
-        self.row[state.QUEUE_END_PHYSICAL] = end
+        self.row.end_physical = end
 
     def cut_extension(self) -> None:
         """Truncate the extension after the last record that a unit refers to."""
@@ -288,11 +286,11 @@ class ConsumeQueue(QueueEnds):
 
     def _set_end(self, queue_offset: int) -> None:
         row = self.row
-        row[state.QUEUE_MAX_OFFSET] = queue_offset
-        row[state.QUEUE_NEXT_OFFSET] = queue_offset
-        row[state.QUEUE_WRITTEN_OFFSET] = queue_offset
-        row[state.QUEUE_NOTIFIED_OFFSET] = queue_offset
-        row[state.QUEUE_TAIL_OFFSET] = queue_offset
+        row.max_offset = queue_offset
+        row.next_offset = queue_offset
+        row.written_offset = queue_offset
+        row.notified_offset = queue_offset
+        row.tail_offset = queue_offset
         self.known_end = None
         self.forget_ahead()
 
@@ -307,7 +305,7 @@ class ConsumeQueue(QueueEnds):
             self.extension.delete()
         self.has_rest = False
         self._set_end(0)
-        self.row[state.QUEUE_END_PHYSICAL] = self.row[state.QUEUE_MIN_OFFSET] = 0
+        self.row.end_physical = self.row.min_offset = 0
 
     def delete_before(self, log_min: int) -> int:
         """Delete the files whose messages have left the log, but not the last; return their number.
@@ -354,7 +352,7 @@ class ConsumeQueue(QueueEnds):
                 high = middle
             else:
                 low = middle + 1
-        self.row[state.QUEUE_MIN_OFFSET] = low
+        self.row.min_offset = low
 
     # Reading ----------------------------------------------------------------------------------
 
@@ -363,7 +361,7 @@ class ConsumeQueue(QueueEnds):
         """Queue offset of the first unit in the files, even if its message has left the log."""
         if self.files:
             return self.files[0] // cq_unit.SIZE
-        return self.row[state.QUEUE_WRITTEN_OFFSET]
+        return self.row.written_offset
 
     def units_at(self, queue_offset: int, count: int) -> tuple[int, int]:
         """Return the address of the units from ``queue_offset`` on, and their number.
@@ -377,10 +375,10 @@ class ConsumeQueue(QueueEnds):
                 free. A reader that took its units for missing would skip messages.
         """
         row = self.row
-        count = min(count, row[state.QUEUE_MAX_OFFSET] - queue_offset, READ_UNITS_MAX)
-        tail_offset = row[state.QUEUE_TAIL_OFFSET]
+        count = min(count, row.max_offset - queue_offset, READ_UNITS_MAX)
+        tail_offset = row.tail_offset
         if queue_offset >= tail_offset:
-            return row[state.QUEUE_TAIL] + cq_unit.SIZE * (queue_offset - tail_offset), count
+            return row.tail + cq_unit.SIZE * (queue_offset - tail_offset), count
         in_files = min(count, tail_offset - queue_offset)
         address, unit_count = self._family.read(self, queue_offset, in_files)
         reaches_tail = queue_offset + unit_count == tail_offset
@@ -397,17 +395,17 @@ class ConsumeQueue(QueueEnds):
         address is valid until other units are read ahead.
         """
         row = self.row
-        in_files = row[state.QUEUE_TAIL_OFFSET] - queue_offset
+        in_files = row.tail_offset - queue_offset
         wanted_count = min(count, in_files, _AHEAD_UNITS)
-        index = queue_offset - row[state.QUEUE_AHEAD_OFFSET]
-        if wanted_count > 0 and not 0 <= index <= row[state.QUEUE_AHEAD_COUNT] - wanted_count:
+        index = queue_offset - row.ahead_offset
+        if wanted_count > 0 and not 0 <= index <= row.ahead_count - wanted_count:
             address, unit_count = self._family.read(self, queue_offset, min(in_files, _AHEAD_UNITS))
             self._keep_ahead(address, queue_offset, unit_count)
             index = 0
         if wanted_count < min(count, self.max_offset - queue_offset):
             return self.units_at(queue_offset, count)  # units of the tail, or more than is kept
-        unit_count = min(count, row[state.QUEUE_AHEAD_COUNT] - index)
-        return row[state.QUEUE_AHEAD] + cq_unit.SIZE * index, unit_count
+        unit_count = min(count, row.ahead_count - index)
+        return row.ahead + cq_unit.SIZE * index, unit_count
 
     def _keep_ahead(self, address: int, queue_offset: int, count: int) -> None:
         if self._ahead is None:
@@ -415,16 +413,16 @@ class ConsumeQueue(QueueEnds):
         size = cq_unit.SIZE * count
         self._ahead.data[:size] = hot.view_at(address, size)
         row = self.row
-        row[state.QUEUE_AHEAD] = hot.address_of(self._ahead)
-        row[state.QUEUE_AHEAD_OFFSET] = queue_offset
-        row[state.QUEUE_AHEAD_COUNT] = count
+        row.ahead = hot.address_of(self._ahead)
+        row.ahead_offset = queue_offset
+        row.ahead_count = count
         self._family.note_ahead(self)
 
     def forget_ahead(self) -> None:
         """Release the units that were read ahead."""
         self._ahead = None
         row = self.row
-        row[state.QUEUE_AHEAD] = row[state.QUEUE_AHEAD_OFFSET] = row[state.QUEUE_AHEAD_COUNT] = 0
+        row.ahead = row.ahead_offset = row.ahead_count = 0
 
     def units(self, queue_offset: int, count: int) -> UnitArray:
         """Return a copy of the units that ``units_at`` returns."""

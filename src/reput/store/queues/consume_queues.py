@@ -188,8 +188,8 @@ class ConsumeQueues:
             (state.MARK_DIRTY, self._hot.mark_dirty),
             (state.MARK_TOUCHED, self._hot.mark_touched),
         ):
-            if not queue.row[state.QUEUE_MARKS] & bit:
-                queue.row[state.QUEUE_MARKS] |= bit
+            if not queue.row.marks & bit:
+                queue.row.marks |= bit
                 put_on_list(queue.address)
 
     # Files ------------------------------------------------------------------------------------
@@ -307,15 +307,15 @@ class ConsumeQueues:
     def _take_end(self, queue: ConsumeQueue, known: QueueEnd) -> None:
         self._set_loaded_end(queue, known.max_offset)
         queue.known_end = known
-        queue.row[state.QUEUE_MIN_OFFSET] = known.min_offset
-        queue.row[state.QUEUE_END_PHYSICAL] = known.physical_offset + known.size
+        queue.row.min_offset = known.min_offset
+        queue.row.end_physical = known.physical_offset + known.size
         self.last_units.append((queue.topic, queue.queue_id, known.last_unit))
 
     def _set_loaded_end(self, queue: ConsumeQueue, max_offset: int) -> None:
         row = queue.row
-        row[state.QUEUE_MAX_OFFSET] = row[state.QUEUE_NEXT_OFFSET] = max_offset
-        row[state.QUEUE_WRITTEN_OFFSET] = row[state.QUEUE_TAIL_OFFSET] = max_offset
-        row[state.QUEUE_NOTIFIED_OFFSET] = max_offset
+        row.max_offset = row.next_offset = max_offset
+        row.written_offset = row.tail_offset = max_offset
+        row.notified_offset = max_offset
 
     def modified_ns(self, queue: ConsumeQueue, start: int) -> int:
         """Return the modification time of a queue's file, in ns."""
@@ -356,12 +356,12 @@ class ConsumeQueues:
         row = queue.row
         self._set_loaded_end(queue, end)
         if last is not None and last.is_written:
-            row[state.QUEUE_END_PHYSICAL] = last.physical_offset + last.size
+            row.end_physical = last.physical_offset + last.size
             if last.is_ext_address and queue.extension is None:
                 queue.extension = self._former_extension(queue)
             self.last_units.append((queue.topic, queue.queue_id, last))
         if len(queue.files) == 1 and count and log_min <= units["physical_offset"][0]:
-            row[state.QUEUE_MIN_OFFSET] = queue.first_offset
+            row.min_offset = queue.first_offset
         else:
             queue.correct_min_offset(log_min)
         if last is not None and last.is_written:
@@ -417,9 +417,9 @@ class ConsumeQueues:
             return
         self._mapped[path] = queue, units
         row = queue.row
-        row[state.QUEUE_MAPPED] = units.address
-        row[state.QUEUE_MAPPED_OFFSET] = start // cq_unit.SIZE
-        row[state.QUEUE_MAPPED_COUNT] = size // cq_unit.SIZE
+        row.mapped = units.address
+        row.mapped_offset = start // cq_unit.SIZE
+        row.mapped_count = size // cq_unit.SIZE
         if len(self._mapped) > _MAPPED_MAX:
             self._unmap(next(iter(self._mapped)))
 
@@ -427,7 +427,7 @@ class ConsumeQueues:
         if path in self._mapped:
             queue, units = self._mapped.pop(path)
             row = queue.row
-            row[state.QUEUE_MAPPED] = row[state.QUEUE_MAPPED_COUNT] = 0
+            row.mapped = row.mapped_count = 0
             units.close()
 
     def files_in_use(self) -> list[str]:
@@ -526,8 +526,8 @@ class ConsumeQueues:
         appear after a crash to begin before its first message.
         """
         row = queue.row
-        first = row[state.QUEUE_WRITTEN_OFFSET]
-        if first == row[state.QUEUE_MAX_OFFSET] or first * cq_unit.SIZE % self.file_size:
+        first = row.written_offset
+        if first == row.max_offset or first * cq_unit.SIZE % self.file_size:
             return None
         start = first * cq_unit.SIZE
         if queue.files and start <= queue.files[-1]:
@@ -676,13 +676,13 @@ class ConsumeQueues:
     def release(self, queue: ConsumeQueue) -> None:
         """Free the memory of a detached queue."""
         self._free(queue)
-        self._hot.free_queue(queue.address, queue.row)
+        self._hot.free_queue(queue.row)
 
     def _free(self, queue: ConsumeQueue) -> None:
         queue.drop_tail()
         queue.forget_ahead()
         self._read_ahead.pop(queue.address, None)
-        queue.row[state.QUEUE_MARKS] = 0
+        queue.row.marks = 0
         del self._by_address[queue.address]
         self.light_count -= queue.is_light
 
@@ -693,7 +693,7 @@ class ConsumeQueues:
                 folder.rmdir()
         del self._queues[queue.topic][queue.queue_id]
         name = java.encode_utf8(queue.topic)
-        self._hot.drop_queue(name, queue.queue_id, queue.address, queue.row)
+        self._hot.drop_queue(name, queue.queue_id, queue.row)
 
     # Durability -------------------------------------------------------------------------------
 
@@ -710,7 +710,7 @@ class ConsumeQueues:
             for address in rows:
                 queue = self._by_address[address]
                 queue.write_out()
-                queue.row[state.QUEUE_MARKS] &= ~state.MARK_DIRTY
+                queue.row.marks &= ~state.MARK_DIRTY
                 done += 1
         finally:
             self._hot.set_dirty_rows(rows[done:])
@@ -733,7 +733,7 @@ class ConsumeQueues:
                 if queue.extension is None
                 and queue not in self._made
                 and (path := self._file_to_make(queue)) is not None
-                and queue.row[state.QUEUE_TAIL_OFFSET] <= queue.row[state.QUEUE_WRITTEN_OFFSET]
+                and queue.row.tail_offset <= queue.row.written_offset
             ]
             for queue, _ in new_files:
                 self._to_make.pop(queue, None)
@@ -804,7 +804,7 @@ class ConsumeQueues:
                     waiting.append(address)
                 else:
                     queue.write_out()
-                    queue.row[state.QUEUE_MARKS] &= ~state.MARK_DIRTY
+                    queue.row.marks &= ~state.MARK_DIRTY
                 seen += 1
                 if seen - len(waiting) == QUEUES_PER_STEP:
                     break

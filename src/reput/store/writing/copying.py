@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.format import java, message as record, names
+from reput.format.kernels.rows import size_of, word_count
 from reput.store.config import StoreConfig
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, copy_args as words, hot
+from reput.store.kernels import copy_args as words, hot
+from reput.store.kernels.copy_args import Place, PlainCall, RuleWords
 from reput.store.log.commit_log import CommitLog
 from reput.store.queues.consume_queue_view import UnitArray
 from reput.store.writing.putting import Putter
@@ -24,7 +26,7 @@ SCRATCH_BYTES = 512 * 1024
 """Size of the scratch, bytes. Larger records fall back."""
 
 Places = npt.NDArray[np.int64]
-"""Places of stored records, a row each, of ``PLACE_WORDS``: queue offset (-1: any), physical
+"""Places of stored records, a row each, of ``Place``: queue offset (-1: any), physical
 offset, size (0: as in the record; below 0: falls back), and the slice of ``more`` that is appended
 to its properties.
 """
@@ -64,16 +66,16 @@ class CopyRule:
         # Kept alive: the words have their addresses.
         self._topic = _bytes(topic or b"")
         self._from_topic = _bytes(from_topic)
-        arguments = np.zeros(words.RULE_WORDS, np.int64)
-        arguments[words.TOPIC] = 0 if topic is None else hot.address_of(self._topic)
-        arguments[words.TOPIC_SIZE] = self.topic_bytes
-        arguments[words.QUEUE_ID] = queue_id
-        arguments[words.FROM_TOPIC] = hot.address_of(self._from_topic)
-        arguments[words.FROM_TOPIC_SIZE] = len(from_topic)
-        arguments[words.SYS_FLAGS_OFF] = sys_flags_off
-        arguments[words.SYS_FLAGS_ON] = sys_flags_on
-        arguments[words.HAS_PREPARED_OFFSET] = has_prepared_offset
-        self.words = arguments.data
+        arguments = RuleWords()
+        arguments.topic = 0 if topic is None else hot.address_of(self._topic)
+        arguments.topic_size = self.topic_bytes
+        arguments.queue_id = queue_id
+        arguments.from_topic = hot.address_of(self._from_topic)
+        arguments.from_topic_size = len(from_topic)
+        arguments.sys_flags_off = sys_flags_off
+        arguments.sys_flags_on = sys_flags_on
+        arguments.has_prepared_offset = has_prepared_offset
+        self.words = arguments
         """The rule as the kernel reads it."""
 
 
@@ -89,11 +91,11 @@ def places_of(units: UnitArray, queue_offset: int) -> Places:
         units: Units of a consume queue.
         queue_offset: Queue offset of the first.
     """
-    places = np.zeros((len(units), words.PLACE_WORDS), np.int64)
-    places[:, words.PLACE_QUEUE_OFFSET] = np.arange(queue_offset, queue_offset + len(units))
-    places[:, words.PLACE_PHYSICAL_OFFSET] = units["physical_offset"]
+    places = np.zeros((len(units), word_count(Place)), np.int64)
+    places[:, words.PLACE.queue_offset] = np.arange(queue_offset, queue_offset + len(units))
+    places[:, words.PLACE.physical_offset] = units["physical_offset"]
     # An invalid size falls back, too; 0 would mean the size in the record.
-    places[:, words.PLACE_SIZE] = np.where(units["size"] > 0, units["size"], -1)
+    places[:, words.PLACE.size] = np.where(units["size"] > 0, units["size"], -1)
     return places
 
 
@@ -116,17 +118,17 @@ class Copier:
         # The kernel makes no room for a checksum of the record itself.
         self._is_on = hot.is_compiled and not config.enabled_append_prop_crc
         self._topic_max = min(config.max_topic_length, record.TOPIC_BYTES_MAX_V1)
-        self._array = np.zeros(words.WORDS, np.int64)
-        self._words = self._array.data
-        self._argument = hot.Address(hot.address_of(self._array))
+        # For all kernels: the calls differ in the rows that they point at, and in no word.
+        self._words = PlainCall()
+        self._argument = hot.Address(self._words.address)
         self._scratch = np.empty(SCRATCH_BYTES, np.uint8)  # pages are allocated as they are written
         self._sizes = np.zeros(0, np.int64)
-        self._words[words.BLOCK] = hot_state.address
-        self._words[words.TOPIC_MAX] = self._topic_max
-        self._words[words.RECORD_MAX] = config.record_bytes_max
-        self._words[words.HAS_LIGHT_QUEUES] = config.enable_multi_dispatch
-        self._words[words.SCRATCH] = hot.address_of(self._scratch)
-        self._words[words.SCRATCH_ROOM] = SCRATCH_BYTES
+        self._words.block = hot_state.address
+        self._words.topic_size_max = self._topic_max
+        self._words.record_size_max = config.record_bytes_max
+        self._words.has_light_queues = config.enable_multi_dispatch
+        self._words.scratch = hot.address_of(self._scratch)
+        self._words.scratch_room = SCRATCH_BYTES
 
     def put(
         self, places: Places, rule: CopyRule, now_ms: int | None = None, *, more: bytes = b""
@@ -159,7 +161,7 @@ class Copier:
         """Republish messages that are sent back, like ``put``: they wait for the next attempt.
 
         Args:
-            places: The messages and their delays, a row of ``RETRY_WORDS`` each.
+            places: The messages and their delays, a row of ``RetryPlace`` each.
             more: The pairs with topic and queue of the next attempt, which rows have slices of.
 
         Returns:
@@ -168,7 +170,7 @@ class Copier:
         """
         count = 0
         origins: list[bytes] = []
-        result_words = words.RETRY_RESULT_WORDS
+        result_words = word_count(words.RetryResult)
         for copied, data in self._copy_rows(hot.copy_for_retry, result_words, places, _RETRY, more):
             results = self._sizes[: result_words * copied].reshape(copied, result_words)
             topics: dict[int, bytes] = {}
@@ -190,7 +192,7 @@ class Copier:
         These are not all that the kernel can make, if the scratch is full.
 
         Args:
-            places: The half messages and decisions, a row of ``DECISION_WORDS`` each.
+            places: The half messages and decisions, a row of ``DecisionPlace`` each.
             rule: How final messages differ from half messages.
             op: An op message without body and offsets.
             groups: Names of producer groups, which rows have slices of.
@@ -200,9 +202,9 @@ class Copier:
             and for each half message the sizes of its two records, 0 for one that does not exist.
         """
         like = _bytes(op)
-        self._words[words.OP] = hot.address_of(like)
-        self._words[words.OP_SIZE] = len(op)
-        result_words = words.DECISION_RESULT_WORDS
+        self._words.op = hot.address_of(like)
+        self._words.op_size = len(op)
+        result_words = word_count(words.DecisionResult)
         for copied, data in self._copy_rows(
             hot.copy_for_commit, result_words, places, rule, groups
         ):
@@ -219,60 +221,61 @@ class Copier:
         if not (self._is_on and rule.is_legal and rule.topic_bytes <= self._topic_max):
             return
         call = self._words
-        call[: words.RULE_WORDS] = rule.words
+        call.rule = rule.words
         texts = _bytes(more)
-        call[words.MORE] = hot.address_of(texts)
+        call.more = hot.address_of(texts)
         rows = self._prepare(places, result_words)
         count = 0
         while count < len(rows):
-            call[words.PLACES] = hot.address_of(rows) + rows.strides[0] * count
-            call[words.PLACE_COUNT] = len(rows) - count
+            call.places = hot.address_of(rows) + rows.strides[0] * count
+            call.place_count = len(rows) - count
             copied = self._call(kernel)
             if copied:
-                yield copied, hot.bytes_at(call[words.SCRATCH], call[words.RESULT_BYTES])
+                yield copied, hot.bytes_at(call.scratch, call.result_size)
                 count += copied
             if not self._can_continue(copied):
                 break
 
     def timer_properties(self, places: Places) -> npt.NDArray[np.int64]:
-        """Return the timer properties of messages that wait, a row of ``TIMER_WORDS`` each."""
+        """Return the timer properties of messages that wait, a row of ``TimerProperties`` each."""
         if not hot.is_compiled:
-            unread = np.zeros((len(places), words.TIMER_WORDS), np.int64)
-            unread[:, words.TIMER_OUT_MS] = -1  # falls back to the processor
+            unread = np.zeros((len(places), _TIMER_WORDS), np.int64)
+            unread[:, words.TIMER.out_ms] = -1  # falls back to the processor
             return unread
         call = self._words
-        rows = self._prepare(places, words.TIMER_WORDS)
+        rows = self._prepare(places, _TIMER_WORDS)
         count = 0
         while count < len(rows):
-            call[words.PLACES] = hot.address_of(rows) + _PLACE_BYTES * count
-            call[words.PLACE_COUNT] = len(rows) - count
-            call[words.SIZES] = hot.address_of(self._sizes) + _TIMER_BYTES * count
+            call.places = hot.address_of(rows) + _PLACE_BYTES * count
+            call.place_count = len(rows) - count
+            call.results = hot.address_of(self._sizes) + _TIMER_BYTES * count
             count += self._call(hot.copy_timers)
             if count < len(rows):
-                self._log.map_file(call[words.STOP_OFFSET])
-        results = self._sizes[: words.TIMER_WORDS * count]
-        return results.reshape(count, words.TIMER_WORDS).copy()
+                self._log.map_file(call.stop_offset)
+        results = self._sizes[: _TIMER_WORDS * count]
+        return results.reshape(count, _TIMER_WORDS).copy()
 
     def _prepare(self, places: Places, words_each: int) -> Places:
         """Make room for the results of a call; return its places as the kernels read them."""
         if len(self._sizes) < words_each * len(places):
             self._sizes = np.zeros(words_each * len(places), np.int64)
-        self._words[words.SIZES] = hot.address_of(self._sizes)
+        self._words.results = hot.address_of(self._sizes)
         return np.ascontiguousarray(places, np.int64)
 
     def _call(self, kernel: hot.Kernel) -> int:
-        self._block[state.READABLE] = self._log.readable_offset
+        self._block.readable = self._log.readable_offset
         return kernel(self._argument)
 
     def _can_continue(self, copied: int) -> bool:
         """Provide what the kernel stopped for; return whether it can continue."""
-        stop = self._words[words.STOP]
+        stop = self._words.stop
         if stop == words.STOP_UNMAPPED:
-            self._log.map_file(self._words[words.STOP_OFFSET])
+            self._log.map_file(self._words.stop_offset)
             return True
         return stop == words.STOP_ROOM and copied > 0
 
 
-_PLACE_BYTES = 8 * words.PLACE_WORDS
+_PLACE_BYTES = size_of(Place)
 _RETRY = CopyRule(names.SCHEDULE_TOPIC.encode())
-_TIMER_BYTES = 8 * words.TIMER_WORDS
+_TIMER_WORDS = word_count(words.TimerProperties)
+_TIMER_BYTES = size_of(words.TimerProperties)

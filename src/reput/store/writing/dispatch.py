@@ -119,7 +119,7 @@ class Dispatcher:
         self._tombstones = {} if tombstones is None else tombstones
         self._pending_tombstones: list[tuple[int, str]] = []  # ascending
         self._delays = hot_state.set_delays(config.delay_levels_ms)
-        self._block[state.HAS_LIGHT_QUEUES] = config.enable_multi_dispatch
+        self._block.has_light_queues = config.enable_multi_dispatch
         self._is_extending = config.enable_consume_queue_ext
         self.filter_bits: FilterBits | None = None
         """Computes the filter bits of extension units; None if they have none."""
@@ -164,16 +164,16 @@ class Dispatcher:
     @property
     def checks_content(self) -> bool:
         """True to skip records that lost a part; else only lengths and offsets are checked."""
-        return bool(self._block[state.CHECKS_CONTENT])
+        return bool(self._block.checks_content)
 
     @checks_content.setter
     def checks_content(self, value: bool) -> None:
-        self._block[state.CHECKS_CONTENT] = value
+        self._block.checks_content = value
 
     @property
     def dispatched_offset(self) -> int:
         """Physical offset after the last dispatched record."""
-        return self._block[state.DISPATCHED]
+        return self._block.dispatched
 
     def go_to(self, physical_offset: int) -> None:
         """Continue dispatch at a physical offset, after all existing queues are loaded.
@@ -181,7 +181,7 @@ class Dispatcher:
         Kernels do not check tombstones. A topic that was created again falls back to
         ``put_slowly`` until dispatch has passed its tombstone.
         """
-        self._block[state.DISPATCHED] = physical_offset
+        self._block.dispatched = physical_offset
         self._awaited = 0
         self._pending_tombstones = sorted(
             (tombstone, topic)
@@ -209,8 +209,8 @@ class Dispatcher:
             self._leave_to_step(physical_offset)
 
     def _leave_to_step(self, physical_offset: int) -> None:
-        self._block[state.IS_LIVE] = 0
-        self._block[state.DISPATCHED] = min(physical_offset, self.dispatched_offset)
+        self._block.is_live = 0
+        self._block.dispatched = min(physical_offset, self.dispatched_offset)
 
     def _pass_tombstones(self) -> None:
         while self._pending_tombstones and self._pending_tombstones[0][0] <= self.dispatched_offset:
@@ -264,7 +264,7 @@ class Dispatcher:
         end = min([limit, *following])
         if start >= self._commit_log.min_offset:
             self._report(Hole(start, end - start, record.REASONS[Verdict.MISSING]))
-        self._block[state.DISPATCHED] = end
+        self._block.dispatched = end
 
     def _dispatch_file(self, file: MappedFile, stop: int, limit: int, now_ms: int) -> None:
         block = self._block
@@ -272,26 +272,26 @@ class Dispatcher:
         # Of a replica's blank, the head can be there and the rest not: it must not match the file.
         is_cut = self.is_replica and end < file.size
         file_end = file.size + 1 if is_cut else file.size
-        block[state.INPUT_POSITION] = self.dispatched_offset - file.start
+        block.input_position = self.dispatched_offset - file.start
         slow_work = 0
-        while block[state.INPUT_POSITION] < min(stop - file.start, end):
+        while block.input_position < min(stop - file.start, end):
             if slow_work > _SLOW_WORK_MAX:
                 break  # the next step continues: requests are served in between
             self.kernel(file, min(stop - file.start, end), end, file_end)
-            reason = block[state.STOP]
-            position = block[state.INPUT_POSITION]
+            reason = block.stop
+            position = block.input_position
             if reason == state.STOP_DONE:
                 break
             if reason == state.STOP_TORN:
-                block[state.INPUT_POSITION] = self._skip_torn(file, position, end)
+                block.input_position = self._skip_torn(file, position, end)
                 continue
             if self.is_replica and reason in (state.STOP_DAMAGE, state.STOP_PART):
                 self._stop_at(file, position, end)
                 break
             if reason in (state.STOP_DAMAGE, state.STOP_PART):
-                block[state.INPUT_POSITION] = self._skip_damage(file, position, end)
+                block.input_position = self._skip_damage(file, position, end)
             elif reason == state.STOP_LIGHT:
-                address = block[state.STOP_ROW]
+                address = block.stop_row
                 slow_work += 1
                 with self._skipping_unusable(file.start + address - file.address):
                     self.put_light_units(self._record_at(address))
@@ -306,8 +306,8 @@ class Dispatcher:
                 with self._skipping_unusable(file.start + position):
                     can_continue = self._dispatch_record(reason, data, now_ms)
                 if not can_continue:
-                    block[state.INPUT_POSITION] = position + len(data)
-        block[state.DISPATCHED] = file.start + block[state.INPUT_POSITION]
+                    block.input_position = position + len(data)
+        block.dispatched = file.start + block.input_position
 
     def _dispatch_record(self, reason: int, data: bytes, now_ms: int) -> bool:
         """Provide what a kernel stopped for; return whether it can continue with the record."""
@@ -327,7 +327,7 @@ class Dispatcher:
             self.on_unusable(f"physical offset {physical_offset}", error)
 
     def scan(self, file: MappedFile, stop: int, end: int, file_end: int) -> None:
-        """Dispatch records from INPUT_POSITION on; the arguments are those of ``hot.dispatch``."""
+        """Dispatch records from ``input_position`` on, with the arguments of ``hot.dispatch``."""
         hot.dispatch(self._hot.address, file.address, stop, end, file_end, file.start)
 
     def find_unqueued(self, begin: int) -> tuple[int, StoredMessage | None]:
@@ -427,9 +427,9 @@ class Dispatcher:
         for address in self._hot.take_touched_rows():
             queue = self._queues.at(address)
             row = queue.row
-            row[state.QUEUE_MARKS] &= ~state.MARK_TOUCHED
-            first, row[state.QUEUE_NOTIFIED_OFFSET] = (
-                row[state.QUEUE_NOTIFIED_OFFSET],
+            row.marks &= ~state.MARK_TOUCHED
+            first, row.notified_offset = (
+                row.notified_offset,
                 queue.max_offset,
             )
             if first != queue.max_offset:  # equal after a recovery, whose messages are old
@@ -482,7 +482,7 @@ class Dispatcher:
             QueueGap: See ``is_strict``.
         """
         if reason == state.STOP_UNITS:
-            self._queues.at(self._block[state.STOP_ROW]).make_room()
+            self._queues.at(self._block.stop_row).make_room()
             return True
         if reason in (state.STOP_TOPIC, state.STOP_QUEUE):
             return not self.make_queue(data)
@@ -511,7 +511,7 @@ class Dispatcher:
         return ""
 
     def _keys(self, message: StoredMessage) -> list[str]:
-        return record.index_keys(message, has_tags=bool(self._block[state.INDEX_HAS_TAGS]))
+        return record.index_keys(message, has_tags=bool(self._block.index_has_tags))
 
     def _is_possible(self, queue: ConsumeQueue, queue_offset: int, message: StoredMessage) -> bool:
         """Return True if the missing units fit between the end of a queue and one of its records.
@@ -625,15 +625,15 @@ class Dispatcher:
             DiskFull: There is no space for it; it can be tried again.
         """
         is_rolled_back = flags.transaction_type(message.sys_flag) == flags.TRANSACTION_ROLLBACK
-        if self._block[state.INDEX_IS_ON] and not is_rolled_back:
+        if self._block.index_is_on and not is_rolled_back:
             self._put_keys(message, now_ms)
         if flags.is_queued(message.sys_flag):
             self._put_unit(message)
-            if self._block[state.HAS_LIGHT_QUEUES]:
+            if self._block.has_light_queues:
                 self.put_light_units(message)
-        self._block[state.LAST_PHYSICAL_OFFSET] = message.physical_offset
-        self._block[state.LAST_STORE_TIMESTAMP] = message.store_timestamp
-        self._block[state.DISPATCHED] = message.physical_offset + message.store_size
+        self._block.last_physical_offset = message.physical_offset
+        self._block.last_store_timestamp = message.store_timestamp
+        self._block.dispatched = message.physical_offset + message.store_size
 
     def _put_unit(self, message: StoredMessage) -> None:
         if self._is_deleted(message.topic, message):
@@ -702,7 +702,7 @@ class Dispatcher:
         """
         last = self._index.end_physical_offset
         data = self._commit_log.record(last) if last >= 0 else None
-        if data is not None and self._block[state.INDEX_IS_ON]:
+        if data is not None and self._block.index_is_on:
             self._put_keys(record.decode(data, check_crc=False), now_ms)
 
     def _extended(self, queue: ConsumeQueue, message: StoredMessage, tags_code: int) -> int:

@@ -27,7 +27,6 @@ from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
 from reput.store.durations import Durations
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import IndexFiles
-from reput.store.kernels import control_block as state
 from reput.store.log.commit_log import CommitLog
 from reput.store.log.replica_acks import ReplicaAcks
 from reput.store.queues.batch_queue import BatchQueues
@@ -294,7 +293,7 @@ class Flusher:
             WriteFailed: The disk failed, now or before.
         """
         is_direct = self._commit_log.pool is None
-        timestamp = self._block[state.LOG_TIMESTAMP] if is_direct else self._committed_timestamp
+        timestamp = self._block.log_timestamp if is_direct else self._committed_timestamp
         before, begun_ms = self._commit_log.flushed_offset, self._clock.monotonic_ms()
         self._guard(self._commit_log.flush)
         if self._commit_log.flushed_offset != before:
@@ -331,7 +330,7 @@ class Flusher:
         Raises:
             WriteFailed: The disk failed; unlike a sync, it can be tried again.
         """
-        timestamp = self._block[state.LOG_TIMESTAMP]
+        timestamp = self._block.log_timestamp
         before, begun_ms = self._commit_log.readable_offset, self._clock.monotonic_ms()
         committed = self._commit_log.commit()
         if self._commit_log.pool is not None and committed != before:
@@ -360,8 +359,8 @@ class Flusher:
     def _about_to_write(self, least_bytes: int) -> _WrittenOut:
         return _WrittenOut(
             least_bytes,
-            self._block[state.LAST_PHYSICAL_OFFSET],
-            self._block[state.LAST_STORE_TIMESTAMP],
+            self._block.last_physical_offset,
+            self._block.last_store_timestamp,
         )
 
     def begin_writing_out(self, least_bytes: int = 0) -> None:

@@ -15,21 +15,25 @@ from typing import NamedTuple
 import numpy as np
 
 from reput.format import java, message as record, names, pop_codec
+from reput.format.kernels.rows import WORD_BYTES, columns_of, word_count
 from reput.format.message import Host
 from reput.store.hot_state import HotState
-from reput.store.kernels import control_block as state, hot, pop_args as words
+from reput.store.kernels import hot, pop_args as words
+from reput.store.kernels.pop_args import PopCall
 from reput.store.log.commit_log import CommitLog
 from reput.store.queues.consume_queues import ConsumeQueues
 from reput.store.writing import incoming
 from reput.store.writing.incoming import IncomingMessage
 from reput.store.writing.putting import Putter
 
-_CALL = struct.Struct(f"={words.STORE_MS - words.QUEUE_ROW + 1}q")
-"""Arguments of a call, from QUEUE_ROW on."""
-_CALL_AT = 8 * words.QUEUE_ROW
-_RESULT = struct.Struct(f"={words.RESULT_SIZE - words.RESULT_BYTES + 1}q")
-"""Results of a call, from RESULT_BYTES on."""
-_RESULT_AT = 8 * words.RESULT_BYTES
+# Once a pop, all at once: sixteen attributes take three times as long.
+_NUMBERS = columns_of(PopCall)
+_CALL = struct.Struct(f"={_NUMBERS.store_ms - _NUMBERS.queue_row + 1}q")
+"""Arguments of a call, from ``queue_row`` on."""
+_CALL_AT = WORD_BYTES * _NUMBERS.queue_row
+_RESULT = struct.Struct(f"={word_count(PopCall) - _NUMBERS.result_size}q")
+"""Results of a call, from ``result_size`` on."""
+_RESULT_AT = WORD_BYTES * _NUMBERS.result_size
 _BUFFER_BYTES = 512 * 1024
 """Maximum size of the records of a pop, bytes. Longer ones fall back."""
 _KNOWN_MAX = 4096
@@ -65,7 +69,7 @@ class _Texts:
         self._arrays = [np.frombuffer(text, np.uint8) for text in ends]
         first, last = self._arrays
         self.arguments = hot.address_of(first), len(first), hot.address_of(last), len(last)
-        """Arguments FIRST to LAST_SIZE."""
+        """Arguments ``first`` to ``last_size``."""
 
 
 class _Codes:
@@ -74,7 +78,7 @@ class _Codes:
     def __init__(self, tags_codes: tuple[int, ...]) -> None:
         self._array = np.sort(np.array(tags_codes, np.int64))
         self.arguments = hot.address_of(self._array), len(tags_codes)
-        """Arguments CODES and CODE_COUNT."""
+        """Arguments ``codes`` and ``code_count``."""
 
 
 _UNKNOWN = _Texts("", "", "")
@@ -102,9 +106,8 @@ class PopReader:
         """Topic and group -> the texts of their checkpoints; None: their pops fall back."""
         self._codes: dict[tuple[int, ...], _Codes] = {}
         self._is_open = False
-        self._array = np.zeros(words.WORDS, np.int64)
-        self._words = self._array.data
-        self._argument = hot.Address(hot.address_of(self._array))
+        self._words = PopCall()
+        self._argument = hot.Address(self._words.address)
         self._buffer = np.empty(_BUFFER_BYTES, np.uint8)  # pages are allocated as they are written
         self._buffer_address = hot.address_of(self._buffer)
         self._scratch = np.zeros(words.SCRATCH_BYTES, np.uint8)
@@ -112,12 +115,12 @@ class PopReader:
         self._offset_words = self._offsets.data
         self._info = np.zeros(words.INFO_BYTES, np.uint8)
         self._info_view = self._info.data
-        self._words[words.BLOCK] = hot_state.address
-        self._words[words.BUFFER] = self._buffer_address
-        self._words[words.BUFFER_ROOM] = _BUFFER_BYTES
-        self._words[words.SCRATCH] = hot.address_of(self._scratch)
-        self._words[words.OFFSETS] = hot.address_of(self._offsets)
-        self._words[words.INFO] = hot.address_of(self._info)
+        self._words.block = hot_state.address
+        self._words.buffer = self._buffer_address
+        self._words.buffer_room = _BUFFER_BYTES
+        self._words.scratch = hot.address_of(self._scratch)
+        self._words.offsets = hot.address_of(self._offsets)
+        self._words.info = hot.address_of(self._info)
 
     def open(self, *, broker_name: str, topic: str, marks: bytes, host: Host) -> None:
         """Prepare for ``pop``; without it all pops fall back.
@@ -146,11 +149,11 @@ class PopReader:
         self._topic = np.frombuffer(record.TOPIC_LENGTH_V1.pack(len(name)) + name, np.uint8)
         self._marks = np.frombuffer(marks, np.uint8)
         call = self._words
-        call[words.HEAD] = hot.address_of(self._head)
-        call[words.TOPIC] = hot.address_of(self._topic)
-        call[words.TOPIC_SIZE] = len(self._topic)
-        call[words.PROPERTIES] = hot.address_of(self._marks)
-        call[words.PROPERTIES_SIZE] = len(marks)
+        call.head = hot.address_of(self._head)
+        call.topic = hot.address_of(self._topic)
+        call.topic_size = len(self._topic)
+        call.properties = hot.address_of(self._marks)
+        call.properties_size = len(marks)
 
     def pop(
         self,
@@ -192,7 +195,7 @@ class PopReader:
         if len(tags_codes) > _CODES_MAX:
             return None
         codes = self._codes.get(tags_codes) or self._make_codes(tags_codes)
-        self._block[state.READABLE] = self._log.readable_offset
+        self._block.readable = self._log.readable_offset
         store_ms = self._putter.begin(pop_ms)
         try:
             _CALL.pack_into(
@@ -216,7 +219,7 @@ class PopReader:
             count,
             hot.bytes_at(self._buffer_address, size),
             next_offset,
-            queue.row[state.QUEUE_MAX_OFFSET],
+            queue.row.max_offset,
             queue_offsets,
             str(self._info_view[:info_size], "ascii"),
             revive_offset,

@@ -21,6 +21,7 @@ from reput.format import (
     properties as props,
     sys_flag as flags,
 )
+from reput.format.kernels.rows import size_of
 from reput.format.message import Host
 from reput.store import limits
 from reput.store.config import StoreConfig
@@ -34,6 +35,7 @@ from reput.store.writing import incoming
 from reput.store.writing.dispatch import Dispatcher
 from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus, Refused
 
+_PLACE_BYTES = size_of(state.AppendPlace)
 _PLACES_INITIAL = 256
 _TOPICS_REMEMBERED_MAX = 100_000
 _PUT_OK = PutStatus.PUT_OK
@@ -78,7 +80,7 @@ class Putter:
         self._queues = queues
         self._batch_queues = batch_queues
         self._dispatcher = dispatcher
-        self._block[state.HAS_RECORD_CRC] = config.enabled_append_prop_crc
+        self._block.has_record_crc = config.enabled_append_prop_crc
         self._has_light_queues = config.enable_multi_dispatch
         self._body_bytes_max = config.max_message_size
         # Longer topics may be allowed; ``refuse_lengths`` checks them.
@@ -177,12 +179,12 @@ class Putter:
         for queue, queue_offset in taken:
             # Dispatch may come later: the next message must get another offset.
             row = queue.row
-            row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], queue_offset + 1)
+            row.next_offset = max(row.next_offset, queue_offset + 1)
         return self._stored(0, len(data), now_ms, message.store_host)
 
     def _light_queues_of(self, message: IncomingMessage) -> list[ConsumeQueue]:
         topic_list = message.properties.get(props.INNER_MULTI_DISPATCH, "")
-        stored = incoming.delayed(message, self._block[state.DELAY_COUNT])
+        stored = incoming.delayed(message, self._block.delay_count)
         if not topic_list or not names.may_have_light_queues(stored.topic):
             return []
         topics = topic_list.split(props.LMQ_SEPARATOR)
@@ -257,7 +259,7 @@ class Putter:
             return PutResult(status, reason=reason)
         # Dispatch may come later: the next batch must get other offsets.
         row = queue.row
-        row[state.QUEUE_NEXT_OFFSET] = max(row[state.QUEUE_NEXT_OFFSET], base + count)
+        row.next_offset = max(row.next_offset, base + count)
         self._hot.count_more(java.encode_utf8(message.topic), count - 1)
         return self._stored(0, len(data), now_ms, message.store_host)._replace(message_count=count)
 
@@ -361,7 +363,7 @@ class Putter:
         if not 0 <= message.queue_id <= names.QUEUE_ID_MAX:  # a call for each put costs 3 % of it
             incoming.refuse_queue(message.queue_id)
         if may_wait and properties and _DELAY in properties:
-            message = incoming.delayed(message, self._block[state.DELAY_COUNT])
+            message = incoming.delayed(message, self._block.delay_count)
             topic = java.encode_utf8(message.topic)
         if config.enabled_append_prop_crc:
             message = incoming.with_crc_room(message)
@@ -390,7 +392,7 @@ class Putter:
         """
         if now_ms is None:
             now_ms = self._clock.now_ms()
-        last = self._block[state.LOG_TIMESTAMP]
+        last = self._block.log_timestamp
         if now_ms >= last:
             return now_ms
         stored_ms = self.store_time(now_ms)
@@ -400,7 +402,7 @@ class Putter:
 
     def store_time(self, now_ms: int) -> int:
         """Return the store time of a put at a time; the clock may have been set back."""
-        last = self._block[state.LOG_TIMESTAMP]
+        last = self._block.log_timestamp
         return last if now_ms < last <= now_ms + incoming.BACKWARD_MS_MAX else now_ms
 
     # Into the log -----------------------------------------------------------------------------
@@ -421,17 +423,17 @@ class Putter:
         try:
             if is_together:
                 self._make_room_for_all(len(data))
-            block[state.INPUT_POSITION] = 0
-            block[state.INPUT_SIZE] = len(data)
-            block[state.INPUT_TIME] = now_ms
-            block[state.PLACES] = self._places_address
+            block.input_position = 0
+            block.input_size = len(data)
+            block.input_time = now_ms
+            block.places = self._places_address
             while True:
                 stored += hot.append(self._argument, data)
-                if block[state.STOP] == state.STOP_DONE:
+                if block.stop == state.STOP_DONE:
                     return stored, _PUT_OK, ""
-                block[state.PLACES] = self._places_address + state.PLACE_BYTES * stored
-                stored += self._provide(block[state.STOP], data, stored, now_ms)
-                block[state.PLACES] = self._places_address + state.PLACE_BYTES * stored
+                block.places = self._places_address + _PLACE_BYTES * stored
+                stored += self._provide(block.stop, data, stored, now_ms)
+                block.places = self._places_address + _PLACE_BYTES * stored
         except Refused as refused:
             return stored, refused.status, refused.reason
         except DiskFull as error:
@@ -443,21 +445,21 @@ class Putter:
 
     def _make_room_for_all(self, size: int) -> None:
         block = self._block
-        end = block[state.LOG_POSITION] + size
-        if not block[state.LOG_ADDRESS] or end + record.BLANK.size > block[state.LOG_SIZE]:
+        end = block.log_position + size
+        if not block.log_address or end + record.BLANK.size > block.log_size:
             self._commit_log.roll()
-        if block[state.LOG_POSITION] + size > block[state.LOG_LIMIT]:
+        if block.log_position + size > block.log_limit:
             self._commit_log.reserve(size)
 
     def _provide(self, reason: int, data: bytes, stored: int, now_ms: int) -> int:
         """Provide what the kernel stopped for; return how many records this has appended."""
         block = self._block
         if reason == state.STOP_LIGHT:
-            message = record.decode(hot.bytes_of_record(block[state.STOP_ROW]), check_crc=False)
+            message = record.decode(hot.bytes_of_record(block.stop_row), check_crc=False)
             with self._dispatcher.deferring_failures(message.physical_offset):
                 self._dispatcher.put_light_units(message)
             return 0
-        position = block[state.INPUT_POSITION]
+        position = block.input_position
         size, _ = record.SIZE_AND_MAGIC.unpack_from(data, position)
         if self.provide(reason, data[position : position + size], now_ms):
             return 0
@@ -494,7 +496,7 @@ class Putter:
         self._is_busy = True
         if now_ms is None:
             now_ms = self._clock.now_ms()
-        self._block[state.CLOCK_TIME] = now_ms
+        self._block.clock_time = now_ms
         return self._store_time(now_ms)
 
     def end(self) -> None:
@@ -504,15 +506,15 @@ class Putter:
     def _append_slowly(self, data: bytes, end: int, stored: int, now_ms: int) -> int:
         """Append a record that kernels cannot dispatch."""
         block = self._block
-        size = block[state.INPUT_SIZE]
-        is_live = block[state.IS_LIVE]
-        block[state.INPUT_SIZE], block[state.IS_LIVE] = end, 0
+        size = block.input_size
+        is_live = block.is_live
+        block.input_size, block.is_live = end, 0
         try:
             if not hot.append(self._argument, data):
                 return 0  # it stopped for something else, which is provided first
         finally:
-            block[state.INPUT_SIZE], block[state.IS_LIVE] = size, is_live
-        address = block[state.LOG_ADDRESS] + self._place_words[2 * stored] - block[state.LOG_START]
+            block.input_size, block.is_live = size, is_live
+        address = block.log_address + self._place_words[2 * stored] - block.log_start
         message = record.decode(hot.bytes_of_record(address), check_crc=False)
         with self._dispatcher.deferring_failures(message.physical_offset):
             self._dispatcher.put_slowly(message, now_ms)

@@ -13,7 +13,7 @@ from reput.format import command as commands
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.format.message import Host
-from reput.store.kernels import control_block as state, hot
+from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from store_fixture import Stores, needs_kernels
 from store_subject import Subject
@@ -44,11 +44,11 @@ class Answering:
         self.lookups = FastLookups(store)
         self.block = store.hot_state.block
         self.replies = np.zeros(4096, np.uint8)
-        self.block[state.REPLIES_ADDRESS] = hot.address_of(self.replies)
+        self.block.replies_address = hot.address_of(self.replies)
 
     def answer(self, frames: bytes) -> tuple[int, int, bytes]:
         received = np.frombuffer(frames + b"\0", np.uint8)
-        self.block[state.RECEIVE_ADDRESS] = hot.address_of(received)
+        self.block.receive_address = hot.address_of(received)
         return self.lookups.answer(0, len(frames), 100, 32)
 
 
@@ -64,7 +64,7 @@ def answering(tmp_path: Path) -> Iterator[Answering]:
 def test_replies_stay_in_their_room(answering: Answering, room: int, keys: list[str]) -> None:
     frames = b"".join(map(query, keys))
     answering.replies[:] = 0xA5
-    answering.block[state.REPLIES_ROOM] = room
+    answering.block.replies_room = room
     count, position, replies = answering.answer(frames)
     assert not any(answering.replies[room:] != 0xA5)
     assert answering.replies[: len(replies)].tobytes() == replies

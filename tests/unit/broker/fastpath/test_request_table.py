@@ -52,10 +52,10 @@ def test_fields_of_rows(acks: RequestList, serialization: Serialization) -> None
         ack(serialization, flag=IS_ONEWAY, opaque=8, body=b"body", fields=more),
     ]
     first, second = taken(acks, b"".join(frames))
-    assert first[: rules.ROW_BODY] == [7, 0, serialization, len(frames[0])]
-    assert second[: rules.ROW_BODY] == [8, IS_ONEWAY, serialization, len(frames[0] + frames[1])]
-    assert hot.bytes_at(second[rules.ROW_BODY], second[rules.ROW_BODY_SIZE]) == b"body"
-    assert first[rules.ROW_BODY_SIZE] == 0
+    assert first[: rules.ROW.body] == [7, 0, serialization, len(frames[0])]
+    assert second[: rules.ROW.body] == [8, IS_ONEWAY, serialization, len(frames[0] + frames[1])]
+    assert hot.bytes_at(second[rules.ROW.body], second[rules.ROW.body_size]) == b"body"
+    assert first[rules.ROW.body_size] == 0
     value: Callable[[str], int] = acks.value
     assert (first[value("queueId")], first[value("queueId") + 1]) == (3, 1)
     assert (first[value("offset")], first[value("offset") + 1]) == (0, rules.ABSENT)
@@ -115,7 +115,7 @@ def test_it_stops_before_other_requests(
 ) -> None:
     other = ack(serialization, **about)
     (row,) = taken(acks, ack(serialization) + other + ack(serialization))
-    assert row[rules.ROW_END] == len(ack(serialization))
+    assert row[rules.ROW.end] == len(ack(serialization))
 
 
 def test_truncated_frames_and_impossible_lengths(acks: RequestList) -> None:

@@ -50,66 +50,66 @@ class Store:
         self.tails = [np.zeros(20 * 1000, np.uint8) for _ in range(4)]
         for queue_id, tail in enumerate(self.tails):
             _, row = self.hot.add_queue(b"TopicTest", queue_id)
-            row[state.QUEUE_TAIL], row[state.QUEUE_TAIL_LIMIT] = hot.address_of(tail), 1000
+            row.tail, row.tail_limit = hot.address_of(tail), 1000
         self.topic = self.hot.topic(b"TopicTest")
-        self.topic.words[state.TOPIC_WRITE_QUEUES] = 4
+        self.topic.words.write_queues = 4
         self.replies = np.zeros(64_000, np.uint8)
         self.scratch = np.zeros(70_000, np.uint8)
         self.notes = np.zeros(send_rules.NOTE_BYTES * 100, np.uint8)
         self.suffix = np.frombuffer(CLUSTER.encode(), np.uint8)
         self.broker_name = np.frombuffer(b"broker-a", np.uint8)
-        for word, value in {
-            state.LOG_ADDRESS: hot.address_of(self.log),
-            state.LOG_START: 1 << 20,
-            state.LOG_LIMIT: len(self.log),
-            state.LOG_SIZE: len(self.log),
-            state.IS_LIVE: 1,
-            state.INPUT_TIME: NOW_MS,
-            state.RECEIVE_IS_ON: 1,
-            state.REPLIES_ADDRESS: hot.address_of(self.replies),
-            state.REPLIES_ROOM: len(self.replies),
-            state.SCRATCH_ADDRESS: hot.address_of(self.scratch),
-            state.SCRATCH_ROOM: len(self.scratch),
-            state.NOTES_ADDRESS: hot.address_of(self.notes),
-            state.NOTES_ROOM: 100,
-            state.BODY_BYTES_MAX: 50_000,
-            state.RECORD_BYTES_MAX: 60_000,
-            state.BORN_ADDRESS: 0xC0000201,
-            state.BORN_PORT: 54321,
-            state.STORE_ADDRESS: 0x7F000001,
-            state.STORE_PORT: 10911,
-            state.SUFFIX_ADDRESS: hot.address_of(self.suffix),
-            state.SUFFIX_SIZE: len(self.suffix),
-            state.TAKES_TIMERS: 1,
-            state.TIMER_PRECISION_MS: 1000,
-            state.TIMER_DELAY_MS_MAX: 3 * 24 * 3_600_000,
-            state.CLOCK_TIME: NOW_MS,
-            state.BROKER_NAME: hot.address_of(self.broker_name),
-            state.BROKER_NAME_SIZE: len(self.broker_name),
+        for name, value in {
+            "log_address": hot.address_of(self.log),
+            "log_start": 1 << 20,
+            "log_limit": len(self.log),
+            "log_size": len(self.log),
+            "is_live": 1,
+            "input_time": NOW_MS,
+            "receive_is_on": 1,
+            "replies_address": hot.address_of(self.replies),
+            "replies_room": len(self.replies),
+            "scratch_address": hot.address_of(self.scratch),
+            "scratch_room": len(self.scratch),
+            "notes": hot.address_of(self.notes),
+            "notes_room": 100,
+            "body_bytes_max": 50_000,
+            "record_bytes_max": 60_000,
+            "born_address": 0xC0000201,
+            "born_port": 54321,
+            "store_address": 0x7F000001,
+            "store_port": 10911,
+            "suffix_address": hot.address_of(self.suffix),
+            "suffix_size": len(self.suffix),
+            "takes_timers": 1,
+            "timer_precision_ms": 1000,
+            "timer_delay_ms_max": 3 * 24 * 3_600_000,
+            "clock_time": NOW_MS,
+            "broker_name": hot.address_of(self.broker_name),
+            "broker_name_size": len(self.broker_name),
         }.items():
-            block[word] = value
+            setattr(block, name, value)
 
     def receive(self, data: bytes) -> int:
         """Pass received bytes to the kernel; return how many frames it answered."""
         self.received = np.frombuffer(data + b"?", np.uint8)
-        self.block[state.RECEIVE_ADDRESS] = hot.address_of(self.received)
-        self.block[state.RECEIVE_END] = len(data)
-        self.block[state.RECEIVE_POSITION] = 0
+        self.block.receive_address = hot.address_of(self.received)
+        self.block.receive_end = len(data)
+        self.block.receive_position = 0
         return kernels.receive(self.hot.argument)
 
     @property
     def stop(self) -> int:
-        return self.block[state.STOP]
+        return self.block.stop
 
     @property
     def reply_bytes(self) -> bytes:
-        return self.replies[: self.block[state.REPLIES_BYTES]].tobytes()
+        return self.replies[: self.block.replies_bytes].tobytes()
 
     def messages(self) -> list[StoredMessage]:
-        data = self.log[: self.block[state.LOG_POSITION]].tobytes()
+        data = self.log[: self.block.log_position].tobytes()
         stored, position = [], 0
         while position < len(data):
-            verdict, size = record.classify(data, position, self.block[state.LOG_START] + position)
+            verdict, size = record.classify(data, position, self.block.log_start + position)
             assert verdict is record.Verdict.MESSAGE
             stored.append(record.decode(data, position))
             position += size
@@ -120,7 +120,7 @@ class Store:
         answered = self.receive(frame)
         if not answered:
             assert self.stop == state.STOP_FRAME
-            assert self.block[state.RECEIVE_POSITION] == self.block[state.LOG_POSITION] == 0
+            assert self.block.receive_position == self.block.log_position == 0
             assert self.reply_bytes == b""
         return answered == 1
 
@@ -192,8 +192,8 @@ def test_a_send_is_stored_and_answered(store: Store, serialization: Serializatio
         send_reply.send_reply(opaque, serialization, message_id, 3, queue_offset, KEY)
         for opaque, message_id, queue_offset in ((5, ids[0], 0), (6, ids[1], 1))
     )
-    assert store.block[state.RECEIVE_POSITION] == len(frames[0]) + len(frames[1])
-    assert store.topic.words[state.TOPIC_MESSAGE_COUNT] == 2
+    assert store.block.receive_position == len(frames[0]) + len(frames[1])
+    assert store.topic.words.message_count == 2
 
 
 def test_replies_are_those_of_java() -> None:
@@ -322,12 +322,12 @@ def test_escapes(store: Store) -> None:
 def allow_delays(store: Store) -> None:
     """Let the fast path take half messages and two delay levels; add queues for them."""
     store.hot.set_delays((1_000, 5_000))
-    store.block[state.TAKES_HALVES] = 1
+    store.block.takes_halves = 1
     for topic, queue_id in ((names.HALF_TOPIC, 0), (names.SCHEDULE_TOPIC, 1)):
         tail = np.zeros(20 * 100, np.uint8)
         store.tails.append(tail)
         _, row = store.hot.add_queue(topic.encode(), queue_id)
-        row[state.QUEUE_TAIL], row[state.QUEUE_TAIL_LIMIT] = hot.address_of(tail), 100
+        row.tail, row.tail_limit = hot.address_of(tail), 100
 
 
 @BOTH
@@ -378,7 +378,7 @@ def test_delays_that_fall_back(store: Store, changes: dict[str, str | None]) -> 
 def test_half_messages_are_taken_only_where_the_broker_takes_them(store: Store) -> None:
     allow_delays(store)
     assert store.is_answered(send({"i": "TRAN_MSG\1true"}))
-    store.block[state.TAKES_HALVES] = 0
+    store.block.takes_halves = 0
     assert store.receive(send({"i": "TRAN_MSG\1true"})) == 0
 
 
@@ -462,22 +462,22 @@ def test_json_that_falls_back(store: Store, change: str) -> None:
 
 
 def test_topics_and_times_that_fall_back(store: Store) -> None:
-    store.topic.words[state.TOPIC_WRITE_QUEUES] = 0
+    store.topic.words.write_queues = 0
     assert not store.is_answered(send())
-    store.topic.words[state.TOPIC_WRITE_QUEUES] = 4
+    store.topic.words.write_queues = 4
     store.hot.set_slow(b"TopicTest", is_slow=True)
     assert not store.is_answered(send())
     store.hot.set_slow(b"TopicTest", is_slow=False)
-    for word, value in (
-        (state.RECEIVE_IS_ON, 0),
-        (state.HAS_RECORD_CRC, 1),
-        (state.RECORD_BYTES_MAX, 150),
-        (state.SCRATCH_ROOM, 200),
+    for name, value in (
+        ("receive_is_on", 0),
+        ("has_record_crc", 1),
+        ("record_bytes_max", 150),
+        ("scratch_room", 200),
     ):
-        before = store.block[word]
-        store.block[word] = value
-        assert not store.is_answered(send()), word
-        store.block[word] = before
+        before = getattr(store.block, name)
+        setattr(store.block, name, value)
+        assert not store.is_answered(send()), name
+        setattr(store.block, name, before)
     assert store.is_answered(send())
 
 
@@ -515,12 +515,12 @@ def test_a_frame_that_falls_back_between_others(store: Store) -> None:
     first, middle, last = send(), send({"i": "DELAY\x013"}), send()
     data = first + middle + last
     assert store.receive(data) == 1
-    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_FRAME, len(first))
-    replies = store.block[state.REPLIES_BYTES]
-    store.block[state.RECEIVE_POSITION] += len(middle)
+    assert (store.stop, store.block.receive_position) == (state.STOP_FRAME, len(first))
+    replies = store.block.replies_bytes
+    store.block.receive_position += len(middle)
     assert kernels.receive(store.hot.argument) == 1
-    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, len(data))
-    assert store.block[state.REPLIES_BYTES] == 2 * replies
+    assert (store.stop, store.block.receive_position) == (state.STOP_DONE, len(data))
+    assert store.block.replies_bytes == 2 * replies
     assert [message.queue_offset for message in store.messages()] == [0, 1]
 
 
@@ -528,28 +528,28 @@ def test_a_cut_frame_waits(store: Store) -> None:
     whole = send()
     for cut in range(len(whole)):
         assert store.receive(whole[:cut]) == 0
-        assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_DONE, 0)
+        assert (store.stop, store.block.receive_position) == (state.STOP_DONE, 0)
     assert store.receive(whole + whole[:9]) == 1
-    assert store.block[state.RECEIVE_POSITION] == len(whole)
+    assert store.block.receive_position == len(whole)
 
 
 @pytest.mark.parametrize("length", [0, 3, -1, command.FRAME_BYTES_MAX + 1])
 def test_impossible_lengths(store: Store, length: int) -> None:
     whole = send()
     assert store.receive(whole + length.to_bytes(4, signed=True) + b"x") == 1
-    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_LENGTH, len(whole))
+    assert (store.stop, store.block.receive_position) == (state.STOP_LENGTH, len(whole))
 
 
 def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:
     """The caller provides room, as for a put, and calls again."""
-    store.block[state.LOG_LIMIT] = 300
+    store.block.log_limit = 300
     whole = send()
     assert store.receive(whole * 3) == 1
-    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_RESERVE, len(whole))
-    position = store.block[state.INPUT_POSITION]
-    waiting = store.scratch[position : store.block[state.INPUT_SIZE]].tobytes()
+    assert (store.stop, store.block.receive_position) == (state.STOP_RESERVE, len(whole))
+    position = store.block.input_position
+    waiting = store.scratch[position : store.block.input_size].tobytes()
     assert record.decode(waiting, check_crc=False).body == b"Hello"
-    store.block[state.LOG_LIMIT] = len(store.log)
+    store.block.log_limit = len(store.log)
     assert kernels.receive(store.hot.argument) == 2
     assert [message.queue_offset for message in store.messages()] == [0, 1, 2]
 
@@ -558,21 +558,21 @@ def test_a_queue_without_a_row(store: Store) -> None:
     store.topic.set_queue(3, 0)
     assert store.receive(send({"e": "0"}) + send()) == 1
     assert store.stop == state.STOP_QUEUE
-    assert store.block[state.STOP_ROW] == store.topic.address
+    assert store.block.stop_row == store.topic.address
 
 
 def test_full_replies(store: Store) -> None:
     whole = send()
-    store.block[state.REPLIES_ROOM] = 2 * send_rules.REPLY_BYTES_MAX
+    store.block.replies_room = 2 * send_rules.REPLY_BYTES_MAX
     assert store.receive(whole * 5) == 2
-    assert (store.stop, store.block[state.RECEIVE_POSITION]) == (state.STOP_REPLIES, 2 * len(whole))
+    assert (store.stop, store.block.receive_position) == (state.STOP_REPLIES, 2 * len(whole))
 
 
 def test_more_frames_than_notes_and_scratch_hold(store: Store) -> None:
     """The calls together give the same result as one call with enough room."""
-    store.block[state.NOTES_ROOM] = 3
+    store.block.notes_room = 3
     assert store.receive(send() * 10) == 10
-    store.block[state.NOTES_ROOM] = 100
-    store.block[state.SCRATCH_ROOM] = 500 + send_rules.KEY_BYTES_MAX
+    store.block.notes_room = 100
+    store.block.scratch_room = 500 + send_rules.KEY_BYTES_MAX
     assert store.receive(send() * 10) == 10
     assert [message.queue_offset for message in store.messages()] == list(range(20))
