@@ -19,6 +19,7 @@ from reput.format.message import Host
 from reput.remoting.channel import Channel
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import TimeSlices
+from reput.remoting.turns import Turns
 from reput.store.config import BrokerRole
 from reput.store.tables.config_tables import TopicConfig
 
@@ -46,6 +47,14 @@ class WholeSlices(TimeSlices):
 
     def turn_deadline(self) -> float:
         return self.deadline()
+
+
+class WholeTurns(Turns):
+    """Turns that never end."""
+
+    @property
+    def is_over(self) -> bool:
+        return False
 
 
 class Transport(asyncio.Transport):
@@ -88,6 +97,7 @@ class Wire:
         self._seen_offset = 0
         broker._servers[0].state = ServerState()
         broker._servers[0].state.slices = WholeSlices()
+        broker._servers[0].state.reads = WholeTurns()
         broker.serving.slices.slice_s = 3600
         self._open_channel()
 
