@@ -482,9 +482,8 @@ class Merge:
                 continue  # its unread messages come after its own rows
             if queue.frontier is None:
                 return True
-            if self._is_newest_first and queue.frontier > row.store_ms:
-                return True
-            if not self._is_newest_first and queue.frontier < row.store_ms:
+            time = -queue.frontier if self._is_newest_first else queue.frontier
+            if (time, *queue.span.queue) < self._order(row):
                 return True
         return False
 

@@ -174,9 +174,10 @@ def test_pages_have_each_match_once_and_in_order(
         if not spans:
             break
         spans = search.parse_cursor(Cursor(spans=spans).text()).spans
-    times = [row.store_ms for row in rows]
+    sign = -1 if is_newest_first else 1
+    places = [(sign * row.store_ms, row.broker, row.queue_id) for row in rows]
     if page == 30 or len(queues) == 1 or shows_times:
-        assert times == sorted(times, reverse=is_newest_first)
+        assert places == sorted(places)
     assert sorted((row.queue_id, row.queue_offset) for row in rows) == [
         (queue_id, queue_offset)
         for (_, queue_id), all_times in queues.items()
