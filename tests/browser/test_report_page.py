@@ -9,7 +9,7 @@ pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 
 from browser.driver import Browser
 from reput.spark.pages import store as report_page
-from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, TopicRow
+from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, ReportedTopic
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 
@@ -23,7 +23,7 @@ def usual() -> Report:
     """Return the report of a store with damage, all kinds of names, and more topics than colors."""
     names = ["orders", LONG, EVIL, "%RETRY%paid", *(f"tenant-{number}" for number in range(20))]
     topics = [
-        TopicRow(name, 2400 - 100 * i, 10**9 >> i, 10**8 >> i, 4, START_MS, START_MS + HOUR_MS)
+        ReportedTopic(name, 2400 - 100 * i, 10**9 >> i, 10**8 >> i, 4, START_MS, START_MS + HOUR_MS)
         for i, name in enumerate(names)
     ]
     timeline = [

@@ -59,7 +59,7 @@ class GateWorld:
         self.buffer.write(0, data)
         self.rows = Fence(8 * ROW_WORDS * rows_max)
         self.scratch = Fence(words.SCRATCH_BYTES)
-        self.accounts = rows_of(words.Account, 16)
+        self.accounts = rows_of(words.AccountRow, 16)
         self.grants = rows_of(words.Grant, 64)
         self.texts: list[Fence] = []
         self.codes = rows_of(words.GrantableCode, len(CODES))

@@ -31,7 +31,7 @@ OTHERS = "others"
 
 
 @dataclass
-class TopicRow:
+class ReportedTopic:
     """Numbers of one topic."""
 
     topic: str
@@ -100,7 +100,7 @@ class Report:
     body_bytes: int = 0
     first_ms: int = 0
     last_ms: int = 0
-    topics: list[TopicRow] = field(default_factory=list)
+    topics: list[ReportedTopic] = field(default_factory=list)
     tags: list[tuple[str, int]] = field(default_factory=list)
     """(tag, messages), most frequent first; the empty tag for messages without one."""
     bucket_seconds: int = 3600
@@ -214,7 +214,7 @@ def _topics(report: Report, read: _Read) -> None:
         .orderBy(F.desc("messages"), "topic")
         .collect()
     )
-    report.topics = [TopicRow(**row.asDict()) for row in rows]
+    report.topics = [ReportedTopic(**row.asDict()) for row in rows]
     report.messages = sum(row.messages for row in report.topics)
     report.bytes = sum(row.bytes for row in report.topics)
     report.body_bytes = sum(row.body_bytes for row in report.topics)

@@ -20,7 +20,7 @@ pytest.importorskip("pyspark", reason="reput.spark.report imports it")
 from reput.html import charts
 from reput.spark import report as report_module
 from reput.spark.pages import store as report_page
-from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, TopicRow
+from reput.spark.report import Agreement, FileRow, GapRow, LagRow, Report, ReportedTopic
 from reput.store.reader import Condition
 
 HOUR_MS = 3_600_000
@@ -43,10 +43,10 @@ def sample() -> Report:
         first_ms=START_MS + 25,
         last_ms=START_MS + HOUR_MS + 157,
         topics=[
-            TopicRow(
+            ReportedTopic(
                 "orders", 1_000_001, 9_000_000_002, 8_000_000_003, 16, START_MS + 25, START_MS + 77
             ),
-            TopicRow(
+            ReportedTopic(
                 "%RETRY%paid",
                 234_566,
                 876_543_208,
@@ -88,7 +88,7 @@ def empty() -> Report:
 def one_message() -> Report:
     return Report(
         *("/data/store", "b", "clean", "0.1.0", "4.3.0", 1, 100, 5, START_MS, START_MS),
-        topics=[TopicRow("t", 1, 100, 5, 1, START_MS, START_MS)],
+        topics=[ReportedTopic("t", 1, 100, 5, 1, START_MS, START_MS)],
         tags=[("", 1)],
         timeline=[(START_MS, "t", 1)],
         sizes=[(128, 1)],
@@ -273,7 +273,7 @@ powers = st.dictionaries(st.integers(0, 62).map(lambda power: 1 << power), count
         body_bytes=sizes,
         first_ms=times,
         last_ms=times,
-        topics=st.lists(st.builds(TopicRow, names, *[sizes] * 4, times, times), max_size=15),
+        topics=st.lists(st.builds(ReportedTopic, names, *[sizes] * 4, times, times), max_size=15),
         tags=st.lists(st.tuples(names, counts), max_size=15),
         bucket_seconds=st.sampled_from(report_module.BUCKETS_SECONDS),
         timeline=st.lists(st.tuples(times, names, counts), max_size=15),
@@ -510,7 +510,9 @@ def test_damage_is_marked_at_its_place_in_its_file() -> None:
 def test_long_lists_are_truncated_with_a_note() -> None:
     report = sample()
     rows = charts.ROWS_MAX
-    report.topics = [TopicRow(f"t{n}", 10, 100, 5, 1, START_MS, START_MS) for n in range(rows + 1)]
+    report.topics = [
+        ReportedTopic(f"t{n}", 10, 100, 5, 1, START_MS, START_MS) for n in range(rows + 1)
+    ]
     report.messages, report.bytes = 10 * (rows + 1), 100 * (rows + 1)
     report.files = [FileRow(f"{n:020d}", 1, 0, None, None) for n in range(rows + 7)]
     report.gaps = [GapRow(rows + 6, 1, "damage", "bad", f"{rows + 6:020d}")]

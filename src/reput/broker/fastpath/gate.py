@@ -21,7 +21,7 @@ import numpy as np
 
 from reput.broker.access.access import Access
 from reput.broker.kernels import gate_words as words, native
-from reput.broker.kernels.gate_words import ROW, Account, GateCall, GateRow, Grant, GrantableCode
+from reput.broker.kernels.gate_words import ROW, AccountRow, GateCall, GateRow, Grant, GrantableCode
 from reput.format import command as commands, signing
 from reput.format.codes import RequestCode
 from reput.format.command import LENGTH
@@ -75,7 +75,7 @@ class Gate:
         self._rows = np.zeros(word_count(GateRow) * _ROWS_MAX, np.int64)
         self._row_words = self._rows.data
         self._scratch = np.empty(words.SCRATCH_BYTES, np.uint8)
-        self._accounts = np.zeros(word_count(Account) * _ACCOUNT_SLOTS, np.int64)
+        self._accounts = np.zeros(word_count(AccountRow) * _ACCOUNT_SLOTS, np.int64)
         self._grants = np.zeros(word_count(Grant) * _GRANT_SLOTS, np.int64)
         self._names = np.zeros(_NAME_BYTES, np.uint8)
         self._names_view = self._names.data

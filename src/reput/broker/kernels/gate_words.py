@@ -33,7 +33,7 @@ class HeaderField(Row):
     value_size = word("bytes", "Size of the value")
 
 
-class Account(Row):
+class AccountRow(Row):
     """A slot of the table of accounts."""
 
     epoch = word("number", "The slot is in use if this is the epoch of the call")
@@ -98,7 +98,7 @@ class GateCall(Row):
     peer = word("number", "The peer's address: grants count for one address")
     epoch = word("number", "Number of the contents of the tables; not 0")
     seed = word("number", "Start of all hashes: clients cannot choose names of one slot")
-    accounts = word("address", "The table of accounts", to=Account)
+    accounts = word("address", "The table of accounts", to=AccountRow)
     account_slots = word("count", "Its slots, a power of two")
     grants = word("address", "The table of grants", to=Grant)
     grant_slots = word("count", "Its slots, a power of two")

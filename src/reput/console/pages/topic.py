@@ -14,7 +14,7 @@ from reput.format.codes import PERM_READ, PERM_WRITE
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
+class TopicQueueRow:
     """The row of a queue."""
 
     broker: str
@@ -76,15 +76,17 @@ async def page(view: View) -> Page:
 
 def _queues(
     facts: BrokerFacts, topic: str, answers: Mapping[str, Ends | Unknown]
-) -> list[QueueRow]:
+) -> list[TopicQueueRow]:
     """Return the queues on a broker, with their ends or the reason why these are unknown."""
     name = facts.place.name
     answer = answers.get(name, Unknown(f"{name} is silent: {facts.problem}"))
     if isinstance(answer, Unknown):
         count = facts.topics[topic].read_queue_nums
-        return [QueueRow(name, number, answer, answer, answer, None) for number in range(count)]
+        return [
+            TopicQueueRow(name, number, answer, answer, answer, None) for number in range(count)
+        ]
     return [
-        QueueRow(
+        TopicQueueRow(
             name,
             queue.queue_id,
             queue.min_offset,

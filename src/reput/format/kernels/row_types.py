@@ -113,7 +113,7 @@ def _cast_integer(context: Any, builder: Any, source: Any, target: Any, value: A
 
 
 @infer_getattr
-class _Fields(AttributeTemplate):
+class _RowFields(AttributeTemplate):
     key = AddressType
 
     def generic_resolve(self, kind: Any, name: Any) -> Any:  # type: ignore[override]
