@@ -437,7 +437,7 @@ class Merge:
     def _urgency(self, queue: _QueueRange) -> tuple[bool, int]:
         if queue.frontier is None:
             return False, 0
-        return True, -queue.frontier if self._is_newest_first else queue.frontier
+        return True, self._rank(queue.frontier)
 
     def add(self, block: Block) -> None:
         """Add the result of reading a part."""
@@ -472,18 +472,22 @@ class Merge:
                 return
             yield head.rows.popleft()
 
+    def _rank(self, store_ms: int) -> int:
+        """Return a number that ascends in the order of the rows."""
+        return -store_ms if self._is_newest_first else store_ms
+
     def _order(self, row: Row) -> tuple[int, str, int]:
-        return -row.store_ms if self._is_newest_first else row.store_ms, row.broker, row.queue_id
+        return self._rank(row.store_ms), row.broker, row.queue_id
 
     def _may_come_before(self, row: Row) -> bool:
         """Return whether an unread message may come before a row."""
+        order = self._order(row)
         for queue in self._queues.values():
             if not queue.is_open or queue.rows:
                 continue  # its unread messages come after its own rows
             if queue.frontier is None:
                 return True
-            time = -queue.frontier if self._is_newest_first else queue.frontier
-            if (time, *queue.span.queue) < self._order(row):
+            if (self._rank(queue.frontier), *queue.span.queue) < order:
                 return True
         return False
 
