@@ -5,13 +5,9 @@ Without compiled kernels they serve nothing: requests fall back to the processor
 """
 
 import ctypes
-from collections.abc import Callable
-from typing import Any
 
 from reput.broker.kernels import native
 from reput.store.kernels import hot
-
-Kernel = Callable[..., int]
 
 
 def _is_compiled() -> bool:
@@ -26,15 +22,11 @@ is_compiled = _is_compiled()
 """Whether these kernels and those of the store are compiled: the fast path needs both."""
 
 
-def _kernel(name: str, argument_count: int) -> Kernel:
+def _kernel(name: str, argument_count: int) -> hot.Kernel:
     """Return a kernel, or a function that serves nothing."""
     if is_compiled:
         return native.plain_function(name, [ctypes.c_int64] * argument_count, is_short=True)
-    return _serve_nothing
-
-
-def _serve_nothing(*_: Any) -> int:
-    return 0
+    return hot.serve_nothing
 
 
 receive = _kernel("receive", 1)

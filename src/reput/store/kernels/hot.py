@@ -54,17 +54,18 @@ def _of_fast_path(name: str, arguments: list[Any] | None = None) -> Kernel:
     """Return a kernel of the fast path, or a function that serves nothing."""
     if is_compiled:
         return native.plain_function(name, arguments or [_INTEGER], is_short=True)
-    return _serve_nothing
+    return serve_nothing
 
 
 def _of_rebuild(name: str, argument_count: int) -> Kernel:
     """Return a kernel that works through megabytes, without the GIL; it has no other form."""
     if is_compiled:
         return native.plain_function(name, [_INTEGER] * argument_count)
-    return _serve_nothing
+    return serve_nothing
 
 
-def _serve_nothing(*_: Any) -> int:
+def serve_nothing(*_: Any) -> int:
+    """Return 0, as a kernel of the fast path that serves nothing."""
     return 0
 
 
