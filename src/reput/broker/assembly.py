@@ -155,6 +155,7 @@ def load_filters(basis: Basis) -> SqlFilters:
         ),
         config.filter_data_clean_time_span,
         compiled.is_expression,
+        compiled.compile_in_steps,
     )
     by_group.load(basis.clock.now_ms())
     return SqlFilters(compiled, by_group)

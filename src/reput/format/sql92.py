@@ -36,7 +36,7 @@ float and BigDecimal, which no literal has.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -56,7 +56,7 @@ function once more, and Python reads 100 levels. Java's limit is the stack of it
 
 COMPILED_COUNT_MAX = 1024
 """Capacity of the cache of compiled filters."""
-COMPILED_LETTERS_MAX = 128 * 1024
+COMPILED_LETTERS_MAX = 8 * limits.FILTER_BYTES.maximum
 """Total length of the cached texts in characters; a filter takes up to a hundred times as many
 bytes."""
 _READ_ONE_BY_ONE_MAX = 8
@@ -69,6 +69,11 @@ class Sql92Error(ValueError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(excerpt(reason))
+        self.reason = reason
+
+    def copy(self) -> "Sql92Error":
+        """Return an equal error without the traceback, which keeps what callers had."""
+        return Sql92Error(self.reason)
 
 
 class FilterTooLarge(Sql92Error):
@@ -83,6 +88,10 @@ class FilterTooLarge(Sql92Error):
         super().__init__(str(limit.exceeded(value)))
         self.limit = limit
         self.value = value
+
+    def copy(self) -> "FilterTooLarge":
+        """Return an equal error without the traceback."""
+        return FilterTooLarge(self.limit, self.value)
 
 
 class EvaluationError(ValueError):
@@ -100,10 +109,9 @@ class Filter:
 
     __slots__ = ("_evaluate", "_has_many_reads", "expression", "ignored_tail")
 
-    def __init__(self, expression: str) -> None:
-        _check_length(expression)
-        root, self.ignored_tail = _parse(expression)
+    def __init__(self, expression: str, root: "_Node", ignored_tail: str) -> None:
         self.expression = expression
+        self.ignored_tail = ignored_tail
         self._evaluate, read_count = _compile(root)
         self._has_many_reads = read_count > _READ_ONE_BY_ONE_MAX
 
@@ -156,11 +164,53 @@ def compile_filter(expression: str) -> Filter:
             ``NESTING_MAX``.
         FilterTooLarge: It exceeds ``limits.FILTER_BYTES`` or ``limits.FILTER_NODES``.
     """
-    return _compiled(expression)
+    result = _results(expression)
+    if isinstance(result, Filter):
+        return result
+    raise result.copy()
 
 
-_compiled = TextCache(
-    Filter, count_max=COMPILED_COUNT_MAX, letters_max=COMPILED_LETTERS_MAX, letters_of=len
+def compile_in_steps(expression: str) -> Generator[None] | None:
+    """Prepare ``compile_filter``, which takes no time afterwards; None if it takes none now.
+
+    A long expression takes some 20 ms. The generator yields at least once a millisecond, but for
+    its last step, half of the work, in which Python compiles the function.
+    """
+    return None if expression in _results else _keep_result(expression)
+
+
+_Result = Filter | Sql92Error
+"""Both are kept: a refusal takes as long as a compilation."""
+
+
+def _keep_result(expression: str) -> Generator[None]:
+    _results.keep(expression, (yield from _result_of(expression)))
+
+
+def _result_of(expression: str) -> Generator[None, None, _Result]:
+    try:
+        _check_length(expression)
+        root, ignored_tail = yield from _parse(expression)
+        return Filter(expression, root, ignored_tail)
+    except Sql92Error as error:
+        return error.copy()
+
+
+def _result_now(expression: str) -> _Result:
+    steps = _result_of(expression)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+
+
+_results = TextCache(
+    _result_now,
+    count_max=COMPILED_COUNT_MAX,
+    letters_max=COMPILED_LETTERS_MAX,
+    letters_of=len,
 )
 
 
@@ -387,8 +437,14 @@ _MINUSES_COUNT = 16
 """Number of words that a minus directly after another counts as."""
 
 
-def _parse(text: str) -> tuple[_Node, str]:
+_STEP_TOKENS = 64
+"""Number of tokens that are parsed in a step, in less than a millisecond."""
+
+
+def _parse(text: str) -> Generator[None, None, tuple[_Node, str]]:
     """Return the longest expression at the start of ``text``, and the rest from its first token.
+
+    Yields after some tokens.
 
     The first token must be valid, since Java has read it; the text after it may be anything.
     """
@@ -397,7 +453,9 @@ def _parse(text: str) -> tuple[_Node, str]:
     count = 0
     try:
         after_minus, last_type = -1, ""
-        for token in parser.iter_parse():
+        for number, token in enumerate(parser.iter_parse(), 1):
+            if number % _STEP_TOKENS == 0:
+                yield
             if token.type == "MINUS":
                 # Checking whether two minus signs begin a comment takes time linear in the text.
                 count += _MINUSES_COUNT if _at(token) == after_minus else 1

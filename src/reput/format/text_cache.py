@@ -48,14 +48,19 @@ class TextCache(Generic[_K, _V]):
             result = self._older.get(argument)
             if result is None:
                 result = self._make(argument)
-            self._keep(argument, result)
+            self.keep(argument, result)
         return result
+
+    def __contains__(self, argument: _K) -> bool:
+        """Return whether a text's result is cached."""
+        return argument in self._newer or argument in self._older
 
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self._newer) + len(self._older)
 
-    def _keep(self, argument: _K, result: _V) -> None:
+    def keep(self, argument: _K, result: _V) -> None:
+        """Cache the result for a text that is not too long."""
         letters = self._letters_of(argument)
         if letters > self._letters_max * 2 // _MAX_FRACTION:
             return

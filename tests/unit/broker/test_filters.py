@@ -38,7 +38,9 @@ BLOOM = BloomFilter.of(20, 32)
 def filters_of(root: Path, bloom: BloomFilter = BLOOM) -> ConsumerFilters:
     (root / "config").mkdir(exist_ok=True)
     table = ConsumerFilterTable.load(str(root), Disk())
-    return ConsumerFilters(table, bloom, DAY_MS, lambda expression: expression != "bad")
+    return ConsumerFilters(
+        table, bloom, DAY_MS, lambda expression: expression != "bad", lambda kind, expression: None
+    )
 
 
 def wants(topic: str, expression: str, version: int = 1, kind: str = "SQL92") -> SubscriptionData:

@@ -356,12 +356,37 @@ def test_between_does_not_double_its_left_side() -> None:
 def test_filter_is_cached_pickled_and_shown() -> None:
     filter_ = compile_filter("a > 5 b")
     assert compile_filter("a > 5 b") is filter_
-    other = pickle.loads(pickle.dumps(filter_))
-    assert other is filter_, "it is kept"
-    other = sql92.Filter(*filter_.__reduce__()[1])
-    assert (other.expression, other.ignored_tail) == ("a > 5 b", "b")
-    assert other.matches({"a": "6"})
+    assert pickle.loads(pickle.dumps(filter_)) is filter_, "it is kept"
+    assert (filter_.expression, filter_.ignored_tail) == ("a > 5 b", "b")
+    assert filter_.matches({"a": "6"})
     assert repr(filter_) == "Filter('a > 5 b')"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (" OR ".join(f"steps{i} = 1" for i in range(250)), None),
+        (" OR ".join(f"refused{i} = 1" for i in range(250)) + " OR", "ends too early"),
+        (" OR ".join(f"large{i} = 1" for i in range(350)), "at most 1200"),
+    ],
+    ids=["filter", "error", "over the limit"],
+)
+def test_it_is_compiled_in_steps_and_kept(text: str, reason: str | None) -> None:
+    """A refusal took as long again in each request."""
+    steps = sql92.compile_in_steps(text)
+    assert steps is not None
+    assert sum(1 for _ in steps) >= 10
+    assert sql92.compile_in_steps(text) is None
+    if reason is None:
+        assert compile_filter(text) is compile_filter(text)
+        return
+    errors = []
+    for _ in range(2):
+        with pytest.raises(Sql92Error, match=reason) as caught:
+            compile_filter(text)
+        errors.append(caught.value)
+    assert str(errors[0]) == str(errors[1])
+    assert errors[0] is not errors[1], "whose tracebacks would keep what the callers had"
 
 
 def test_errors_are_value_errors() -> None:

@@ -56,6 +56,8 @@ class FastPops:
             known = self._known.get(key)
             if known is None:
                 known = self._learn(channel, request.decode(view, RequestCode.POP_MESSAGE), key)
+                if known is None:
+                    return position
             wanted, poll_ms = known
             left_ms = pop.time_left(parts, born_ms, poll_ms)
             if parts.identity.is_stopping:  # the other checks were made when the header was learned
@@ -75,8 +77,16 @@ class FastPops:
             channel.answer(command, reply)
         return request.end
 
-    def _learn(self, channel: Channel, request: Command, key: bytes) -> tuple[PopParameters, int]:
-        """Return the request in a header, and cache it. Raises ``ReputError``."""
+    def _learn(
+        self, channel: Channel, request: Command, key: bytes
+    ) -> tuple[PopParameters, int] | None:
+        """Return the request in a header, and cache it. Raises ``ReputError``.
+
+        None if it has an expression that takes time to compile: the processor pauses meanwhile.
+        """
+        fields = request.ext_fields or {}
+        if self._parts.filters.compile_in_steps(fields.get("expType"), fields.get("exp")):
+            return None
         wanted, _, poll_ms = pop.wanted(self._parts, request, channel.address)
         known = wanted, poll_ms
         if len(key) > _KNOWN_BYTES_MAX:

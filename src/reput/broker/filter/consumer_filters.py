@@ -33,6 +33,8 @@ class ConsumerFilters:
         bloom: Bloom filter that assigns bits to groups.
         keep_ms: Time for which a filter is kept after its group has left, in ms.
         is_expression: Returns whether a text can be compiled.
+        compile_in_steps: Prepares ``is_expression`` for a type and a text; None if that takes no
+            time.
     """
 
     def __init__(
@@ -41,11 +43,13 @@ class ConsumerFilters:
         bloom: BloomFilter,
         keep_ms: int,
         is_expression: Callable[[str], bool],
+        compile_in_steps: Callable[[str | None, str | None], Steps[None] | None],
     ) -> None:
         self.table = table
         self._bloom = bloom
         self._keep_ms = keep_ms
         self._is_expression = is_expression
+        self._compile_in_steps = compile_in_steps
         self._topics: dict[str, set[str]] = {}
         """Topics by group."""
         self._count = self._letters = 0
@@ -115,7 +119,7 @@ class ConsumerFilters:
         clock: Callable[[], int],
         newest_ms: Callable[[str], int],
     ) -> Steps[bool]:
-        """Register the subscriptions of a member; yield after each filter.
+        """Register the subscriptions of a member; yield while filters are compiled.
 
         Args:
             group: The group.
@@ -135,8 +139,12 @@ class ConsumerFilters:
         for subscription in wanted:
             topics.add(subscription.topic)
             if subscription.sub_string and not selection.is_tag_type(subscription.expression_type):
+                expression_type, text = subscription.expression_type, subscription.sub_string
+                compiling = self._compile_in_steps(expression_type, text)
+                if compiling is not None:
+                    yield from compiling
                 has_changed |= self._register(group, subscription, clock, newest_ms)
-                yield  # compiling a filter takes milliseconds
+                yield
         for known in self._of_group(group):
             if known.topic not in topics:
                 self._set_dead(known, clock())

@@ -170,13 +170,17 @@ def unregister_client(parts: Parts, channel: Channel, request: Command) -> Comma
     return commands.reply(request)
 
 
-def check_client_config(parts: Parts, channel: Channel, request: Command) -> Command:
+def check_client_config(parts: Parts, channel: Channel, request: Command) -> LongReply:
     """Check an expression before a consumer subscribes with it."""
     subscription = bodies.decode(CheckClientBody, request.body).subscription_data
     if subscription.class_filter_mode:
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
-    if not selection.is_tag_type(subscription.expression_type):
-        parts.filters.of_expression(subscription.expression_type, subscription.sub_string)
+    expression_type, expression = subscription.expression_type, subscription.sub_string
+    if not selection.is_tag_type(expression_type):
+        compiling = parts.filters.compile_in_steps(expression_type, expression)
+        if compiling is not None:
+            yield from compiling
+        parts.filters.of_expression(expression_type, expression)
     return commands.reply(request)
 
 

@@ -16,6 +16,7 @@ from reput.broker.processors import (
     assignment,
     clients,
     configuration,
+    expressions,
     groups,
     ha,
     lite,
@@ -42,6 +43,8 @@ from reput.remoting.server import LongReply
 
 Processor = Callable[[Parts, Channel, Command], Command | LongReply | None]
 
+_PULL = expressions.compiling(pull.pull_message, "expressionType", "subscription")
+
 PROCESSORS: Mapping[int, Processor] = {
     # sending
     Code.SEND_MESSAGE: send.send_message,
@@ -54,9 +57,9 @@ PROCESSORS: Mapping[int, Processor] = {
     Code.RESUME_CHECK_HALF_MESSAGE: transactions.resume_check,
     Code.RECALL_MESSAGE: timer.recall_message,
     # receiving
-    Code.PULL_MESSAGE: pull.pull_message,
-    Code.LITE_PULL_MESSAGE: pull.pull_message,
-    Code.POP_MESSAGE: pop.pop_message,
+    Code.PULL_MESSAGE: _PULL,
+    Code.LITE_PULL_MESSAGE: _PULL,
+    Code.POP_MESSAGE: expressions.compiling(pop.pop_message, "expType", "exp"),
     Code.PEEK_MESSAGE: pop.peek_message,
     Code.NOTIFICATION: pop.notification,
     Code.POLLING_INFO: pop.polling_info,
