@@ -12,12 +12,12 @@ from hypothesis import given, strategies as st
 import http2_peer as wire
 from http2_peer import HELLO, REQUEST, Http2Peer, echo_service, grpc_peer
 from reput.grpc.http2 import frames, messages
-from reput.grpc.http2.call_reader import CallReader, HeaderTable, has_kernels
+from reput.grpc.http2.call_reader import CallReader, HeaderTable
 from reput.grpc.http2.frames import FrameType
 from reput.grpc.http2.grpc import Call, server_stream
-from reput.grpc.kernels import call_words
+from reput.grpc.kernels import call_words, native
 
-needs_kernels = pytest.mark.skipif(not has_kernels(), reason="there are no compiled kernels")
+needs_kernels = pytest.mark.skipif(not native.is_compiled(), reason="there are no compiled kernels")
 PATHS = [b"/test.Service/" + name for name in (b"Echo", b"Later", b"Chat", b"Many", b"None")]
 
 

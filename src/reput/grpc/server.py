@@ -9,8 +9,8 @@ from reput.broker.server import Broker
 from reput.errors import WriteFailed
 from reput.grpc.fast_calls import FastCalls
 from reput.grpc.front import Front
-from reput.grpc.http2.call_reader import has_kernels
 from reput.grpc.http2.server import GrpcServer
+from reput.grpc.kernels import native
 from reput.grpc.local import LocalBackend, gate_of
 
 GRACE_S = 1.0
@@ -34,7 +34,7 @@ class FrontServer:
         self.front = Front(LocalBackend(broker), broker.clock, gate)
         self._path = Path(broker.settings.store.store_path_root_dir) / KEPT
         settings = broker.settings.broker
-        has_fast_path = settings.reput_fast_path and gate is None and has_kernels()
+        has_fast_path = settings.reput_fast_path and gate is None and native.is_compiled()
         if has_fast_path:
             self.front.use_fast_path(FastCalls(broker, self.front.clients))
         self._server = GrpcServer(

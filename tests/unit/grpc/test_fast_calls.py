@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from raw_grpc import RawGrpc
-from reput.grpc.http2.call_reader import has_kernels
+from reput.grpc.kernels import native
 from reput.grpc.wire import protobuf
 from reput.grpc.wire.grpc_messages import METHODS
 from reput.testing import LocalBroker
 
-pytestmark = pytest.mark.skipif(not has_kernels(), reason="there are no compiled kernels")
+pytestmark = pytest.mark.skipif(not native.is_compiled(), reason="there are no compiled kernels")
 
 OK = 20_000
 TOPIC, FIFO = "Topic", "Fifo"

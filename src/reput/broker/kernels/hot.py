@@ -9,16 +9,7 @@ import ctypes
 from reput.broker.kernels import native
 from reput.store.kernels import hot
 
-
-def _is_compiled() -> bool:
-    try:
-        native.engine()
-    except native.KernelsUnavailable:
-        return False
-    return hot.is_compiled
-
-
-is_compiled = _is_compiled()
+is_compiled = native.is_compiled() and hot.is_compiled
 """Whether these kernels and those of the store are compiled: the fast path needs both."""
 
 

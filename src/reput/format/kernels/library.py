@@ -197,6 +197,14 @@ class Library:
         """
         return self._kernels().name
 
+    def is_compiled(self) -> bool:
+        """Return whether there are compiled kernels, and load them."""
+        try:
+            self._kernels()
+        except KernelsUnavailable:
+            return False
+        return True
+
     def function(
         self, name: str, arguments: Sequence[Any] | None = None, *, is_short: bool = False
     ) -> Callable[..., int]:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from reput.format.kernels.library import KernelsUnavailable
 from reput.format.kernels.rows import rows_of, size_of, start_of
 from reput.grpc import limits
 from reput.grpc.http2 import huffman
@@ -209,12 +208,3 @@ class CallReader:
 def kernel(name: str, arguments: int) -> Any:
     """Return a kernel. Raises ``KernelsUnavailable``."""
     return native.plain_function(name, [ctypes.c_int64] * arguments, is_short=True)
-
-
-def has_kernels() -> bool:
-    """Return whether there are compiled kernels."""
-    try:
-        native.engine()
-    except KernelsUnavailable:
-        return False
-    return True

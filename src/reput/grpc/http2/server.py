@@ -8,10 +8,10 @@ import asyncio
 import contextlib
 
 from reput.grpc import limits
-from reput.grpc.http2.call_reader import CallReader, has_kernels
+from reput.grpc.http2.call_reader import CallReader
 from reput.grpc.http2.channel import GrpcChannel
 from reput.grpc.http2.grpc import Service
-from reput.grpc.kernels import call_words
+from reput.grpc.kernels import call_words, native
 from reput.remoting import limits as remoting_limits
 from reput.remoting.connection import READ_BYTES
 from reput.remoting.deadlines import Deadlines
@@ -51,7 +51,7 @@ class GrpcServer(Listener[GrpcChannel]):
         memory = bytearray(READ_BYTES + call_words.SLACK)
         self._buffer = memoryview(memory)[:READ_BYTES]
         paths = () if service.fast is None else service.fast.paths
-        self._reader = CallReader(memory, paths) if has_fast_path and has_kernels() else None
+        self._reader = CallReader(memory, paths) if has_fast_path and native.is_compiled() else None
         self.is_stopping = False
         """Whether connections are closed as soon as they have no calls."""
         self._closed = asyncio.Event()  # set by each end of a connection

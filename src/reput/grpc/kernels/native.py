@@ -2,8 +2,9 @@
 
 from reput.format.kernels.library import KernelsUnavailable, Library
 
-__all__ = ["KernelsUnavailable", "engine", "plain_function"]
+__all__ = ["KernelsUnavailable", "engine", "is_compiled", "plain_function"]
 
 _library = Library("reput.grpc.kernels")
 engine = _library.engine
+is_compiled = _library.is_compiled
 plain_function = _library.function

@@ -22,20 +22,12 @@ from reput.store.kernels import native
 Kernel = Callable[..., int]
 
 
-def _is_compiled() -> bool:
-    try:
-        native.engine()
-    except native.KernelsUnavailable:
-        return False
-    return True
-
-
 def engine() -> str:
     """Return the engine of these kernels: ``native``, ``numba`` or ``reference``."""
     return native.engine() if is_compiled else REFERENCE
 
 
-is_compiled = _is_compiled()
+is_compiled = native.is_compiled()
 """Whether there are compiled kernels. Without them no fast path is taken."""
 
 

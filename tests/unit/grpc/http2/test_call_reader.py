@@ -6,13 +6,13 @@ from hypothesis import given, strategies as st
 from http2_peer import data, ping
 from reput.errors import Http2Error
 from reput.grpc.http2 import frames
-from reput.grpc.http2.call_reader import CallReader, HeaderTable, has_kernels
+from reput.grpc.http2.call_reader import CallReader, HeaderTable
 from reput.grpc.http2.connection import CONNECTION_WINDOW
 from reput.grpc.http2.frames import Flag, FrameType
 from reput.grpc.http2.hpack import Decoder, Field, encode_integer
-from reput.grpc.kernels import call_words as words
+from reput.grpc.kernels import call_words as words, native
 
-pytestmark = pytest.mark.skipif(not has_kernels(), reason="there are no compiled kernels")
+pytestmark = pytest.mark.skipif(not native.is_compiled(), reason="there are no compiled kernels")
 hpack = pytest.importorskip("hpack", reason="the package hpack is not installed: it encodes blocks")
 
 BUFFER_BYTES = 1 << 16
