@@ -196,12 +196,13 @@ class Replies:
 
     def messages(self, stream_id: int) -> list[bytes]:
         """Return the messages of a call."""
-        buffer = bytearray(self.data.get(stream_id, b""))
+        data = bytes(self.data.get(stream_id, b""))
         taken = []
-        while buffer:
-            message = messages.take(buffer)
-            assert message is not None, "half a message"
-            taken.append(message[1])
+        while data:
+            size = int.from_bytes(data[1:5], "big")
+            message, data = data[5 : 5 + size], data[5 + size :]
+            assert len(message) == size, "half a message"
+            taken.append(message)
         return taken
 
     def status(self, stream_id: int) -> tuple[int, bytes]:

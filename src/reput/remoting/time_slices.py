@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from reput.errors import ReputError
 
-SLICE_S = 0.005
+SLICE_S = 0.003
 """Time slice, in seconds."""
 
 _T = TypeVar("_T")

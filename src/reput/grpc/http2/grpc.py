@@ -91,7 +91,7 @@ class SentMessage(NamedTuple):
     """A message as it was sent: perhaps compressed."""
 
     flag: int
-    data: bytes
+    data: bytes | bytearray
 
 
 def unary(handle: Callable[["Call", Any], Reply]) -> Method:
@@ -476,7 +476,7 @@ class Call(Stream):
         self._keep(len(data))
         try:
             if self.method is not None and self.method.kind is MethodKind.BIDIRECTIONAL:
-                self._take_messages(cast(bytearray, kept))
+                self._take_messages()
             elif len(kept) >= messages.PREFIX.size:
                 messages.check_size(int.from_bytes(kept[1:5], "big"))
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
@@ -491,15 +491,14 @@ class Call(Stream):
         if self._is_refused:
             self._refuse()
             return
-        data, self._data = self._data or b"", None
         if self._kept_bytes:
             self._keep(-self._kept_bytes)
         try:
             if cast(Method, self.method).kind is MethodKind.BIDIRECTIONAL:
-                if data:  # with the last frame of the client
-                    data = bytearray(data)
-                    self._take_messages(data)
-                    if data:
+                if self._data:  # with the last frame of the client
+                    self._data = bytearray(self._data)
+                    self._take_messages()
+                    if self._data:
                         raise CallFailed(Status.INTERNAL, "the request ends inside of a message")
                 if self.has_ended:
                     return
@@ -508,24 +507,22 @@ class Call(Stream):
                 else:
                     self.finish()
                 return
+            data, self._data = self._data or b"", None
             self._handle(self._only_message(data))
         except Exception as error:  # noqa: BLE001 - the outermost edge of a call
             self._failed(error)
 
     def _only_message(self, data: bytes | bytearray) -> SentMessage:
         """Return the one message of a request. Raises CallFailed."""
-        if len(data) >= 5 and not data[0] and int.from_bytes(data[1:5], "big") == len(data) - 5:
-            return SentMessage(0, bytes(memoryview(data)[5:]))
-        buffer = bytearray(data)
-        taken = messages.take(buffer)
-        if taken is None:
-            reason = (
-                "the request ends inside of a message" if data else "the request has no message"
-            )
-            raise CallFailed(Status.INTERNAL if data else Status.UNIMPLEMENTED, reason)
-        if buffer:
+        if not data:
+            raise CallFailed(Status.UNIMPLEMENTED, "the request has no message")
+        found = messages.first(data)
+        if found is None:
+            raise CallFailed(Status.INTERNAL, "the request ends inside of a message")
+        flag, end = found
+        if end < len(data):
             raise CallFailed(Status.UNIMPLEMENTED, "the request has more than one message")
-        return self._checked(SentMessage(*taken))
+        return self._checked(SentMessage(flag, messages.without_prefix(data)))
 
     @staticmethod
     def _checked(sent: SentMessage) -> SentMessage:
@@ -533,11 +530,26 @@ class Call(Stream):
             raise CallFailed(Status.INTERNAL, f"a message with the flag {sent.flag}; allowed: 0, 1")
         return sent
 
-    def _take_messages(self, buffer: bytearray) -> None:
-        """Pass on the complete messages of a buffer."""
+    def _next_message(self) -> SentMessage | None:
+        """Remove the first message of the kept bytes; None if it is incomplete."""
+        data = cast("bytearray | None", self._data)
+        found = messages.first(data) if data else None
+        if data is None or found is None:
+            return None
+        flag, end = found
+        message = data
+        if end == len(data):
+            self._data = None
+        else:
+            message = data[:end]
+            del data[:end]
+        return self._checked(SentMessage(flag, messages.without_prefix(message)))
+
+    def _take_messages(self) -> None:
+        """Pass on the complete messages of the kept bytes."""
         limit = limits.GRPC_STREAM_MESSAGES
         is_paced = self.method is not None and self.method.is_paced
-        while not self.has_ended and (taken := messages.take(buffer)) is not None:
+        while not self.has_ended and (sent := self._next_message()) is not None:
             if int(self.connection.now) != self._second:
                 self._second, self._message_count = int(self.connection.now), 0
             self._message_count += 1
@@ -545,8 +557,7 @@ class Call(Stream):
                 raise limit.exceeded(None, self.path)
             if self._kept_bytes > self._unbegun_bytes:
                 kept_bytes = self._kept_bytes - self._unbegun_bytes
-                self._keep(-min(kept_bytes, len(taken[1]) + messages.PREFIX.size))
-            sent = self._checked(SentMessage(*taken))
+                self._keep(-min(kept_bytes, len(sent.data) + messages.PREFIX.size))
             if is_paced:
                 self._put_off(sent)
                 if self.inbox is None:
@@ -603,7 +614,7 @@ class Call(Stream):
             return run_whole(steps)
         return await turns.run(self.connection, self._ticket, steps)
 
-    async def content(self, sent: SentMessage) -> bytes:
+    async def content(self, sent: SentMessage) -> bytes | bytearray:
         """Return a message, decompressed if necessary, as soon as there is room for it.
 
         Its bytes count until the call ends, or ``forget_content``.
@@ -660,7 +671,9 @@ class Call(Stream):
             self._leave_room(self._room_bytes)
 
     def _content_now(self, sent: SentMessage) -> bytes:
-        return run_whole(messages.inflated(sent.data, self._encoding)) if sent.flag else sent.data
+        if sent.flag:
+            return bytes(run_whole(messages.inflated(sent.data, self._encoding)))
+        return bytes(sent.data)
 
     # The method -------------------------------------------------------------------------------
 

@@ -47,22 +47,26 @@ def encode(message: bytes) -> bytes:
     return PREFIX.pack(0, len(message)) + message
 
 
-def take(buffer: bytearray) -> tuple[int, bytes] | None:
-    """Remove the first message of a buffer; return its flag and bytes, None if it is incomplete.
+def first(data: bytes | bytearray) -> tuple[int, int] | None:
+    """Return the flag of the first message, and its end; None if it is incomplete.
 
     Raises:
         CallFailed: It exceeds a limit.
     """
-    if len(buffer) < PREFIX.size:
+    if len(data) < PREFIX.size:
         return None
-    flag, size = PREFIX.unpack_from(buffer)
+    flag, size = PREFIX.unpack_from(data)
     check_size(size)
     end = PREFIX.size + size
-    if len(buffer) < end:
-        return None
-    message = bytes(memoryview(buffer)[PREFIX.size : end])
-    del buffer[:end]
-    return flag, message
+    return None if len(data) < end else (flag, end)
+
+
+def without_prefix(data: bytes | bytearray) -> bytes | bytearray:
+    """Return the content of a message; a bytearray loses its prefix, as a copy of MiBs takes ms."""
+    if isinstance(data, bytearray):
+        del data[: PREFIX.size]
+        return data
+    return data[PREFIX.size :]
 
 
 def check_size(size: int) -> None:
@@ -72,7 +76,7 @@ def check_size(size: int) -> None:
         raise CallFailed(Status.RESOURCE_EXHAUSTED, str(limit.exceeded(size)))
 
 
-def inflated(message: bytes, encoding: bytes) -> Steps[bytes]:
+def inflated(message: bytes | bytearray, encoding: bytes) -> Steps[bytearray]:
     """Decompress the content of a message with the flag 1, in steps of ``STEP_BYTES``; return it.
 
     Raises:
@@ -82,31 +86,30 @@ def inflated(message: bytes, encoding: bytes) -> Steps[bytes]:
         raise CallFailed(Status.INTERNAL, "a compressed message, without grpc-encoding")
     limit = limits.GRPC_INFLATED_BYTES
     inflater = zlib.decompressobj(_GZIP_WINDOW)
-    pieces: list[bytes] = []
-    size = position = 0
-    rest = b""
+    content = bytearray()  # not pieces to be joined: that is a step of several ms
+    position = 0
+    rest: bytes | bytearray = b""
     try:
         while not inflater.eof:
             if not rest:
                 rest = message[position : position + INPUT_BYTES]
                 position += INPUT_BYTES
-            piece = inflater.decompress(rest, min(STEP_BYTES, limit.maximum + 1 - size))
+            piece = inflater.decompress(rest, min(STEP_BYTES, limit.maximum + 1 - len(content)))
             if not piece and position >= len(message) and not inflater.unconsumed_tail:
                 break
             rest = inflater.unconsumed_tail
-            pieces.append(piece)
-            size += len(piece)
-            if size > limit.maximum:
+            content += piece
+            if len(content) > limit.maximum:
                 raise CallFailed(Status.RESOURCE_EXHAUSTED, str(limit.exceeded()))
             yield
     except zlib.error as error:
         raise CallFailed(Status.INTERNAL, f"a message is not gzip: {error}") from None
     if not inflater.eof or inflater.unused_data or position < len(message):
         raise CallFailed(Status.INTERNAL, "a message is not gzip: it ends early, or too late")
-    return b"".join(pieces)
+    return content
 
 
-def inflated_bytes_max(message: bytes) -> int:
+def inflated_bytes_max(message: bytes | bytearray) -> int:
     """Return the largest size that a compressed message may have, as far as it is accepted."""
     return min(_RATIO_MAX * len(message), limits.GRPC_INFLATED_BYTES.maximum)
 

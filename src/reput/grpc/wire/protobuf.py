@@ -71,7 +71,10 @@ _REPEATED = {"string": _STRINGS, "message": _MESSAGES, "enum": _INT32S}
 _ONE_BYTE = [bytes([number]) for number in range(128)]
 """Varints of one byte."""
 
-Reader = Callable[[bytes, int, int, dict[str, Any]], dict[str, Any]]
+Data = bytes | bytearray
+"""Bytes of a message."""
+
+Reader = Callable[[Data, int, int, dict[str, Any]], dict[str, Any]]
 """Adds the fields between two positions to a message, and returns it."""
 Writer = Callable[[Mapping[str, Any]], bytes]
 
@@ -127,7 +130,7 @@ class MessageTable:
         return f"<table of {self.name}>"
 
 
-def decode(table: MessageTable, data: bytes) -> dict[str, Any]:
+def decode(table: MessageTable, data: Data) -> dict[str, Any]:
     """Return the message that bytes encode.
 
     Raises:
@@ -140,7 +143,7 @@ def decode(table: MessageTable, data: bytes) -> dict[str, Any]:
     return table.read(data, 0, len(data), {})
 
 
-def counted_in_steps(table: MessageTable, data: bytes) -> Generator[None, None, int]:
+def counted_in_steps(table: MessageTable, data: Data) -> Generator[None, None, int]:
     """Return the number of fields, before dicts are made of them; yield after each bounded part.
 
     Damaged bytes are counted up to the damage, which is left to the reader.
@@ -189,7 +192,7 @@ def counted_in_steps(table: MessageTable, data: bytes) -> Generator[None, None, 
     return count
 
 
-def decoded_in_steps(table: MessageTable, data: bytes) -> Generator[None, None, dict[str, Any]]:
+def decoded_in_steps(table: MessageTable, data: Data) -> Generator[None, None, dict[str, Any]]:
     """Return the message that bytes encode, as ``decode``; yield after each bounded part.
 
     The fields must have been counted (``counted_in_steps``). Parts of a message that follow each
@@ -205,7 +208,7 @@ def decoded_in_steps(table: MessageTable, data: bytes) -> Generator[None, None, 
 
 
 def _read_in_steps(
-    table: MessageTable, data: bytes, position: int, end: int, values: dict[str, Any]
+    table: MessageTable, data: Data, position: int, end: int, values: dict[str, Any]
 ) -> Generator[None, None, None]:
     begin = position
     count = 0
@@ -274,9 +277,7 @@ def _reader(message: str, fields: tuple[MessageField, ...]) -> Reader:
             by_tag[tag] = (_SCALARS[field.kind], field.name, read, rivals)
     find = by_tag.get
 
-    def read_message(
-        data: bytes, position: int, end: int, values: dict[str, Any]
-    ) -> dict[str, Any]:
+    def read_message(data: Data, position: int, end: int, values: dict[str, Any]) -> dict[str, Any]:
         name = ""
         try:
             while position < end:
@@ -330,7 +331,7 @@ def _reader(message: str, fields: tuple[MessageField, ...]) -> Reader:
                     elif kind == _STRINGS:
                         values.setdefault(name, []).append(data[position:stop].decode())
                     elif kind == _BYTES:
-                        values[name] = data[position:stop]
+                        values[name] = bytes(memoryview(data)[position:stop])
                     else:
                         numbers = values.setdefault(name, [])
                         while position < stop:
@@ -403,7 +404,7 @@ _UNCOUNTED_BYTES = 2 * limits.PROTOBUF_FIELDS.maximum
 _NO_FIELDS: Nested = {}
 
 
-def _no_reader(data: bytes, position: int, end: int, values: dict[str, Any]) -> dict[str, Any]:
+def _no_reader(data: Data, position: int, end: int, values: dict[str, Any]) -> dict[str, Any]:
     """Refuse to read: the field is no message."""
     raise AssertionError("the field is no message")
 
@@ -413,7 +414,7 @@ def _error(message: str, field: str, position: int, reason: str) -> InvalidProto
     return InvalidProtobuf(f"{message}: {field or 'a tag'} {reason}, at byte {position}")
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def _varint(data: Data, position: int) -> tuple[int, int]:
     """Return an unsigned varint and the position after it; bits over 64 are dropped."""
     number = data[position]
     if number < 128:
@@ -434,7 +435,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise ValueError(f"is a number of more than {_VARINT_BYTES_MAX} bytes")
 
 
-def _tag(data: bytes, position: int) -> tuple[int, int]:
+def _tag(data: Data, position: int) -> tuple[int, int]:
     """Return a tag and the position after it."""
     tag, stop = _varint(data, position)
     if tag > _MASK_32 or stop - position > _TAG_BYTES_MAX:
@@ -442,7 +443,7 @@ def _tag(data: bytes, position: int) -> tuple[int, int]:
     return tag, stop
 
 
-def _skip(data: bytes, position: int, end: int, tag: int) -> int:
+def _skip(data: Data, position: int, end: int, tag: int) -> int:
     """Return the position after an unknown field, whose tag has been read."""
     groups: list[int] = []
     while True:
