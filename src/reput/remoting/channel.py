@@ -364,7 +364,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._waits_for_turn = True
             if self._transport is not None:
                 self._transport.pause_reading()
-            shared.slices.add(self._take_turn, self.address)
+            shared.slices.add(self._take_turn, self.address, self)
 
     def _take_turn(self, deadline: float) -> bool:
         self._waits_for_turn = False

@@ -239,7 +239,7 @@ class RemotingServer(Listener[Channel]):
             channel.release()
             return False
 
-        self.state.slices.add(step, channel.address)
+        self.state.slices.add(step, channel.address, channel)
 
     def _advance(
         self, channel: Channel, request: Command, work: LongReply, deadline: float

@@ -4,21 +4,24 @@
                -> the first slice at once; the rest is queued
     loop turn  -> one slice, for the work at the head of the queue -> other callbacks -> ...
 
-However long the queue is, it takes one slice of each turn of the event loop. Addresses take turns,
-and so does the work of each: a long request delays another long one by a slice at a time, and a
-short one of another address by one slice, however many there are. New work is
-additional: all that begins in a turn has one slice together (``turn_deadline``), and what has no
-part of it is queued.
+However long the queue is, it takes one slice of each turn of the event loop. Addresses take turns;
+of each, the connection that has used the least time is the next (``FairOrder``): a long request
+delays another long one by a slice at a time, and a short one by one slice, however many there are.
+New work is additional: all that begins in a turn has one slice together (``turn_deadline``), and
+what has no part of it is queued.
 """
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable, Iterable
 from typing import TypeVar
 
 from reput.errors import ReputError
+from reput.remoting.fair_order import FairOrder
 
 SLICE_S = 0.003
 """Time slice, in seconds."""
@@ -29,17 +32,64 @@ Steps = Generator[None, None, _T]
 """Work that yields where it can pause."""
 
 Step = Callable[[float], bool]
-"""Works until a deadline in seconds of ``time.perf_counter``; returns True if more is left."""
+"""Works until a deadline, by the clock of the slices; returns True if more is left."""
+
+
+class _Queue:
+    """The work of an address."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._order = FairOrder()
+        self._numbers = itertools.count()
+        self._work: list[tuple[float, int, Hashable, Step]] = []  # a heap
+        self._served: Hashable = None
+        self._since = 0.0
+
+    def __len__(self) -> int:
+        return len(self._work)
+
+    def add(self, key: Hashable, step: Step) -> None:
+        if key == self._served:  # its rest, after the time that it has used
+            self._charge()
+        place = self._order.place(key)
+        heapq.heappush(self._work, (place, next(self._numbers), key, step))
+
+    def advance(self, deadline: float) -> None:
+        """Run a step of the key whose turn it is; add it again if more is left."""
+        _, _, key, step = heapq.heappop(self._work)
+        self._order.serve(key)
+        self._served, self._since = key, self._seconds()
+        try:
+            if step(deadline):
+                self.add(key, step)
+            else:
+                self._charge()
+        finally:
+            self._served = None
+
+    def _charge(self) -> None:
+        now = self._seconds()
+        self._order.charge(self._served, now - self._since)
+        self._since = now
 
 
 class TimeSlices:
-    """The queue of long work of one event loop."""
+    """The queue of long work of one event loop.
 
-    def __init__(self, slice_s: float = SLICE_S) -> None:
+    Args:
+        slice_s: Time slice, in seconds.
+        seconds: The clock of the slices.
+    """
+
+    def __init__(
+        self, slice_s: float = SLICE_S, seconds: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.slice_s = slice_s
         """Time slice, in seconds."""
-        # Address -> its work, both in the order of their turns.
-        self._queues: OrderedDict[str, deque[Step]] = OrderedDict()
+        self.seconds = seconds
+        """The clock of the slices."""
+        self._queues: OrderedDict[str, _Queue] = OrderedDict()  # by address, in turn
         self._is_scheduled = False
         self._run_deadline: float | None = None
         """End of the slice of new work in this turn; None if it has not begun."""
@@ -50,16 +100,20 @@ class TimeSlices:
 
     def deadline(self) -> float:
         """Return the end of a slice that begins now."""
-        return time.perf_counter() + self.slice_s
+        return self.seconds() + self.slice_s
 
-    def add(self, step: Step, address: str = "") -> None:
+    def add(self, step: Step, address: str = "", key: Hashable = None) -> None:
         """Run a step in later turns of the loop, until it returns False.
 
         Args:
             step: The step.
             address: The client's address; empty for work of the server itself.
+            key: The connection; None: no other work has the same one.
         """
-        self._queues.setdefault(address, deque()).append(step)
+        queue = self._queues.get(address)
+        if queue is None:
+            queue = self._queues[address] = _Queue(self.seconds)
+        queue.add(step if key is None else key, step)
         self._schedule()
 
     def run(self, work: Steps[None]) -> None:
@@ -68,15 +122,15 @@ class TimeSlices:
         All calls in one turn of the loop share one slice; when it is over, further work is queued.
         """
         deadline = self.turn_deadline()
-        if deadline is None or not advance(work, deadline)[0]:
-            self.add(lambda deadline: not advance(work, deadline)[0])
+        if deadline is None or not advance(work, deadline, self.seconds)[0]:
+            self.add(lambda deadline: not advance(work, deadline, self.seconds)[0])
 
     def turn_deadline(self) -> float | None:
         """Return the end of the slice for new work in this turn of the loop; None if it is over."""
         if self._run_deadline is None:
             self._run_deadline = self.deadline()
             asyncio.get_running_loop().call_soon(self._end_run)
-        elif time.perf_counter() >= self._run_deadline:
+        elif self.seconds() >= self._run_deadline:
             return None
         return self._run_deadline
 
@@ -95,23 +149,27 @@ class TimeSlices:
             # Short work shares the slice; otherwise each piece would wait for a separate turn.
             while self._queues:
                 self._advance_first(deadline)
-                if time.perf_counter() >= deadline:
+                if self.seconds() >= deadline:
                     break
         finally:
             self._schedule()
 
     def _advance_first(self, deadline: float) -> None:
         """Run a step of the address whose turn it is."""
-        address, queue = self._queues.popitem(last=False)
-        step = queue.popleft()
-        if queue:
-            self._queues[address] = queue
-        if step(deadline):
-            self._queues.setdefault(address, deque()).append(step)
+        address = next(iter(self._queues))
+        queue = self._queues[address]
+        self._queues.move_to_end(address)
+        try:
+            queue.advance(deadline)
+        finally:
+            if not queue:
+                del self._queues[address]
 
 
-def advance(work: Steps[_T], deadline: float) -> tuple[bool, _T | None]:
-    """Run a generator until it returns or the deadline has passed.
+def advance(
+    work: Steps[_T], deadline: float, seconds: Callable[[], float] = time.perf_counter
+) -> tuple[bool, _T | None]:
+    """Run a generator until it returns or the deadline has passed, by the clock of its slices.
 
     Returns:
         Whether it has returned, and its value.
@@ -121,7 +179,7 @@ def advance(work: Steps[_T], deadline: float) -> tuple[bool, _T | None]:
             next(work)
         except StopIteration as end:
             return True, end.value
-        if time.perf_counter() >= deadline:
+        if seconds() >= deadline:
             return False, None
 
 
@@ -144,13 +202,17 @@ def _unheard(work: Steps[None]) -> Steps[None]:
         yield from work
 
 
-async def run_in_slices(work: Iterable[None], slice_s: float = SLICE_S) -> None:
+async def run_in_slices(
+    work: Iterable[None],
+    slice_s: float = SLICE_S,
+    seconds: Callable[[], float] = time.perf_counter,
+) -> None:
     """Run work in a task of the event loop, and let other tasks run after each slice."""
-    deadline = time.perf_counter() + slice_s
+    deadline = seconds() + slice_s
     for _ in work:
-        if time.perf_counter() >= deadline:
+        if seconds() >= deadline:
             await asyncio.sleep(0)
-            deadline = time.perf_counter() + slice_s
+            deadline = seconds() + slice_s
 
 
 def run_whole(work: Steps[_T]) -> _T:

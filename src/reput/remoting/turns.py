@@ -4,21 +4,25 @@
                   none is left              -> it waits for a later turn
 
 The tasks of a key, such as a connection, continue in the order in which they began, so that the
-first one ends before the next one begins, unless it waits for something else; keys take turns: the
-one that was served least recently is the next. A task asks before each step that may be costly.
+first one ends before the next one begins, unless it waits for something else; of the keys, the one
+that has used the least time is the next (``FairOrder``). A task asks before each step that may be
+costly.
 """
 
 import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
+from reput.remoting.fair_order import FairOrder
 from reput.remoting.time_slices import SLICE_S, Steps
 
 RELEASED_MAX = 16
 """Tasks that are woken in a turn; if no time is left, they wait again, in their place."""
+_LEFT_MAX = 4 * RELEASED_MAX
+"""Places of keys whose tasks do not wait that are kept."""
 
 _T = TypeVar("_T")
 
@@ -28,15 +32,20 @@ class Turns:
 
     Args:
         slice_s: Time of all tasks in a turn, in seconds.
+        seconds: The clock of the turns.
     """
 
-    def __init__(self, slice_s: float = SLICE_S) -> None:
+    def __init__(
+        self, slice_s: float = SLICE_S, seconds: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._slice_s = slice_s
+        self._seconds = seconds
         self._deadline: float | None = None  # of this turn; None before the first task asks
         self._waiting: dict[Hashable, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._places: dict[Hashable, float] = {}  # of these keys, and of woken ones
         self._tickets = itertools.count(1)
-        self._served: dict[Hashable, int] = {}  # key -> number of its latest turn
-        self._serves = itertools.count(1)
+        self._order = FairOrder()
+        self._served: tuple[Hashable, float] | None = None  # who works, after it has waited; since
         self._woken_count = 0
         self._is_scheduled = False
 
@@ -44,10 +53,10 @@ class Turns:
     def is_over(self) -> bool:
         """True if the time of this turn is used up."""
         if self._deadline is None:
-            self._deadline = time.perf_counter() + self._slice_s
+            self._deadline = self._seconds() + self._slice_s
             asyncio.get_running_loop().call_soon(self._end)
             return self._slice_s <= 0
-        return time.perf_counter() >= self._deadline
+        return self._seconds() >= self._deadline
 
     def _end(self) -> None:
         self._deadline = None
@@ -79,6 +88,7 @@ class Turns:
             await self.pause(key, ticket)
 
     async def _wait(self, key: Hashable, ticket: int) -> None:
+        self._charge()
         while True:
             woken = asyncio.get_running_loop().create_future()
             heapq.heappush(self._waiting.setdefault(key, []), (ticket, woken))
@@ -88,9 +98,19 @@ class Turns:
             finally:
                 if woken.done() and not woken.cancelled():
                     self._woken_count -= 1
+            self._charge()
             if not self.is_over or self._slice_s <= 0:
-                self._served[key] = next(self._serves)
+                self._places.pop(key, None)
+                self._order.serve(key)
+                self._served = key, self._seconds()
                 return
+
+    def _charge(self) -> None:
+        """Count the time of the task that has worked until now."""
+        if self._served is not None:
+            key, since = self._served
+            self._order.charge(key, self._seconds() - since)
+            self._served = None
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -100,12 +120,11 @@ class Turns:
     def _wake(self) -> None:
         """Wake some tasks, which continue in the next turn."""
         self._is_scheduled = False
-        self._deadline = None
-        # The keys that were not served for the longest time: a task that is woken after others
-        # often finds no time left.
-        keys = heapq.nsmallest(
-            RELEASED_MAX, self._waiting, key=lambda key: self._served.get(key, 0)
-        )
+        self._charge()
+        # Before the tasks: one that does not wait may begin the time of this turn after this call.
+        asyncio.get_running_loop().call_soon(self._end)
+        # In order: a task that is woken after others often finds no time left.
+        keys = heapq.nsmallest(RELEASED_MAX, self._waiting, key=self._place)
         count = 0
         while keys and count < RELEASED_MAX:
             for key in list(keys):
@@ -115,7 +134,17 @@ class Turns:
         if self._waiting:
             self._schedule()
         elif not self._woken_count:
-            self._served.clear()
+            self._order = FairOrder()
+            self._places.clear()
+        if len(self._places) > len(self._waiting) + _LEFT_MAX:  # of cancelled tasks
+            self._places = {key: self._place(key) for key in self._waiting}
+
+    def _place(self, key: Hashable) -> float:
+        """Return the place of a waiting key: the one that it had when it began to wait."""
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = self._order.place(key)
+        return place
 
     def _wake_first(self, key: Hashable) -> bool:
         """Wake the first task of a key; return whether it was not cancelled."""

@@ -5,6 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
+from reput.remoting.fair_order import FairOrder
 from reput.remoting.time_slices import TimeSlices, advance, run_whole
 
 AT_ONCE = 0.0
@@ -37,9 +38,18 @@ def stepping(log: list[str], name: str, count: int) -> Generator[None, None, Non
     yield from counting(log, name, count)
 
 
+class Clock:
+    """A clock that work moves."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 async def test_long_work_runs_in_slices() -> None:
     log: list[str] = []
-    slices = TimeSlices(AT_ONCE)
+    slices = TimeSlices(AT_ONCE, Clock())
     slices.run(stepping(log, "a", 4))
     slices.run(stepping(log, "b", 4))
     assert log == ["a0"]  # One slice at once, which both generators share.
@@ -57,7 +67,7 @@ async def test_long_work_runs_in_slices() -> None:
 async def test_addresses_take_turns() -> None:
     """Three hundred requests of one client delayed each request of others by 300 slices."""
     log: list[str] = []
-    slices = TimeSlices(AT_ONCE)
+    slices = TimeSlices(AT_ONCE, Clock())
 
     def add(name: str, count: int, address: str) -> None:
         work = stepping(log, name, count)
@@ -69,6 +79,69 @@ async def test_addresses_take_turns() -> None:
     while len(slices):
         await asyncio.sleep(0)
     assert log == ["a0", "x0", "b0", "x1", "c0", "a1", "b1", "c1"]
+
+
+async def test_the_connection_of_an_address_that_has_used_the_least_is_next() -> None:
+    """Short reads waited for a slice of each busy connection of their address, 0.9 s."""
+    clock = Clock()
+    slices = TimeSlices(1.0, clock)
+    log: list[str] = []
+
+    def busy(name: str) -> None:
+        def step(deadline: float) -> bool:
+            log.append(name)
+            clock.now_s = deadline
+            if name < "d":
+                slices.add(step, "one", name)  # the rest, as a channel does
+                return False
+            return True
+
+        slices.add(step, "one", name)
+
+    def short(deadline: float) -> bool:
+        log.append("short")
+        clock.now_s += 0.01
+        return False
+
+    for name in "abcdef":
+        busy(name)
+    for number in range(60):
+        if number % 3 == 0:
+            slices.add(short, "one", "short")
+        await asyncio.sleep(0)
+    places = [place for place, name in enumerate(log) if name == "short"]
+    assert len(places) == 20
+    counts = {name: log.count(name) for name in "abcdef"}
+    assert max(counts.values()) - min(counts.values()) <= 1
+    slices.add(short, "one", "short")
+    before = len(log)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert "short" in log[before:]
+
+
+def test_the_memory_of_who_used_time_is_bounded() -> None:
+    order = FairOrder()
+    for number in range(10_000):
+        order.serve(number)
+        order.charge(number, 0.5)
+        if number % 10 == 0:
+            order.charge("busy", 10.0)
+    assert len(order) <= 512
+    assert order.place("busy") > order.place("new")
+
+
+def test_new_keys_do_not_delay_a_busy_one_for_ever() -> None:
+    order = FairOrder()
+    order.serve("busy")
+    order.charge("busy", 1.0)
+    place = order.place("busy")
+    count = 0
+    while order.place(f"new{count}") < place:
+        order.serve(f"new{count}")
+        order.charge(f"new{count}", 1.0)
+        count += 1
+    assert 1 <= count <= 200
 
 
 async def test_work_of_one_turn_shares_a_slice() -> None:

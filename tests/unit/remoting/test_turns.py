@@ -4,8 +4,6 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 
-import pytest
-
 from remoting_subject import both_loops
 from reput.remoting.time_slices import Steps
 from reput.remoting.turns import RELEASED_MAX, Turns
@@ -59,22 +57,15 @@ async def test_work_of_a_key_keeps_its_order_and_keys_take_turns() -> None:
     assert max(done.index("one0"), done.index("other0")) < RELEASED_MAX
 
 
-class Ticks:
-    """A clock that is a second later each time that it is read."""
-
-    def __init__(self) -> None:
-        self._ticks = itertools.count()
-
-    def perf_counter(self) -> float:
-        return float(next(self._ticks))
+def ticking(slice_s: float) -> Turns:
+    """Return turns whose clock is a second later each time that it is read."""
+    ticks = itertools.count()
+    return Turns(slice_s, lambda: float(next(ticks)))
 
 
 @both_loops
-async def test_begun_work_ends_before_later_work_of_its_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("reput.remoting.turns.time", Ticks())
-    turns = Turns(slice_s=4.0)  # some steps in each turn
+async def test_begun_work_ends_before_later_work_of_its_key() -> None:
+    turns = ticking(slice_s=4.0)  # some steps in each turn
     done: list[tuple[str, int]] = []
 
     async def work(key: str, number: int) -> None:
@@ -95,9 +86,8 @@ async def test_begun_work_ends_before_later_work_of_its_key(
 
 
 @both_loops
-async def test_short_work_is_served_beside_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reput.remoting.turns.time", Ticks())
-    turns = Turns(slice_s=4.0)
+async def test_short_work_is_served_beside_long_work() -> None:
+    turns = ticking(slice_s=4.0)
     steps_done = 0
 
     async def long_work() -> None:
@@ -114,6 +104,79 @@ async def test_short_work_is_served_beside_long_work(monkeypatch: pytest.MonkeyP
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+@both_loops
+async def test_keys_that_use_little_are_served_before_those_that_use_much() -> None:
+    """Each of 30 busy connections had a turn before each small call of another one."""
+    clock = Clock()
+    turns = Turns(slice_s=4.0, seconds=clock)
+    slices_used = 0
+
+    async def busy(number: int) -> None:
+        nonlocal slices_used
+        while True:  # one call after the other, of a slice each
+            ticket = await turns.take(number)
+            clock.now_s += 4.0
+            slices_used += 1
+            await turns.pause(number, ticket)
+
+    running = tasks(*(busy(number) for number in range(30)))
+    await settled(lambda: slices_used > 90)
+    waits = []
+    for _ in range(20):
+        before = slices_used
+        await turns.take("small")
+        clock.now_s += 0.01
+        waits.append(slices_used - before)
+        await asyncio.sleep(0)
+    assert max(waits) <= 3
+    before = slices_used
+    await settled(lambda: slices_used > before + 60)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+@both_loops
+async def test_work_that_does_not_wait_leaves_the_time_of_the_next_turn() -> None:
+    """Tasks waited for a second: each turn's time was over that of another task before began."""
+    clock = Clock()
+    turns = Turns(slice_s=1.0, seconds=clock)
+    served = 0
+
+    async def beside() -> None:
+        while True:
+            assert turns.is_over in (True, False)  # as a task that looks whether to pause
+            clock.now_s += 2.0
+            await asyncio.sleep(0)
+
+    async def work(key: str) -> None:
+        nonlocal served
+        await turns.take(key)
+        served += 1
+        clock.now_s += 0.1
+
+    others = tasks(beside(), beside())
+    await asyncio.sleep(0)
+    running = tasks(*(work(key) for key in "abcde"))
+    await asyncio.sleep(0)
+    late = tasks(beside())
+    try:
+        assert await settled(lambda: served == 5) < 20
+    finally:
+        for task in (*others, *running, *late):
+            task.cancel()
+        await asyncio.gather(*others, *running, *late, return_exceptions=True)
+
+
+class Clock:
+    """A clock that work moves."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 @both_loops

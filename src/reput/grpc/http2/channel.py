@@ -279,7 +279,7 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
             self._waits_for_turn = True
             if self._transport is not None:
                 self._transport.pause_reading()
-            self._state.slices.add(self._take_turn, self.address)
+            self._state.slices.add(self._take_turn, self.address, self)
 
     def _wait_for_ease(self) -> None:
         """Read no more until fewer calls wait."""

@@ -516,10 +516,10 @@ class Call(Stream):
         """Return the one message of a request. Raises CallFailed."""
         if not data:
             raise CallFailed(Status.UNIMPLEMENTED, "the request has no message")
-        found = messages.first(data)
-        if found is None:
+        first = messages.first(data)
+        if first is None:
             raise CallFailed(Status.INTERNAL, "the request ends inside of a message")
-        flag, end = found
+        flag, end = first
         if end < len(data):
             raise CallFailed(Status.UNIMPLEMENTED, "the request has more than one message")
         return self._checked(SentMessage(flag, messages.without_prefix(data)))
@@ -533,10 +533,10 @@ class Call(Stream):
     def _next_message(self) -> SentMessage | None:
         """Remove the first message of the kept bytes; None if it is incomplete."""
         data = cast("bytearray | None", self._data)
-        found = messages.first(data) if data else None
-        if data is None or found is None:
+        first = messages.first(data) if data else None
+        if data is None or first is None:
             return None
-        flag, end = found
+        flag, end = first
         message = data
         if end == len(data):
             self._data = None
