@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-UNIT, PACKAGE = ROOT / "tests/unit", ROOT / "src/reput"
+PACKAGE = ROOT / "src/reput"
 VAGUE = {"manager", "helper", "helpers", "util", "utils", "impl", "base"}
 
 
@@ -19,10 +19,6 @@ def section(heading: str) -> str:
     match = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
     assert match, f"no heading: {heading}"
     return match[1]
-
-
-def folders_with_python(folder: Path) -> set[Path]:
-    return {path.parent.relative_to(folder) for path in folder.rglob("*.py")}
 
 
 def test_commands_are_targets() -> None:
@@ -36,11 +32,6 @@ def test_make_check_runs_the_documented_steps() -> None:
     (recipe,) = re.findall(r"^check:(.*(?:\n\t.*)*)", MAKEFILE, re.MULTILINE)
     for part in ("lint", "types", "layers", "tests/unit", "tests/scripts", "tests/docs"):
         assert part in recipe
-
-
-def test_each_folder_of_unit_tests_is_a_package() -> None:
-    assert len(folders_with_python(UNIT)) > 10
-    assert folders_with_python(UNIT) <= folders_with_python(PACKAGE)
 
 
 def test_each_folder_of_tests_has_its_line() -> None:

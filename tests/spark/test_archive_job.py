@@ -1,6 +1,6 @@
 """``archive``, ``verify`` and ``restore`` as Spark jobs, and archives in ``format("rocketmq")``.
 
-The content of archives is tested without a JVM, in tests/unit/spark/test_archive.py.
+The content of archives is tested without a JVM, in tests/unit/spark/archive/test_archive.py.
 """
 
 import re

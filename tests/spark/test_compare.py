@@ -1,6 +1,6 @@
 """Compare on a real session: messages joined by queue offset and key, and findings as rows.
 
-The parts without Spark's tables are tested in tests/unit/spark/test_compare.py.
+The parts without Spark's tables are tested in tests/unit/spark/jobs/compare/test_compare.py.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Salvage on a real session gives the store of tests/unit/spark/test_salvage.py."""
+"""Salvage on a real session gives the store of tests/unit/spark/jobs/salvage/test_salvage.py."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """``df.write`` and ``df.writeStream`` to a store folder in a real Spark session.
 
-Writers and kills are tested without Spark, in tests/unit/spark/test_import_*.py.
+Writers and kills are tested without Spark, in tests/unit/spark/importing.
 """
 
 from pathlib import Path

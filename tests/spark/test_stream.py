@@ -1,7 +1,6 @@
 """``spark.readStream.format("rocketmq")`` in real queries: rows in a sink, over restarts.
 
-The content of micro-batches is tested without a JVM, in tests/unit/spark/test_stream.py and
-test_stream_live.py.
+The content of micro-batches is tested without a JVM, in tests/unit/spark/streaming.
 """
 
 import json

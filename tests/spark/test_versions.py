@@ -22,7 +22,7 @@ VERSIONS = ("4.0", "4.1", "4.2")
 CONNECT = "4.2"
 """Version whose environment has Spark Connect."""
 COUNT = 120
-WITHOUT_SESSION = ("datasource_api", "sink", "user_errors")
+WITHOUT_SESSION = ("test_datasource_api.py", "sending/test_sink.py", "test_user_errors.py")
 """Unit tests of what differs between versions."""
 SESSIONS = pytest.mark.skipif(
     "REPUT_SPARK_VERSIONS" not in os.environ,
@@ -65,7 +65,7 @@ def session(version: str, script: str, *arguments: object) -> dict[str, Any]:
 
 
 def test_the_oldest_without_a_session() -> None:
-    tests = [f"tests/unit/spark/test_{name}.py" for name in WITHOUT_SESSION]
+    tests = [f"tests/unit/spark/{path}" for path in WITHOUT_SESSION]
     printed = run(VERSIONS[0], "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert re.search(r"^\d+ passed", printed, re.MULTILINE), printed
 

@@ -505,7 +505,7 @@ def test_every_record_java_decoded_is_decoded_alike(version: str, name: str) -> 
         for row in rows_of(columns):
             java = expected.get(row["commitLogOffset"])
             if java is None:
-                continue  # After Java's end of the log; test_scan has the list.
+                continue  # After Java's end of the log; test_log_scan has the list.
             compared += 1
             words, message_id, tags_code = (row.pop(n) for n in ("words", "messageId", "tagsCode"))
             row["properties"] = golden.known_properties(version, row["properties"])

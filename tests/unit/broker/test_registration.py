@@ -1,4 +1,4 @@
-"""Heartbeats, groups and their members, queue locks, and name servers."""
+"""Registrations with name servers: complete ones, changes, and servers that are slow or refuse."""
 
 import asyncio
 from pathlib import Path
@@ -8,65 +8,14 @@ import pytest
 import broker_subject
 from broker_subject import Subject
 from reput.broker import registration
-from reput.broker.group.groups import Groups
 from reput.errors import RequestRefused
-from reput.format import bodies
-from reput.format.bodies import (
-    ConsumerData,
-    ConsumerList,
-    SubscriptionData,
-)
 from reput.format.codes import RequestCode, ResponseCode
-from reput.format.headers import ConsumerGroupHeader
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.route_table import Registered, Registration as Said
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.remoting.time_slices import run_whole
-from reput.store.config import BrokerRole
 from reput.store.tables.config_tables import TopicConfig
-
-
-def consumer(group: str, *topics: str, version: int = 1) -> ConsumerData:
-    return ConsumerData(
-        consume_from_where="CONSUME_FROM_LAST_OFFSET",
-        consume_type="CONSUME_PASSIVELY",
-        group_name=group,
-        message_model="CLUSTERING",
-        subscription_data_set=[
-            SubscriptionData(topic=topic, sub_string="*", sub_version=version) for topic in topics
-        ],
-        unit_mode=False,
-    )
-
-
-async def members(subject: Subject, group: str) -> list[str]:
-    header = ConsumerGroupHeader(consumer_group=group)
-    reply = await subject.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-    if reply.code != ResponseCode.SUCCESS:
-        return []
-    return sorted(bodies.decode(ConsumerList, reply.body).consumer_id_list)
-
-
-def test_groups_with_plain_values() -> None:
-    class Peer:
-        peer = "192.0.2.1:1"
-
-    groups: Groups[Peer] = Groups()
-    first, second = Peer(), Peer()
-    assert groups.register_consumer(first, "a", consumer("g", "T"), 0, 1, 10)
-    assert not groups.register_consumer(first, "a", consumer("g", "T"), 0, 1, 20)
-    assert groups.register_consumer(first, "a", consumer("g"), 0, 1, 30)  # T is removed
-    groups.register_producer(second, "b", "p", 0, 1, 15)
-    assert groups.silent(16) == [second]
-    assert groups.silent(31) == [first, second]
-    assert groups.remove(first) == ["g"]
-    assert groups.consumer("g") is None
-    assert groups.remove(second) == []
-    assert groups.producer_groups() == {}
-
-
-# --- name servers ---------------------------------------------------------------
 
 
 async def test_it_registers_with_every_name_server_and_unregisters(tmp_path: Path) -> None:
@@ -299,54 +248,3 @@ async def test_name_servers_that_disagree_on_order_cause_no_storm(tmp_path: Path
         assert topic is not None
         assert topic.order
         assert not notices
-
-
-# --- loops ----------------------------------------------------------------------
-
-
-async def test_a_failed_loop_is_reported_and_restarted(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loops = subject.broker.loops
-
-    def fail() -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr("reput.broker.loops._RESTART_MS", 1)
-    monkeypatch.setattr(subject.broker.loops, "expire_held", fail)
-    async with asyncio.timeout(20):
-        while "holds" not in loops.failures:
-            await asyncio.sleep(0.01)
-    assert loops.failures["holds"] == "RuntimeError: a bug"
-    monkeypatch.undo()
-    async with asyncio.timeout(20):
-        while loops.failures:
-            await asyncio.sleep(0.01)
-
-
-async def test_dispatch_follows_the_commit_of_a_pool_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for pause in ("BUSY_MS", "CALM_MS", "IDLE_MS"):
-        monkeypatch.setattr(f"reput.broker.loops.{pause}", 3_600_000)
-    pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 2}
-    async with broker_subject.running(tmp_path, store=pool) as subject:
-        broker = subject.broker
-        async with asyncio.timeout(20):
-            while not {"store", "disk"} <= broker.loops.turns.keys():
-                await asyncio.sleep(0.01)
-            await subject.send("Orders", b"x")
-            assert broker.store.log.readable_offset == 0
-            await broker.loops.step_disk()
-            while broker.store.max_offset("Orders", 0) == 0:
-                await asyncio.sleep(0.01)
-
-
-async def test_the_loop_of_delayed_messages_turns_on_a_slave_too(tmp_path: Path) -> None:
-    """The loop has no work there, and must not count as dead."""
-    store = {"broker_role": BrokerRole.SLAVE}
-    async with broker_subject.running(tmp_path, store=store, broker_id=1) as subject:
-        async with asyncio.timeout(20):
-            while "delayed" not in subject.broker.loops.turns:
-                await asyncio.sleep(0.01)
-        assert not subject.broker.loops.failures

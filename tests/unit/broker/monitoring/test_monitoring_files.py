@@ -29,7 +29,7 @@ from scripts import monitoring_files
 from scripts.monitoring_files import BOARDS, GROUPS, OPS, RULES_FILE
 from topic_configs import topic_config
 
-DATA = Path(__file__).parents[2] / "data" / "metrics"
+DATA = Path(__file__).parents[3] / "data" / "metrics"
 OF_JAVA = json.loads((DATA / "rocketmq-5.5.0.json").read_text())["metrics"]
 OF_TARGET = {"instance", "job"}
 """Labels that Prometheus adds."""

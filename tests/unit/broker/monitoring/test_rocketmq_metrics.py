@@ -17,7 +17,7 @@ from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting.metrics_server import Family, HistogramFamily, text_of
 
-RECORDED = Path(__file__).parents[2] / "data" / "metrics" / "rocketmq-5.5.0.json"
+RECORDED = Path(__file__).parents[3] / "data" / "metrics" / "rocketmq-5.5.0.json"
 OF_JAVA: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text())["metrics"]
 OWN = {"instance_id", "uid"}
 """Labels that the recorded broker has by ``metricsLabel``."""

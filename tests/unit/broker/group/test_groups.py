@@ -1,4 +1,4 @@
-"""Large heartbeats and groups with many members: cost, limits and notices."""
+"""Groups: their members, large heartbeats, and many members: cost and limits."""
 
 import dataclasses
 import json
@@ -64,6 +64,21 @@ async def beat(subject: Subject, groups: list[str], topics: int = 0, producers: 
         "producerDataSet": [{"groupName": f"p{number}"} for number in range(producers)],
     }
     return await subject.ask(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+
+
+def test_members_come_and_go() -> None:
+    groups: Groups[Peer] = Groups()
+    first, second = Peer(), Peer()
+    assert groups.register_consumer(first, "a", consumer("g", "T"), 0, 1, 10)
+    assert not groups.register_consumer(first, "a", consumer("g", "T"), 0, 1, 20)
+    assert groups.register_consumer(first, "a", consumer("g"), 0, 1, 30)  # T is removed
+    groups.register_producer(second, "b", "p", 0, 1, 15)
+    assert groups.silent(16) == [second]
+    assert groups.silent(31) == [first, second]
+    assert groups.remove(first) == ["g"]
+    assert groups.consumer("g") is None
+    assert groups.remove(second) == []
+    assert groups.producer_groups() == {}
 
 
 async def test_a_heartbeat_with_many_new_groups_writes_the_topic_table_a_few_times(

@@ -137,7 +137,7 @@ def test_every_option_is_used() -> None:
 # --- keys of Java ---------------------------------------------------------------------------------
 
 
-JAVA_KEYS = json.loads((Path(__file__).parents[2] / "data/config/java-keys.json").read_text())
+JAVA_KEYS = json.loads((Path(__file__).parents[3] / "data/config/java-keys.json").read_text())
 """Keys by version and class: those of the setters of the official jars, through which Java sets
 them."""
 VERSIONS = ("4.5.2", "4.9.7", "5.5.0")
