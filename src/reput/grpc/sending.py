@@ -97,7 +97,7 @@ class Sender:
             for each in outgoing:
                 await pause()
                 pending.append(await client.send(broker_name, _request(each, queue_id), timeout_ms))
-            replies = await asyncio.gather(*pending)
+            replies = [await reply for reply in pending]
         except BaseException:
             cancel(pending)
             raise

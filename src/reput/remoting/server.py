@@ -15,9 +15,9 @@ from reput.format.signing import Signer
 from reput.remoting import limits, time_slices
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.inner_channel import InnerChannel
 from reput.remoting.listener import LAST_WORDS_S, Listener
 from reput.remoting.long_replies import counting
-from reput.remoting.memory_transport import join
 from reput.remoting.pipe import Pipe
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
@@ -113,7 +113,7 @@ class RemotingServer(Listener[Channel]):
         buffer: bytearray | memoryview,
         address: tuple[str, int],
         signer: Signer | None = None,
-    ) -> Channel:
+    ) -> InnerChannel:
         """Return a connection from this process, without a socket and without TLS.
 
         Args:
@@ -122,10 +122,8 @@ class RemotingServer(Listener[Channel]):
             address: Host and port of the client that the server sees.
             signer: Signs its requests; without it they are not signed.
         """
-        client = Channel(owner, buffer, signer=signer)
         own_address = (self.host or "127.0.0.1", self.port)
-        join(client, self._inner_channel(), address, own_address)
-        return client
+        return InnerChannel(owner, buffer, self._inner_channel(), address, own_address, signer)
 
     def open_pipe(
         self,
