@@ -379,11 +379,14 @@ class Channel(Addressed, asyncio.BufferedProtocol):
 
     def _take(self, command: Command) -> None:
         if not command.flag & IS_REPLY:
-            self._owner.on_request(self, command)
+            self._take_request(command)
             return
         future = self._pending.remove(command.opaque)
         if future is not None and not future.done():
             future.set_result(command)
+
+    def _take_request(self, request: Command) -> None:
+        self._owner.on_request(self, request)
 
     # Writing ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ limits, time slices, held requests, and requests of the server.
 import asyncio
 
 from reput.errors import NotAFrame
-from reput.format.command import IS_REPLY, Command
+from reput.format.command import Command
 from reput.format.signing import Signer
 from reput.remoting.addressed import address_of
 from reput.remoting.channel import Channel, Owner
@@ -46,6 +46,7 @@ class InnerChannel(Channel):
     ) -> None:
         super().__init__(owner, buffer, signer=signer)
         self._late: list[bytes] = []
+        self._is_behind = False  # bytes are kept, before which no others may be taken
         self._set_peer(server_address)
         _, self.local_host = address_of(address)
         self._transport = self._pipe = Pipe(
@@ -71,7 +72,7 @@ class InnerChannel(Channel):
     def _take_now(self, data: bytes) -> None:
         """Take what the server has written, unless it follows something that comes later."""
         position = 0
-        if not self._late and not self._frames.has_beginning:
+        if not self._is_behind:
             try:
                 position = self.take_frames(memoryview(data), 0, len(data))
             except NotAFrame as error:
@@ -80,16 +81,14 @@ class InnerChannel(Channel):
         if position < len(data):
             self._keep_late(data[position:])
 
-    def _take(self, command: Command) -> None:
-        if command.flag & IS_REPLY:
-            super()._take(command)
-        else:
-            self._loop.call_soon(self.handle, command)
+    def _take_request(self, request: Command) -> None:
+        self._loop.call_soon(self.handle, request)
 
     def _keep_late(self, data: bytes) -> None:
         """Keep bytes of the server for a later turn of the loop."""
         if not self._late:
             self._loop.call_soon(self._read_late)
+            self._is_behind = True
         self._late.append(data)
 
     def _read_late(self) -> None:
@@ -101,3 +100,4 @@ class InnerChannel(Channel):
             room[:size] = data[:size]
             data = data[size:]
             self.buffer_updated(size)
+        self._is_behind = bool(self._late) or self._frames.has_beginning

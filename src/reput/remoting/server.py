@@ -88,9 +88,10 @@ class RemotingServer(Listener[Channel]):
         self._is_stopping = False
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._take_bytes: Callable[[Channel, memoryview, int], int] = getattr(
+        self.on_bytes: Callable[[Channel, memoryview, int], int] = getattr(
             service, "on_bytes", _take_frames
         )
+        """Handles the bytes of a read (``Owner``)."""
 
     async def start(self) -> None:
         """Start listening.
@@ -197,10 +198,6 @@ class RemotingServer(Listener[Channel]):
             channel.abort()
         elif not channel.is_inner:
             self._admit(channel, excess)
-
-    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
-        """Handle the bytes of a read."""
-        return self._take_bytes(channel, view, end)
 
     def on_request(self, channel: Channel, request: Command) -> None:
         """Handle a request, and send its reply."""

@@ -125,15 +125,10 @@ def bidirectional(handle: Callable[["Call"], None]) -> Method:
 
 @dataclass(slots=True)
 class Service:
-    """Methods by path.
-
-    ``after_read`` is called after each read of a connection, before the replies of that read are
-    written: a service may collect calls, and answer them there together.
-    """
+    """Methods by path."""
 
     methods: Mapping[str, Method]
     """Methods by path: ``/package.Service/Method``."""
-    after_read: Callable[["GrpcConnection"], object] | None = None
     fast: "FastPath | None" = None
     """Serves many requests of a read at once."""
     by_path: dict[bytes, Method] = field(init=False)
@@ -290,11 +285,6 @@ class GrpcConnection(Http2Connection):
         call.wait()
         return call
 
-    def end_read(self) -> None:
-        """Let the service answer the calls of a read; to be called before its output is written."""
-        if self.service.after_read is not None:
-            self.service.after_read(self)
-
     @property
     def is_full(self) -> bool:
         """Whether too many messages wait, so that no more are read."""
@@ -437,7 +427,7 @@ class Call(Stream):
         """Find the method of the call; called by the connection."""
         self.headers = headers
         self._open_bytes = _CALL_BYTES + sum(map(len, headers.values()))
-        self.connection.open_call(self._open_bytes)
+        self.connection.keep(0, self._open_bytes)
         content_type = headers.get(b"content-type", b"")
         if content_type != b"application/grpc" and not _GRPC.fullmatch(content_type):
             self._is_refused = True
@@ -876,7 +866,8 @@ class Call(Stream):
         self._open_bytes = 0
         if connection.on_eased is not None:
             connection.on_eased()
-        self.forget_content()
+        if self._room_bytes:
+            self.forget_content()
         self._data = self.inbox = None
         self._on_writable = None
 

@@ -502,7 +502,7 @@ def _writer(message: str, fields: tuple[MessageField, ...]) -> Writer:
                 kind, tag, write, has_presence = by_name[name]
                 if kind == _STRING:
                     if value or has_presence:
-                        raw = _utf8(value)
+                        raw = value.encode() if value.isascii() else _utf8(value)
                         size = len(raw)
                         add(tag + (_ONE_BYTE[size] if size < 128 else _varint_bytes(size)))
                         add(raw)

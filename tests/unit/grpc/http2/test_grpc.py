@@ -689,22 +689,6 @@ def test_calls_end_with_the_server() -> None:
     assert cancelled == ["cancel"]
 
 
-def test_calls_of_a_read_are_answered_together() -> None:
-    calls: list[Call] = []
-
-    def answer(connection: GrpcConnection) -> None:
-        for number, call in enumerate(calls):
-            call.reply(b"%d of %d" % (number, len(calls)))
-        calls.clear()
-
-    service = echo_service(calls)
-    service.after_read = answer
-    peer = grpc_peer(service)
-    later = b"/test.Service/Later"
-    replies = answered(peer, *(peer.call(stream_id, path=later) for stream_id in (1, 3, 5)))
-    assert [replies.messages(n) for n in (1, 3, 5)] == [[b"0 of 3"], [b"1 of 3"], [b"2 of 3"]]
-
-
 def test_tables_of_clients_that_keep_nothing() -> None:
     peer = grpc_peer(echo_service())
     replies = answered(peer, peer.call(1))
