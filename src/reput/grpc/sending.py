@@ -143,7 +143,7 @@ class Sender:
             raise StatusError(
                 Code.BAD_REQUEST, "the messages of a request must be of one message group"
             )
-        brokers = routes.writable_brokers(topic)
+        brokers = topic.writable
         if not brokers:
             raise StatusError(Code.FORBIDDEN, "no writable queue")
         (key,) = keys

@@ -35,6 +35,8 @@ class InnerChannel(Channel):
         signer: Signs the requests; without it they are not signed.
     """
 
+    _is_behind = False  # bytes are kept, before which no others may be taken
+
     def __init__(
         self,
         owner: Owner,
@@ -46,7 +48,6 @@ class InnerChannel(Channel):
     ) -> None:
         super().__init__(owner, buffer, signer=signer)
         self._late: list[bytes] = []
-        self._is_behind = False  # bytes are kept, before which no others may be taken
         self._set_peer(server_address)
         _, self.local_host = address_of(address)
         self._transport = self._pipe = Pipe(

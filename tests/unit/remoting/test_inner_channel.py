@@ -82,7 +82,8 @@ class Client:
 async def connected() -> AsyncIterator[tuple[Echo, Client, InnerChannel]]:
     service = Echo()
     owner = Client(service)
-    server = RemotingServer(service, host="127.0.0.1")
+    # Nothing is put off, however slow the machine is.
+    server = RemotingServer(service, host="127.0.0.1", state=ServerState(slice_s=60))
     await server.start()
     yield service, owner, server.connect_here(owner, bytearray(READ_BYTES), ("10.0.0.7", 4711))
     await server.stop()
