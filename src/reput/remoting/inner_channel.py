@@ -35,7 +35,7 @@ class InnerChannel(Channel):
         signer: Signs the requests; without it they are not signed.
     """
 
-    _is_behind = False  # bytes are kept, before which no others may be taken
+    _has_late = False  # bytes are kept, before which no others may be taken
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class InnerChannel(Channel):
     def _take_now(self, data: bytes) -> None:
         """Take what the server has written, unless it follows something that comes later."""
         position = 0
-        if not self._is_behind:
+        if not self._has_late:
             try:
                 position = self.take_frames(memoryview(data), 0, len(data))
             except NotAFrame as error:
@@ -89,7 +89,7 @@ class InnerChannel(Channel):
         """Keep bytes of the server for a later turn of the loop."""
         if not self._late:
             self._loop.call_soon(self._read_late)
-            self._is_behind = True
+            self._has_late = True
         self._late.append(data)
 
     def _read_late(self) -> None:
@@ -101,4 +101,4 @@ class InnerChannel(Channel):
             room[:size] = data[:size]
             data = data[size:]
             self.buffer_updated(size)
-        self._is_behind = bool(self._late) or self._frames.has_beginning
+        self._has_late = bool(self._late) or self._frames.has_beginning
