@@ -234,7 +234,7 @@ async def test_grpc_send(tmp_path: Path) -> None:
         with calls.recorded():
             await exchange(client, range(1, 2))
         # the call does not wait, and the broker does not hold back its reply
-        late = ("Begun", "InnerChannel._read_late")
+        late = ("BegunWork", "InnerChannel._read_late")
         calls.check("grpc-send", "A call", "To the broker and back", other=late)
         await exchange(client, range(2, 40))
         with calls.recorded():

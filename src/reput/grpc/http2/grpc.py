@@ -24,7 +24,7 @@ from reput.errors import CallFailed, LimitExceeded, ReputError
 from reput.format.message import Host
 from reput.grpc import limits
 from reput.grpc.http2 import messages
-from reput.grpc.http2.begun import Begun
+from reput.grpc.http2.begun_work import BegunWork
 from reput.grpc.http2.call_reader import CallReader
 from reput.grpc.http2.connection import Http2Connection, Stream
 from reput.grpc.http2.frames import HEAD, PAYLOAD_BYTES_MAX, Flag, FrameType
@@ -682,7 +682,7 @@ class Call(Stream):
         except BaseException:  # noqa: BLE001 - what it waited for was cancelled
             self.fail(Status.CANCELLED, _CANCELLED)
         else:
-            self._wait_for(Begun(work, awaited), sent)
+            self._wait_for(BegunWork(work, awaited), sent)
 
     def wait(self) -> None:
         """Handle that the reply comes later."""

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-class Begun(Coroutine[Any, Any, _T]):
+class BegunWork(Coroutine[Any, Any, _T]):
     """The rest of a coroutine whose first step was run: to be made a task.
 
     Args:
