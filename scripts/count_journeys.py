@@ -1,9 +1,10 @@
 """Count how far a request travels through the sources of reput, as a table in Markdown.
 
-``python scripts/count_journeys.py [NAME ...]``; without names all journeys (``JOURNEYS``). Servers
-and clients run in this process. Each journey is repeated until everything is warm; then the calls
-of its thread are recorded with ``sys.setprofile`` for some repetitions. The table has the most
-frequent result: a timer of the broker may fire in others.
+``python scripts/count_journeys.py [NAME ...]``; without names all journeys (``JOURNEYS``); with
+``--calls`` the counted calls follow, in their order. Servers and clients run in this process. Each
+journey is repeated until everything is warm; then the calls of its thread are recorded with
+``sys.setprofile`` for some repetitions. The table has the most frequent result: a timer of the
+broker may fire in others.
 
 A row counts functions of ``src/reput``. Compiled kernels are not among them, nor are the event loop
 and other packages.
@@ -33,7 +34,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import reput
 from reput import arrow
@@ -77,13 +78,17 @@ class Recorder:
         folder: Folder of the sources.
     """
 
+    calls_of: ClassVar[dict[Count, list[str]]] = {}
+    """The latest calls with a count: ``file:line function``, indented by their depth."""
+
     def __init__(self, folder: str = SOURCES) -> None:
         self._folder = folder
         self._codes: list[CodeType] = []
+        self._depths: list[int] = []
 
     def start(self) -> None:
         """Forget what was recorded, and record the calls of the present thread and of new ones."""
-        self._codes.clear()
+        self._codes, self._depths = [], []
         threading.setprofile(self._on_event)
         sys.setprofile(self._on_event)
 
@@ -91,17 +96,41 @@ class Recorder:
         """Stop; return what was recorded since ``start``. Threads that were started have ended."""
         sys.setprofile(None)
         threading.setprofile(None)
-        return counted(self._codes)
+        return self._count(self._codes, self._depths)
 
     def take(self) -> Count:
         """Return what was recorded since the last call; recording continues."""
         codes, self._codes = self._codes, []
-        return counted(codes)
+        depths, self._depths = self._depths, []
+        return self._count(codes, depths)
+
+    def _count(self, codes: list[CodeType], depths: list[int]) -> Count:
+        count = counted(codes)
+        self.calls_of[count] = [
+            "  " * depth + f"{self._path(code)}:{code.co_firstlineno} {code.co_qualname}"
+            for code, depth in zip(codes, depths, strict=True)
+            if code.co_name not in _PARTS
+        ]
+        return count
+
+    def _path(self, code: CodeType) -> str:
+        return Path(code.co_filename).relative_to(self._folder).as_posix()
 
     def _on_event(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(self._folder):
             self._codes.append(code)
+            self._depths.append(sum(map(self._is_own, _callers(frame))))
+
+    def _is_own(self, code: CodeType) -> bool:
+        return code.co_filename.startswith(self._folder) and code.co_name not in _PARTS
+
+
+def _callers(frame: FrameType) -> Iterator[CodeType]:
+    """Return the functions in which a function was called."""
+    while (caller := frame.f_back) is not None:
+        yield caller.f_code
+        frame = caller
 
 
 def counted(codes: list[CodeType]) -> Count:
@@ -402,13 +431,19 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *JOURNEYS])
-    chosen = parser.parse_args().names or list(JOURNEYS)
-    print("| journey | calls | files | lines | moves |\n|---|---|---|---|---|")
-    for name in chosen:
+    parser.add_argument("--calls", action="store_true", help="list the counted calls as well")
+    options = parser.parse_args()
+    results: list[tuple[str, Count]] = []
+    for name in options.names or JOURNEYS:
         labels, journey = JOURNEYS[name]
         with tempfile.TemporaryDirectory() as root:
-            for label, count in zip(labels, journey(Path(root)), strict=True):
-                print(f"| {label} | " + " | ".join(f"{value:,}" for value in count) + " |")
+            results += zip(labels, journey(Path(root)), strict=True)
+    print("| journey | calls | files | lines | moves |\n|---|---|---|---|---|")
+    for label, count in results:
+        print(f"| {label} | " + " | ".join(f"{value:,}" for value in count) + " |")
+    if options.calls:
+        for label, count in results:
+            print(f"\n{label}:", *Recorder.calls_of[count], sep="\n")
 
 
 if __name__ == "__main__":

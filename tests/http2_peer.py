@@ -107,8 +107,6 @@ class Http2Peer:
             position = connection.receive(memoryview(read), position, len(read), self.now)
             if not connection.has_more:
                 break
-        if isinstance(connection, GrpcConnection):
-            connection.end_read()
         self._kept = read[position:]
         return self.received()
 

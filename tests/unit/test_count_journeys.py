@@ -69,6 +69,19 @@ def test_calls_files_lines_and_moves(desk: ModuleType, tmp_path: Path) -> None:
     assert recorder.take() == counting.Count(4, 2, 9, 3), "calls after the stop are not recorded"
 
 
+def test_the_calls_of_a_count_are_listed_in_order(desk: ModuleType, tmp_path: Path) -> None:
+    """The lines are those of ``def`` in the sources above."""
+    recorder = counting.Recorder(str(tmp_path))
+    recorder.start()
+    desk.take("order")
+    assert recorder.calls_of[recorder.stop()] == [
+        "desk.py:5 take",
+        "  clerk.py:2 note",
+        "  desk.py:11 inner",
+        "    clerk.py:2 note",
+    ]
+
+
 def test_a_generator_counts_each_time_it_is_resumed(desk: ModuleType, tmp_path: Path) -> None:
     recorder = counting.Recorder(str(tmp_path))
     recorder.start()

@@ -169,23 +169,24 @@ class HeldRequests(Generic[_Held]):
         self._is_serving = False
         self._deadlines: list[tuple[int, int, _Held]] = []
         self._numbers = itertools.count()
-        self._count = 0
+        self.count = 0
+        """Number of held requests."""
         self._bytes = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def hold(self, held: _Held) -> bool:
         """Hold a request; return False if a limit is reached."""
         channel = held.channel
         if (
-            self._count >= self._count_max
+            self.count >= self._count_max
             or len(self._by_channel.get(channel, ())) >= self._per_connection_max
             or self._by_address.used(channel.address) >= self._per_address_max
             or self._bytes + held.bytes_about > self._bytes_max
         ):
             return False
-        self._count += 1
+        self.count += 1
         self._bytes += held.bytes_about
         self._by_address.add(channel.address)
         for place in held.places:
@@ -296,7 +297,7 @@ class HeldRequests(Generic[_Held]):
 
     def _end(self, held: _Held) -> None:
         held.is_over = True
-        self._count -= 1
+        self.count -= 1
         self._bytes -= held.bytes_about
         self._by_address.release(held.channel.address)
         self._unread.pop(held, None)
@@ -311,6 +312,6 @@ class HeldRequests(Generic[_Held]):
         if not of_channel:
             del self._by_channel[held.channel]
         # Finished requests stay in the heap until their deadline, at most as many as the others.
-        if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self._count:
+        if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].is_over]
             heapq.heapify(self._deadlines)

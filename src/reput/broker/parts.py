@@ -146,4 +146,4 @@ class Parts:
     @property
     def holds_requests(self) -> bool:
         """Whether pulls, pops or notifications wait for messages."""
-        return bool(len(self.held_pulls) or len(self.pops.held) or len(self.lite.held))
+        return bool(self.held_pulls.count or self.pops.held.count or self.lite.held.count)

@@ -32,8 +32,9 @@ from reput.broker.settings.live import Change, CheckedChange, LiveConfig
 from reput.clock import Clock, SystemClock
 from reput.errors import InvalidOption
 from reput.format.signing import Signer
-from reput.remoting.channel import Channel, Owner
+from reput.remoting.channel import Owner
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.inner_channel import InnerChannel
 from reput.remoting.pipe import Pipe
 from reput.remoting.server import BytesService, RemotingServer, Service
 from reput.remoting.server_state import ConnectionLimits, ServerState
@@ -479,7 +480,7 @@ class Broker:
         buffer: bytearray | memoryview,
         address: tuple[str, int],
         signer: Signer | None = None,
-    ) -> Channel:
+    ) -> InnerChannel:
         """Return a connection from this process to the main port (``RemotingServer``)."""
         return self._servers[0].connect_here(owner, buffer, address, signer)
 

@@ -7,7 +7,7 @@ Source: rocketmq 4.9.8 ``org.apache.rocketmq.common.protocol.header``.
 
 import functools
 import typing
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -40,11 +40,15 @@ def decode(kind: type[_H], ext_fields: dict[str, str] | None) -> _H:
 
 def encode(header: Header) -> dict[str, str]:
     """Return the fields of a header that are not None."""
-    return {
-        name: value if type(value) is str else _text(value)
-        for field, name in _names(type(header))
-        if (value := getattr(header, field)) is not None
-    }
+    fields = {}
+    for field, name in _names(type(header)):
+        value = getattr(header, field)
+        if value is None:
+            continue
+        if type(value) is bool:
+            value = "true" if value else "false"
+        fields[name] = value if type(value) is str else str(value)
+    return fields
 
 
 @functools.cache
@@ -63,14 +67,6 @@ def _ranges(kind: type[Header]) -> tuple[tuple[str, str], ...]:
         for hint in (hints[field], *typing.get_args(hints[field]))
         for limits in getattr(hint, "__metadata__", ())
     )
-
-
-def _text(value: Any) -> str:
-    if value is True:
-        return "true"
-    if value is False:
-        return "false"
-    return str(value)
 
 
 # --- sending ----------------------------------------------------------------------

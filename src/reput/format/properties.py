@@ -88,9 +88,21 @@ def encode(properties: Mapping[str, str], *, last_separator: bool = True) -> byt
     r"""Return the property string as UTF-8 bytes.
 
     Raises:
+        ValueError: As ``join``, or the whole is longer than ``LENGTH_MAX`` bytes
+            (known-bugs.md#long-properties).
+    """
+    data = java.encode_utf8(join(properties, last_separator=last_separator))
+    if len(data) > LENGTH_MAX:
+        raise ValueError(f"properties take {len(data)} bytes; at most {LENGTH_MAX} fit a record")
+    return data
+
+
+def join(properties: Mapping[str, str], *, last_separator: bool = True) -> str:
+    r"""Return the property string, as a header has it.
+
+    Raises:
         ValueError: A name or value is empty or holds ``\x01`` or ``\x02`` (4.9 could read a value
-            with ``\x01``, 4.5 drops it), or the whole is longer than ``LENGTH_MAX`` bytes
-            (known-bugs.md#long-properties, known-bugs.md#property-separators).
+            with ``\x01``, 4.5 drops it; known-bugs.md#property-separators).
     """
     parts = []
     for name, value in properties.items():
@@ -105,10 +117,7 @@ def encode(properties: Mapping[str, str], *, last_separator: bool = True) -> byt
     text = PROPERTY_SEPARATOR.join(parts)
     if last_separator and parts:
         text += PROPERTY_SEPARATOR
-    data = java.encode_utf8(text)
-    if len(data) > LENGTH_MAX:
-        raise ValueError(f"properties take {len(data)} bytes; at most {LENGTH_MAX} fit a record")
-    return data
+    return text
 
 
 def decode(data: bytes) -> dict[str, str]:

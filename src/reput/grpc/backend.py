@@ -5,12 +5,12 @@ front makes every change by requests of the remoting protocol: a client of the f
 its brokers like any other.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from reput.broker.lite.subscriptions import CLIENT_QUOTA_DEFAULT
 from reput.errors import RequestRefused
-from reput.format.codes import ResponseCode
+from reput.format.codes import PERM_WRITE, ResponseCode
 from reput.format.signing import Signer
 from reput.remoting.channel import Channel, Owner
 
@@ -59,11 +59,17 @@ class TopicFacts:
         message_type: Its attribute ``message.type``: NORMAL, FIFO, DELAY, TRANSACTION, MIXED,
             PRIORITY, LITE.
         brokers: Its queues, in the order of the brokers' names.
+        writable: Those of the brokers that can be written.
     """
 
     name: str
     message_type: str
     brokers: tuple[BrokerQueues, ...]
+    writable: tuple[BrokerQueues, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        writable = tuple(b for b in self.brokers if b.permission & PERM_WRITE and b.write_count)
+        object.__setattr__(self, "writable", writable)
 
 
 @dataclass(frozen=True, slots=True)

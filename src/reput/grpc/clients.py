@@ -144,11 +144,13 @@ class Client:
         if channel is None or channel.is_closed:
             channel = await self.channel(broker_name)
         if not channel.is_writable:
+            writable = asyncio.ensure_future(channel.writable())  # not all callers are tasks
             try:
-                async with asyncio.timeout(timeout_ms / 1000):
-                    await channel.writable()
-            except TimeoutError as error:
-                raise RequestTimedOut(channel.peer, request.code, timeout_ms) from error
+                await asyncio.wait([writable], timeout=timeout_ms / 1000)
+                if not writable.done():
+                    raise RequestTimedOut(channel.peer, request.code, timeout_ms)
+            finally:
+                writable.cancel()
         request.language = self.language
         return channel.send_request(request, timeout_ms)
 

@@ -131,15 +131,14 @@ class Front:
     def _unary(self, name: str, handler: Handler) -> Any:
         """Return a method: errors become the status of its reply."""
         method = METHODS[name]
-        is_fast = name in ("SendMessage", "AckMessage")
 
         async def answer(call: Call, sent: SentMessage) -> bytes:
             try:
                 caller, request = await self._request(name, call, sent)
                 reply = await handler(caller, request)
                 reply.setdefault("status", statuses.OK)
-                if is_fast and self._fast is not None and reply["status"] is statuses.OK:
-                    self._fast.learn(call, self.clients.of(caller), request)
+                if call.connection.is_busy and reply["status"] is statuses.OK:
+                    self._learn(name, call, caller, request)
             except CallFailed:
                 raise
             except (StatusError, ReputError) as error:
@@ -150,6 +149,11 @@ class Front:
             return protobuf.encode(method.reply, reply)
 
         return unary(answer).paced()
+
+    def _learn(self, name: str, call: Call, caller: Caller, request: dict[str, Any]) -> None:
+        """Have further calls like one that has succeeded served by the fast path."""
+        if self._fast is not None and name in ("SendMessage", "AckMessage"):
+            self._fast.learn(call, self.clients.of(caller), request)
 
     async def _request(
         self, name: str, call: Call, sent: SentMessage
@@ -187,7 +191,7 @@ class Front:
         client_id = call.text("x-mq-client-id")
         if not client_id:
             raise StatusError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
-        peer = call.peer
+        peer = call.connection.peer
         deadline_ms = None
         if call.deadline is not None:
             left_s = call.deadline - call.connection.now
@@ -375,7 +379,7 @@ class Front:
             client,
             request.get("messages", ()),
             self._clock.now_ms(),
-            caller.patience_ms(self._clock.monotonic_ms(), SEND_MS),
+            caller.patience_ms(client.seen_ms, SEND_MS),
             caller.pause,
         )
         return {"status": statuses.of_entries(entries), "entries": entries}

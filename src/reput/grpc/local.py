@@ -23,6 +23,7 @@ from reput.remoting.connection import READ_BYTES
 from reput.store.tables.config_tables import TopicConfig
 
 _TYPE_DEFAULT = "NORMAL"
+_TOPICS_KEPT = 1_000
 
 
 def message_type(topic: TopicConfig) -> str:
@@ -43,6 +44,8 @@ class LocalBackend:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._topics: dict[str, tuple[TopicConfig, int, TopicFacts]] = {}
+        """Name -> topic and permission of the broker, and the facts that follow of them."""
         self._buffer = memoryview(bytearray(READ_BYTES))
 
     async def topic(self, name: str) -> TopicFacts | None:
@@ -51,13 +54,21 @@ class LocalBackend:
         if topic is None:
             return None
         broker = self._broker.settings.broker
+        permission = broker.broker_permission
+        known = self._topics.get(name)
+        if known is not None and known[0] is topic and known[1] == permission:
+            return known[2]
         queues = BrokerQueues(
             broker.broker_name,
             topic.read_queue_count,
             topic.write_queue_count,
-            topic.perm & broker.broker_permission,
+            topic.perm & permission,
         )
-        return TopicFacts(name, message_type(topic), (queues,))
+        facts = TopicFacts(name, message_type(topic), (queues,))
+        if len(self._topics) >= _TOPICS_KEPT:
+            del self._topics[next(iter(self._topics))]
+        self._topics[name] = topic, permission, facts
+        return facts
 
     async def group(self, name: str, address: str) -> GroupFacts | None:
         """Return a group; create it if ``autoCreateSubscriptionGroup`` allows it.

@@ -87,18 +87,11 @@ def readable_broker(topic: TopicFacts, name: str, turn: int) -> str:
     return name if name in readable else readable[turn % len(readable)]
 
 
-def writable_brokers(topic: TopicFacts) -> list[BrokerQueues]:
-    """Return the brokers with queues that can be written, in order."""
-    return [
-        broker for broker in topic.brokers if broker.permission & PERM_WRITE and broker.write_count
-    ]
-
-
 def writable(topic: TopicFacts) -> list[tuple[str, int]]:
     """Return broker and id of each queue that can be written, in order."""
     return [
         (broker.broker_name, queue_id)
-        for broker in writable_brokers(topic)
+        for broker in topic.writable
         for queue_id in range(broker.write_count)
     ]
 

@@ -72,38 +72,41 @@ class Sender:
             messages: The messages.
             now_ms: The time in ms since the epoch.
             timeout_ms: Time that the broker has, in ms.
-            pause: Called before each message.
+            pause: Called between messages.
 
         Raises:
             StatusError: The request is refused as a whole: nothing was sent.
             ReputError: There is no connection to the broker.
         """
         validation.check_topic_of(messages)
-        outgoing = []
+        outgoing: list[Outgoing] = []
         for message in messages:
-            await pause()
+            if outgoing:
+                await pause()
             validation.check_message(message, now_ms)
             outgoing.append(conversion.outgoing(message, client.address, now_ms))
         topic = await self._topic(outgoing[0].topic)
         for each in outgoing:
             check_type(topic, each)
         queues = self._queues(topic, outgoing)
-        broker, queue_id = await self._reachable(client, queues)
+        broker, queue_id = await self._reachable(client, queues) if len(queues) > 1 else queues[0]
         broker_name = broker.broker_name
         if not broker.has_timers:
             outgoing = [with_delay_level(message, broker, now_ms) for message in outgoing]
         pending: list[asyncio.Future[Command]] = []
         try:
             for each in outgoing:
-                await pause()
+                if pending:
+                    await pause()
                 pending.append(await client.send(broker_name, _request(each, queue_id), timeout_ms))
-            replies = await asyncio.gather(*pending)
+            replies = [await reply for reply in pending]
         except BaseException:
             cancel(pending)
             raise
-        entries = []
+        entries: list[dict[str, Any]] = []
         for reply, each in zip(replies, outgoing, strict=True):
-            await pause()
+            if entries:
+                await pause()
             if each.sys_flag & flags.TRANSACTION_PREPARED and reply.code in statuses.STORED:
                 half = _half(reply, broker_name)
                 self._transactions.add(each.topic, each.message_id, half)
@@ -121,12 +124,11 @@ class Sender:
     async def _reachable(
         self, client: Client, queues: Sequence[tuple[BrokerQueues, int]]
     ) -> tuple[BrokerQueues, int]:
-        """Return the first queue whose broker is connected. Raises ``ReputError`` if none is."""
+        """Return the first queue whose broker is connected, or else the last one."""
         for place in queues[:-1]:
             with contextlib.suppress(Unreachable):
                 await client.channel(place[0].broker_name)
                 return place
-        await client.channel(queues[-1][0].broker_name)
         return queues[-1]
 
     def _queues(
@@ -141,7 +143,7 @@ class Sender:
             raise StatusError(
                 Code.BAD_REQUEST, "the messages of a request must be of one message group"
             )
-        brokers = routes.writable_brokers(topic)
+        brokers = topic.writable
         if not brokers:
             raise StatusError(Code.FORBIDDEN, "no writable queue")
         (key,) = keys
@@ -253,7 +255,7 @@ def _request(message: Outgoing, queue_id: int) -> Command:
         sys_flag=message.sys_flag,
         born_timestamp=message.born_ms,
         flag=0,
-        properties=props.encode(message.properties).decode("utf-8", "surrogatepass"),
+        properties=props.join(message.properties),
         reconsume_times=0,
         unit_mode=False,
         batch=False,

@@ -21,7 +21,8 @@ from reput.errors import (
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
 from reput.grpc.backend import UnknownBroker
-from reput.grpc.wire.grpc_messages import Code
+from reput.grpc.wire import protobuf
+from reput.grpc.wire.grpc_messages import STATUS, Code
 
 __all__ = [
     "OK", "STORED", "Code", "StatusError", "check", "of_entries", "of_error", "of_reply", "status",
@@ -77,7 +78,7 @@ def status(code: Code, message: str) -> dict[str, Any]:
     return {"code": code.value, "message": message}
 
 
-OK = status(Code.OK, "OK")
+OK = protobuf.Encoded(STATUS, status(Code.OK, "OK"))
 
 
 def of_error(error: BaseException) -> dict[str, Any]:

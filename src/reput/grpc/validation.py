@@ -6,6 +6,7 @@ Source: rocketmq-proxy 5.5.0 ``GrpcValidator``, ``SendMessageActivity``, ``Proxy
 rocketmq-client 5.5.0 ``Validators``.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +33,8 @@ RECOVERY_S_MAX = 3600
 """Maximum age of a half message before its first check, in s."""
 GROUP_LETTERS_MAX = 120
 
+_TOPICS_KEPT = 1_000
+"""Names of topics whose check is remembered."""
 _LEGAL_NAME = "^[%|a-zA-Z0-9_-]+$"
 _LEGAL_LITE_TOPIC = re.compile(r"[A-Za-z0-9_-]+\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -39,24 +42,29 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def check_topic(name: str) -> None:
     """Check that a topic has a legal name and is not of the system. Raises ``StatusError``."""
-    if _is_blank(name):
-        text = "The specified topic is blank"
+    if not name.strip():
+        refusal = "The specified topic is blank"
     elif len(name) > names.TOPIC_LENGTH_MAX:
-        text = f"The specified topic is longer than topic max length {names.TOPIC_LENGTH_MAX}."
-    elif not names.is_legal_topic(name):
-        text = (
+        refusal = f"The specified topic is longer than topic max length {names.TOPIC_LENGTH_MAX}."
+    else:
+        refusal = _topic_refusal(name)
+    if refusal:
+        raise StatusError(Code.ILLEGAL_TOPIC, refusal)
+
+
+@functools.lru_cache(_TOPICS_KEPT)
+def _topic_refusal(name: str) -> str:
+    """Return why a topic's name is refused; empty if it is not."""
+    if not names.is_legal_topic(name):
+        return (
             f"The specified topic[{name}] contains illegal characters, allowing only {_LEGAL_NAME}"
         )
-    elif names.is_system_topic(name):
-        text = "cannot access system topic"
-    else:
-        return
-    raise StatusError(Code.ILLEGAL_TOPIC, text)
+    return "cannot access system topic" if names.is_system_topic(name) else ""
 
 
 def check_group(name: str) -> None:
     """Check that a group has a legal name and is not of the system. Raises ``StatusError``."""
-    if _is_blank(name):
+    if not name.strip():
         text = "the specified group is blank"
     elif len(name) > GROUP_LETTERS_MAX:
         text = (
@@ -76,9 +84,9 @@ def check_group(name: str) -> None:
 
 def check_lite_topic(name: str) -> None:
     """Check the name of a lite topic. Raises ``StatusError``."""
-    if _is_blank(name):
+    if not name.strip():
         text = "lite topic cannot be the char sequence of whitespace"
-    elif _size(name) > LITE_TOPIC_BYTES_MAX:
+    elif len(name.encode()) > LITE_TOPIC_BYTES_MAX:
         text = f"lite topic exceed the max size {LITE_TOPIC_BYTES_MAX}"
     elif not _LEGAL_LITE_TOPIC.match(name):
         text = "lite topic can only contain alphanumeric characters, hyphens(-), and underscores(_)"
@@ -98,9 +106,9 @@ def check_topic_of(messages: Sequence[Mapping[str, Any]]) -> None:
     """
     if not messages:
         raise StatusError(Code.MESSAGE_CORRUPTED, "no message to send")
-    topic = _topic(messages[0])
-    check_topic(topic)
-    if any(_topic(message) != topic for message in messages):
+    topics = [message.get("topic", {}).get("name", "") for message in messages]
+    check_topic(topics[0])
+    if len({*topics}) > 1:
         raise StatusError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
 
 
@@ -116,10 +124,10 @@ def check_message(message: Mapping[str, Any], now_ms: int) -> None:
     size = _check_user_properties(message.get("user_properties", {}))
     tag = system.get("tag", "")
     _check_text(Code.ILLEGAL_MESSAGE_TAG, "tag", tag, forbidden="|")
-    size += _size(tag)
+    size += len(tag.encode())
     for key in system.get("keys", ()):
         _check_text(Code.ILLEGAL_MESSAGE_KEY, "key", key)
-        size += _size(key)
+        size += len(key.encode())
     if size > USER_PROPERTY_BYTES_MAX:
         raise StatusError(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -132,7 +140,7 @@ def check_message(message: Mapping[str, Any], now_ms: int) -> None:
         raise StatusError(Code.BAD_REQUEST, text)
     group = system.get("message_group", "")
     if group:
-        if not _is_blank(group) and _size(group) >= MESSAGE_GROUP_BYTES_END:
+        if group.strip() and len(group.encode()) >= MESSAGE_GROUP_BYTES_END:
             text = f"message group exceed the max size {MESSAGE_GROUP_BYTES_END}"
             raise StatusError(Code.ILLEGAL_MESSAGE_GROUP, text)
         _check_text(Code.ILLEGAL_MESSAGE_GROUP, "message group", group)
@@ -154,14 +162,14 @@ def _check_user_properties(properties: Mapping[str, str]) -> int:
             raise StatusError(code, "the key of property cannot contain control character")
         if _CONTROL.search(value):
             raise StatusError(code, "the value of property cannot contain control character")
-        size += _size(key) + _size(value)
+        size += len(key.encode()) + len(value.encode())
     return size
 
 
 def _check_system_texts(system: Mapping[str, Any]) -> None:
     """Check the texts that become properties unchanged."""
     message_id = system.get("message_id", "")
-    if _is_blank(message_id):
+    if not message_id.strip():
         raise StatusError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
     size = 0
     for name, code in (
@@ -173,7 +181,7 @@ def _check_system_texts(system: Mapping[str, Any]) -> None:
         # A separator of properties would add others, such as those of brokers.
         if _CONTROL.search(value):
             raise StatusError(code, f"{name} cannot contain control character")
-        size += _size(value)
+        size += len(value.encode())
     if size > SYSTEM_TEXT_BYTES_MAX:
         raise StatusError(
             Code.MESSAGE_PROPERTIES_TOO_LARGE,
@@ -205,22 +213,9 @@ def _check_text(code: Code, name: str, text: str, forbidden: str = "") -> None:
     """Check a text that may be empty, but not blank."""
     if not text:
         return
-    if _is_blank(text):
+    if not text.strip():
         raise StatusError(code, f"{name} cannot be the char sequence of whitespace")
     if forbidden and forbidden in text:
         raise StatusError(code, f"{name} cannot contain '{forbidden}'")
     if _CONTROL.search(text):
         raise StatusError(code, f"{name} cannot contain control character")
-
-
-def _topic(message: Mapping[str, Any]) -> str:
-    name: str = message.get("topic", {}).get("name", "")
-    return name
-
-
-def _is_blank(text: str) -> bool:
-    return not text or text.isspace()
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 from reput.errors import ConnectionLost, NotAFrame, Overloaded, RequestTimedOut
 from reput.format import command as commands
 from reput.format.codes import ResponseCode
-from reput.format.command import Command
+from reput.format.command import IS_REPLY, Command
 from reput.format.signing import Signer
 from reput.limits import Limit
 from reput.remoting import limits
@@ -300,7 +300,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             NotAFrame: The next bytes are not a frame.
         """
         is_first = True
-        while count_max > 0 and not self.is_closed:
+        while position < end and count_max > 0 and not self.is_closed:
             frame = find_frame(view, position, end)
             if frame is None or frame[1] > end:
                 break
@@ -378,18 +378,21 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._owner.on_request(self, request)
 
     def _take(self, command: Command) -> None:
-        if not command.is_reply:
-            self._owner.on_request(self, command)
+        if not command.flag & IS_REPLY:
+            self._take_request(command)
             return
         future = self._pending.remove(command.opaque)
         if future is not None and not future.done():
             future.set_result(command)
 
+    def _take_request(self, request: Command) -> None:
+        self._owner.on_request(self, request)
+
     # Writing ----------------------------------------------------------------------------------
 
     def send(self, command: Command) -> None:
         """Write a command; the writes of one turn of the loop are sent together."""
-        if not command.is_reply:
+        if not command.flag & IS_REPLY:
             if self._fields:
                 fields = {**(command.ext_fields or {}), **self._fields}
                 command = dataclasses.replace(command, ext_fields=fields)
@@ -593,7 +596,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             future.cancel()
             raise
         # Set by the first pending request, and by requests with an earlier deadline.
-        if self._timer is None or deadline < self._timer.when():
+        if not future.done() and (self._timer is None or deadline < self._timer.when()):
             self._set_timer(deadline)
         return future
 

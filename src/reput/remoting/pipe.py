@@ -1,11 +1,10 @@
 """A connection to a server of this process whose replies are there when a write returns.
 
-A part of the process that has many requests at once passes them all, and gets the replies that the
-server writes at once. Replies that the server holds back come later.
+A part of the process passes its requests, and gets the replies that the server writes at once.
+Replies that the server holds back come later.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 
@@ -17,7 +16,8 @@ class Pipe(asyncio.Transport):
         address: Address of the client: host and port.
         own_address: Address of the server.
         on_late: Called with bytes that the server writes outside of ``exchange``.
-        on_closed: Called when the server has closed the connection.
+        on_closed: Called when the connection has ended.
+        on_read: Called when the server has read what waited for it (``waiting_bytes``).
     """
 
     def __init__(
@@ -27,13 +27,17 @@ class Pipe(asyncio.Transport):
         own_address: tuple[str, int],
         on_late: Callable[[bytes], object],
         on_closed: Callable[[], object],
+        on_read: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__({"peername": address, "sockname": own_address})
         self._loop = asyncio.get_running_loop()
         self._protocol = protocol
         self._on_late = on_late
         self._on_closed = on_closed
-        self._waiting: deque[memoryview] = deque()
+        self._on_read = on_read
+        self.waiting_bytes = 0
+        """Bytes that wait until the server reads again."""
+        self._waiting: list[memoryview] = []  # not a deque: an empty one takes 0.7 KB
         self._replies: list[bytes] | None = None
         self._is_reading = True
         self._is_closing = False
@@ -49,23 +53,30 @@ class Pipe(asyncio.Transport):
 
         Not to be called by a callback of the server's connections: they share a buffer.
         """
-        self._replies = []
+        replies: list[bytes] = []
+        self._replies = replies
         self._waiting.append(memoryview(data))
         try:
             self._deliver()
-            return b"".join(self._replies)
         finally:
             self._replies = None
+        return b"".join(replies)
 
     def _deliver(self) -> None:
         while self._waiting and self._is_reading and not self._is_closing:
-            data = self._waiting.popleft()
+            data = self._waiting.pop(0)
             room = memoryview(self._protocol.get_buffer(-1))
             size = min(len(room), len(data))
             room[:size] = data[:size]
             if size < len(data):
-                self._waiting.appendleft(data[size:])
+                self._waiting.insert(0, data[size:])
             self._protocol.buffer_updated(size)
+        self.waiting_bytes = sum(map(len, self._waiting)) if self._waiting else 0
+
+    def _deliver_waiting(self) -> None:
+        self._deliver()
+        if not self._waiting:
+            self._on_read()
 
     # The server's transport -------------------------------------------------------------------
 
@@ -90,7 +101,7 @@ class Pipe(asyncio.Transport):
         """Resume reading."""
         self._is_reading = True
         if self._waiting:
-            self._loop.call_soon(self._deliver)
+            self._loop.call_soon(self._deliver_waiting)
 
     def is_reading(self) -> bool:
         """Return False between ``pause_reading`` and ``resume_reading``."""

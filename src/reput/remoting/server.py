@@ -15,9 +15,9 @@ from reput.format.signing import Signer
 from reput.remoting import limits, time_slices
 from reput.remoting.channel import Channel, Owner
 from reput.remoting.connection import READ_BYTES
+from reput.remoting.inner_channel import InnerChannel
 from reput.remoting.listener import LAST_WORDS_S, Listener
 from reput.remoting.long_replies import counting
-from reput.remoting.memory_transport import join
 from reput.remoting.pipe import Pipe
 from reput.remoting.server_state import ServerState
 from reput.remoting.time_slices import Steps
@@ -88,9 +88,10 @@ class RemotingServer(Listener[Channel]):
         self._is_stopping = False
         self._all_closed = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._take_bytes: Callable[[Channel, memoryview, int], int] = getattr(
+        self.on_bytes: Callable[[Channel, memoryview, int], int] = getattr(
             service, "on_bytes", _take_frames
         )
+        """Handles the bytes of a read (``Owner``)."""
 
     async def start(self) -> None:
         """Start listening.
@@ -113,7 +114,7 @@ class RemotingServer(Listener[Channel]):
         buffer: bytearray | memoryview,
         address: tuple[str, int],
         signer: Signer | None = None,
-    ) -> Channel:
+    ) -> InnerChannel:
         """Return a connection from this process, without a socket and without TLS.
 
         Args:
@@ -122,10 +123,8 @@ class RemotingServer(Listener[Channel]):
             address: Host and port of the client that the server sees.
             signer: Signs its requests; without it they are not signed.
         """
-        client = Channel(owner, buffer, signer=signer)
         own_address = (self.host or "127.0.0.1", self.port)
-        join(client, self._inner_channel(), address, own_address)
-        return client
+        return InnerChannel(owner, buffer, self._inner_channel(), address, own_address, signer)
 
     def open_pipe(
         self,
@@ -199,10 +198,6 @@ class RemotingServer(Listener[Channel]):
             channel.abort()
         elif not channel.is_inner:
             self._admit(channel, excess)
-
-    def on_bytes(self, channel: Channel, view: memoryview, end: int) -> int:
-        """Handle the bytes of a read."""
-        return self._take_bytes(channel, view, end)
 
     def on_request(self, channel: Channel, request: Command) -> None:
         """Handle a request, and send its reply."""

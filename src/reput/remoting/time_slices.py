@@ -35,7 +35,7 @@ Step = Callable[[float], bool]
 """Works until a deadline, by the clock of the slices; returns True if more is left."""
 
 
-class _Queue:
+class _AddressWork:
     """The work of an address."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
@@ -89,7 +89,7 @@ class TimeSlices:
         """Time slice, in seconds."""
         self.seconds = seconds
         """The clock of the slices."""
-        self._queues: OrderedDict[str, _Queue] = OrderedDict()  # by address, in turn
+        self._queues: OrderedDict[str, _AddressWork] = OrderedDict()  # by address, in turn
         self._is_scheduled = False
         self._run_deadline: float | None = None
         """End of the slice of new work in this turn; None if it has not begun."""
@@ -112,7 +112,7 @@ class TimeSlices:
         """
         queue = self._queues.get(address)
         if queue is None:
-            queue = self._queues[address] = _Queue(self.seconds)
+            queue = self._queues[address] = _AddressWork(self.seconds)
         queue.add(step if key is None else key, step)
         self._schedule()
 

@@ -8,6 +8,7 @@ import pytest
 
 from reput.clock import ManualClock
 from reput.errors import RequestTimedOut
+from reput.format.command import Command
 from reput.format.signing import Signer
 from reput.grpc import clients as clients_module
 from reput.grpc.backend import GroupFacts, TopicFacts
@@ -39,6 +40,36 @@ class NoBackend:
         raise RequestTimedOut(broker_name, 0, 0)
 
 
+class FullChannel:
+    """A connection to which nothing can be written until ``read`` is called."""
+
+    peer, is_closed, is_writable = "broker", False, False
+
+    def __init__(self) -> None:
+        self._is_read = asyncio.Event()
+        self.sent: list[int] = []
+
+    def read(self) -> None:
+        self._is_read.set()
+
+    async def writable(self) -> None:
+        await self._is_read.wait()
+
+    def send_request(self, request: Command, timeout_ms: int) -> "asyncio.Future[Command]":
+        self.sent.append(request.code)
+        return asyncio.get_running_loop().create_future()
+
+
+class FullBackend(NoBackend):
+    """Connects to ``channel``."""
+
+    def __init__(self) -> None:
+        self.channel = FullChannel()
+
+    async def connect(self, *_: Any) -> Any:
+        return self.channel
+
+
 def caller(client_id: str) -> Caller:
     return Caller(client_id, "JAVA", ("10.0.0.7", 1), ("10.0.0.1", 8081))
 
@@ -66,6 +97,26 @@ class Fixture:
             await self.hanging.wait()
         if self.failure is not None:
             raise self.failure
+
+
+async def test_a_request_waits_for_room_in_its_connection() -> None:
+    backend = FullBackend()
+    client = Client(caller("a"), backend, lambda *_: None)
+    await client.channel("b")
+    with pytest.raises(RequestTimedOut):
+        await client.send("b", Command(1), 0)
+    # Its first step is not run by a task, as those of calls are.
+    loop = asyncio.get_running_loop()
+    begun: asyncio.Future[object] = loop.create_future()
+    sending = client.send("b", Command(2), 1_000_000)
+    loop.call_soon(lambda: begun.set_result(sending.send(None)))
+    await begun
+    assert backend.channel.sent == []
+    sending.close()
+    waiting = asyncio.ensure_future(client.send("b", Command(3), 1_000_000))
+    backend.channel.read()
+    await waiting
+    assert backend.channel.sent == [3]
 
 
 def test_a_silent_client_gives_back_its_messages_and_is_forgotten_later() -> None:

@@ -482,7 +482,7 @@ class Pops:
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Wake the held pops that may match new messages of a queue."""
-        if not len(self.held):
+        if not self.held.count:
             return
         retried = self._retried.get(topic)
         if retried is None:

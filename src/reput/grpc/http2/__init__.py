@@ -43,8 +43,8 @@ A method gets its call with ``call.headers`` (bytes by name), ``call.text(name)`
 ``call.deadline`` in the loop's seconds, ``call.peer`` with addresses, and ``call.state`` for its
 own use. It must return soon: everything runs on the loop. With ``None``, a unary method promises
 ``call.reply(message)`` or ``call.fail(status, reason)`` from any later callback; ``call.on_cancel``
-is called if the client no longer waits. ``Service.after_read`` is called once for each read, before
-the replies are written: there a broker can answer the collected calls of a read together.
+is called if the client no longer waits. A coroutine runs at once, and becomes a task when it waits:
+until then it must not use what needs a task, such as ``asyncio.timeout``.
 
 A method that is ``paced()`` gets its message as it was sent, and shares the time of the loop with
 all others: it awaits ``call.turn()``, checks the caller, then awaits ``call.content(sent)``, which

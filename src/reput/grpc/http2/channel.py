@@ -220,7 +220,6 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
                 if not self._has_time():
                     self._is_stalled = True
                     break
-            connection.end_read()
         except Exception as error:  # noqa: BLE001 - the outermost edge of a read
             # It is unknown which frames were handled, so later ones cannot be handled either.
             self._state.faults.bug(

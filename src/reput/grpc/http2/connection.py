@@ -202,6 +202,7 @@ class Http2Connection:
         "has_begun",
         "has_more",
         "initial_window",
+        "is_busy",
         "is_ending",
         "kept_bytes",
         "last_stream_id",
@@ -253,6 +254,8 @@ class Http2Connection:
         """Number of requests so far."""
         self.reader: CallReader | None = None
         """The kernel that reads the frames of busy connections."""
+        self.is_busy = False
+        """Whether it had many calls in a second: from then on a kernel may read its frames."""
         self._table: HeaderTable | None = None  # of a busy connection
         self._has_table = False  # the table is current, else that of the decoder
         self._calls_before = 0  # this second
@@ -387,6 +390,7 @@ class Http2Connection:
             if self.call_count - self._calls_before < _BUSY_CALLS:
                 return False
             self._table = HeaderTable()
+            self.is_busy = True
         return self._block is None and not self._waiting and not self.is_ending and self.has_begun
 
     def _give_table_back(self) -> None:
@@ -785,17 +789,15 @@ class Http2Connection:
         if self._resets > limits.HTTP2_RESETS.maximum:
             raise _too_much(limits.HTTP2_RESETS, self._resets)
 
-    def keep(self, change_bytes: int) -> None:
-        """Count bytes of incomplete requests that a stream keeps, or no longer keeps."""
+    def keep(self, change_bytes: int, open_bytes: int = 0) -> None:
+        """Count bytes that a stream keeps.
+
+        Args:
+            change_bytes: Bytes of incomplete requests that it keeps, or, below 0, keeps no longer.
+            open_bytes: Bytes of a call that begins; its end reduces ``open_bytes`` itself.
+        """
         self.kept_bytes += change_bytes
-        self._check_kept()
-
-    def open_call(self, size: int) -> None:
-        """Count the bytes of a call that begins; its end reduces ``open_bytes``."""
-        self.open_bytes += size
-        self._check_kept()
-
-    def _check_kept(self) -> None:
+        self.open_bytes += open_bytes
         limit, size = limits.HTTP2_KEPT_BYTES, self.kept_bytes + self.open_bytes
         if size > limit.maximum:
             raise _too_much(limit, size)

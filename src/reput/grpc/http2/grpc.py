@@ -15,14 +15,16 @@ import math
 import re
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import CoroutineType
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from reput.errors import CallFailed, LimitExceeded, ReputError
 from reput.format.message import Host
 from reput.grpc import limits
 from reput.grpc.http2 import messages
+from reput.grpc.http2.begun_work import BegunWork
 from reput.grpc.http2.call_reader import CallReader
 from reput.grpc.http2.connection import Http2Connection, Stream
 from reput.grpc.http2.frames import HEAD, PAYLOAD_BYTES_MAX, Flag, FrameType
@@ -52,6 +54,7 @@ _NOT_GRPC = (
 )
 _OUTPUT_BYTES_MAX = 256 * 1024
 """Bytes of one write, above which streams wait for the next turn of the loop."""
+_CANCELLED = "the method was cancelled"
 _LOOK_S = 10.0
 """Interval of checks for requests that do not arrive completely, in seconds."""
 _FIRST_FLAGS, _LAST_FLAGS = Flag.END_HEADERS, Flag.END_HEADERS | Flag.END_STREAM
@@ -97,7 +100,8 @@ class SentMessage(NamedTuple):
 def unary(handle: Callable[["Call", Any], Reply]) -> Method:
     """Return a method with one message each way: ``handle(call, message)`` returns the reply.
 
-    The reply may be a future or coroutine. With None, ``call.reply`` or ``call.fail`` follows.
+    The reply may be a future or coroutine. With None, ``call.reply`` or ``call.fail`` follows. A
+    coroutine runs at once, outside of a task, until it waits for something: then it becomes one.
     """
     return Method(MethodKind.UNARY, handle)
 
@@ -121,15 +125,10 @@ def bidirectional(handle: Callable[["Call"], None]) -> Method:
 
 @dataclass(slots=True)
 class Service:
-    """Methods by path.
-
-    ``after_read`` is called after each read of a connection, before the replies of that read are
-    written: a service may collect calls, and answer them there together.
-    """
+    """Methods by path."""
 
     methods: Mapping[str, Method]
     """Methods by path: ``/package.Service/Method``."""
-    after_read: Callable[["GrpcConnection"], object] | None = None
     fast: "FastPath | None" = None
     """Serves many requests of a read at once."""
     by_path: dict[bytes, Method] = field(init=False)
@@ -286,11 +285,6 @@ class GrpcConnection(Http2Connection):
         call.wait()
         return call
 
-    def end_read(self) -> None:
-        """Let the service answer the calls of a read; to be called before its output is written."""
-        if self.service.after_read is not None:
-            self.service.after_read(self)
-
     @property
     def is_full(self) -> bool:
         """Whether too many messages wait, so that no more are read."""
@@ -351,6 +345,7 @@ class Call(Stream):
     __slots__ = (
         "_data",
         "_encoding",
+        "_has_content",
         "_has_sent",
         "_is_refused",
         "_kept_bytes",
@@ -402,6 +397,7 @@ class Call(Stream):
         self._encoding = b"identity"
         self._second = 0
         self._message_count = 0  # of a bidirectional method, in this second
+        self._has_content = False  # a paced method has its message
         self._has_sent = False
         self._is_refused = False  # with 415, when the request ends
         self._running: Future | None = None
@@ -431,7 +427,7 @@ class Call(Stream):
         """Find the method of the call; called by the connection."""
         self.headers = headers
         self._open_bytes = _CALL_BYTES + sum(map(len, headers.values()))
-        self.connection.open_call(self._open_bytes)
+        self.connection.keep(0, self._open_bytes)
         content_type = headers.get(b"content-type", b"")
         if content_type != b"application/grpc" and not _GRPC.fullmatch(content_type):
             self._is_refused = True
@@ -627,6 +623,7 @@ class Call(Stream):
             size = messages.inflated_bytes_max(sent.data)
         if size > _SMALL_BYTES:
             await self._take_room(size)
+        self._has_content = True
         if self._unbegun_count:
             self._begun(1, len(sent.data))
         if not sent.flag:
@@ -679,25 +676,39 @@ class Call(Stream):
 
     def _handle(self, sent: SentMessage) -> None:
         method = cast(Method, self.method)
-        if method.is_paced:
-            self._put_off(sent)
-            reply = method.handle(self, sent)
-        else:
-            reply = method.handle(self, self._content_now(sent))
-        if type(reply) is bytes:
+        reply = method.handle(self, sent if method.is_paced else self._content_now(sent))
+        if type(reply) is CoroutineType:
+            self._run(reply, sent)
+        elif type(reply) is bytes:
             self.reply(reply)
         elif not self.has_ended:
-            self.wait()
-            if reply is not None:
-                self._wait_for(reply)
+            self._wait_for(reply, sent)
+
+    def _run(self, work: Coroutine[Any, Any, Any], sent: SentMessage) -> None:
+        """Run a method at once; if it waits for something, the rest becomes a task."""
+        try:
+            awaited = work.send(None)
+        except StopIteration as end:
+            self._answer(end.value)
+        except (Exception, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - what it waited for was cancelled
+            self.fail(Status.CANCELLED, _CANCELLED)
+        else:
+            self._wait_for(BegunWork(work, awaited), sent)
 
     def wait(self) -> None:
         """Handle that the reply comes later."""
         if self.deadline is not None:
             self.connection.timed[self] = None
 
-    def _wait_for(self, reply: Any) -> None:
-        """Wait for the result of a method."""
+    def _wait_for(self, reply: Any, sent: SentMessage) -> None:
+        """Wait for the result of a method, which may not have taken its message yet."""
+        if cast(Method, self.method).is_paced and not self._has_content:
+            self._put_off(sent)
+        self.wait()
+        if reply is None:
+            return
         if isinstance(reply, bytearray | memoryview):
             self.reply(bytes(reply))
             return
@@ -709,7 +720,7 @@ class Call(Stream):
     def _on_result(self, future: Future) -> None:
         self._running = None
         if future.cancelled():
-            self.fail(Status.CANCELLED, "the method was cancelled")
+            self.fail(Status.CANCELLED, _CANCELLED)
             return
         # Not raised again: its traceback would have this frame, which has the future with the
         # error. Such a cycle keeps the message of a refused call, perhaps 8 MiB, until the next
@@ -868,7 +879,8 @@ class Call(Stream):
         self._open_bytes = 0
         if connection.on_eased is not None:
             connection.on_eased()
-        self.forget_content()
+        if self._room_bytes:
+            self.forget_content()
         self._data = self.inbox = None
         self._on_writable = None
 

@@ -130,6 +130,21 @@ class MessageTable:
         return f"<table of {self.name}>"
 
 
+class Encoded(dict[str, Any]):
+    """A message that is encoded once, as it never changes.
+
+    Args:
+        table: MessageTable of the message.
+        values: Its fields.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, table: MessageTable, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.data = table.write(values)
+
+
 def decode(table: MessageTable, data: Data) -> dict[str, Any]:
     """Return the message that bytes encode.
 
@@ -503,12 +518,15 @@ def _writer(message: str, fields: tuple[MessageField, ...]) -> Writer:
                 kind, tag, write, has_presence = by_name[name]
                 if kind == _STRING:
                     if value or has_presence:
-                        raw = _utf8(value)
+                        raw = value.encode() if value.isascii() else _utf8(value)
                         size = len(raw)
                         add(tag + (_ONE_BYTE[size] if size < 128 else _varint_bytes(size)))
                         add(raw)
                 elif kind == _MESSAGE:
-                    raw = value if type(value) is bytes else write(value)
+                    if type(value) is Encoded:
+                        raw = value.data
+                    else:
+                        raw = value if type(value) is bytes else write(value)
                     size = len(raw)
                     add(tag + (_ONE_BYTE[size] if size < 128 else _varint_bytes(size)))
                     add(raw)

@@ -1,10 +1,11 @@
 """gRPC calls without I/O: kinds of methods, messages, deadlines, errors, limits."""
 
+import asyncio
 import gzip
 import struct
 import tracemalloc
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,14 @@ from reput.format.message import Host
 from reput.grpc import limits
 from reput.grpc.http2 import frames, messages
 from reput.grpc.http2.frames import ErrorCode, Flag, FrameType, Setting
-from reput.grpc.http2.grpc import Call, GrpcConnection, Service, server_stream, unary
+from reput.grpc.http2.grpc import (
+    Call,
+    GrpcConnection,
+    SentMessage,
+    Service,
+    server_stream,
+    unary,
+)
 from reput.grpc.http2.status import Status
 from reput.remoting.time_slices import Steps, run_whole
 
@@ -50,6 +58,13 @@ class FutureReply:
 
     def result(self) -> Any:
         return self._result
+
+
+class Waiting:
+    """Something to wait for, which the test passes as its own future would be."""
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield self)
 
 
 def answered(peer: Http2Peer, *sent: bytes) -> Replies:
@@ -162,22 +177,95 @@ def test_a_reply_that_comes_later() -> None:
     assert peer.received() == []
 
 
-def test_a_coroutine_is_run() -> None:
-    spawned: list[Any] = []
+class Spawned:
+    """The rests of coroutines, as the loop gets them, and their results."""
 
+    def __init__(self) -> None:
+        self.works: list[Any] = []
+        self.results: list[FutureReply] = []
+
+    def __call__(self, work: Any) -> FutureReply:
+        self.works.append(work)
+        self.results.append(FutureReply())
+        return self.results[-1]
+
+
+def test_a_coroutine_runs_at_once() -> None:
     async def work(call: Call, message: bytes) -> bytes:
         return message
 
-    def spawn(coroutine: Any) -> FutureReply:
-        spawned.append(coroutine)
-        return FutureReply()
+    spawned = Spawned()
+    peer = grpc_peer(Service({"/test.Service/Echo": unary(work)}), spawn=spawned)
+    assert answered(peer, peer.call(1, b"message")).messages(1) == [b"message"]
+    assert spawned.works == []
 
-    peer = grpc_peer(Service({"/test.Service/Echo": unary(work)}), spawn=spawn)
-    peer.send(peer.call(1, b"message"))
-    (coroutine,) = spawned
+
+def test_the_rest_of_a_coroutine_that_waits_is_spawned() -> None:
+    waits = Waiting()
+
+    async def work(call: Call, message: bytes) -> bytes:
+        return message + await waits
+
+    spawned = Spawned()
+    peer = grpc_peer(Service({"/test.Service/Echo": unary(work)}), spawn=spawned)
+    assert answered(peer, peer.call(1, b"mess")).messages(1) == []
+    (rest,) = spawned.works
+    assert rest.send(None) is waits
     with pytest.raises(StopIteration) as end:
-        coroutine.send(None)
-    assert end.value.value == b"message"
+        rest.send(b"age")
+    spawned.results[0].set(end.value.value)
+    assert Replies(peer).add(peer.received()).messages(1) == [b"message"]
+
+
+def test_a_coroutine_that_waits_gets_its_cancellation() -> None:
+    """Even before the loop has begun its task."""
+    ends: list[str] = []
+
+    async def work(call: Call, message: bytes) -> bytes:
+        try:
+            return await Waiting()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    spawned = Spawned()
+    peer = grpc_peer(Service({"/test.Service/Echo": unary(work)}), spawn=spawned)
+    peer.send(peer.call(1, b"message"))
+    with pytest.raises(asyncio.CancelledError):
+        spawned.works[0].throw(asyncio.CancelledError())
+    assert ends == ["cancelled"]
+
+
+def test_a_coroutine_whose_first_step_fails_is_answered() -> None:
+    async def work(call: Call, message: bytes) -> bytes:
+        if message == b"cancelled":
+            raise asyncio.CancelledError
+        raise CallFailed(Status.NOT_FOUND, "not here")
+
+    peer = grpc_peer(Service({"/test.Service/Echo": unary(work)}), spawn=Spawned())
+    replies = answered(peer, peer.call(1, b"cancelled"), peer.call(3, b"missing"))
+    assert replies.status(1) == (Status.CANCELLED, b"the method was cancelled")
+    assert replies.status(3) == (Status.NOT_FOUND, b"not here")
+
+
+def test_a_message_counts_while_its_call_waits_for_its_turn() -> None:
+    turn, reply = Waiting(), Waiting()
+
+    async def work(call: Call, sent: SentMessage) -> bytes:
+        await turn
+        content = await call.content(sent)
+        await reply
+        return content
+
+    spawned = Spawned()
+    peer = grpc_peer(Service({"/test.Service/Echo": unary(work).paced()}), spawn=spawned)
+    connection = cast(GrpcConnection, peer.connection)
+    peer.send(peer.call(1, b"message"))
+    assert (connection.unbegun_count, connection.unbegun_bytes) == (1, 7)
+    (rest,) = spawned.works
+    assert rest.send(None) is turn
+    assert rest.send(None) is reply
+    assert (connection.unbegun_count, connection.unbegun_bytes) == (0, 0)
 
 
 def test_errors_of_methods_are_statuses() -> None:
@@ -617,22 +705,6 @@ def test_calls_end_with_the_server() -> None:
     replies = Replies(peer).add(peer.received())
     assert replies.status(1) == (Status.UNAVAILABLE, b"the server stops")
     assert cancelled == ["cancel"]
-
-
-def test_calls_of_a_read_are_answered_together() -> None:
-    calls: list[Call] = []
-
-    def answer(connection: GrpcConnection) -> None:
-        for number, call in enumerate(calls):
-            call.reply(b"%d of %d" % (number, len(calls)))
-        calls.clear()
-
-    service = echo_service(calls)
-    service.after_read = answer
-    peer = grpc_peer(service)
-    later = b"/test.Service/Later"
-    replies = answered(peer, *(peer.call(stream_id, path=later) for stream_id in (1, 3, 5)))
-    assert [replies.messages(n) for n in (1, 3, 5)] == [[b"0 of 3"], [b"1 of 3"], [b"2 of 3"]]
 
 
 def test_tables_of_clients_that_keep_nothing() -> None:

@@ -349,6 +349,9 @@ def test_encoded_message_is_taken_as_it_is() -> None:
     assert protobuf.encode(table, {"status": status}) == protobuf.encode(
         table, {"status": {"code": 20000}}
     )
+    once = protobuf.Encoded(grpc_messages.STATUS, {"code": 20000})
+    assert once == {"code": 20000}
+    assert protobuf.encode(table, {"status": once}) == b"\x0a\x04\x08\xa0\x9c\x01"
 
 
 def test_lone_surrogate_becomes_a_question_mark() -> None:
