@@ -12,6 +12,8 @@ BIN := .venv/bin
 # Tests of one xdist group share a worker, so that Spark starts one JVM and not four. Many tests wait
 # for brokers: four workers keep two cores busy.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
+# These targets install Java and compile kernels: tests that miss one of them fail instead of being skipped.
+NEEDS := java,kernels
 # Each package of kernels has its own shared object, beside its sources.
 KERNELS := src/reput/*/kernels
 
@@ -67,7 +69,7 @@ run: jdk $(if $(wildcard .venv/.installed),venv,.venv/.demo) ## Install, then ru
 
 test: jdk-dev venv ## Install, then lint, types, layers and all tests
 	@$(MAKE) --no-print-directory --output-sync --jobs=2 lint types layers bytecode
-	$(PYTEST)
+	REPUT_TEST_NEEDS=$(NEEDS) $(PYTEST)
 
 # One process compiles all tests, beside the checks: otherwise each worker of pytest compiles them all.
 bytecode: venv
@@ -104,7 +106,7 @@ bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 	$(BIN)/python -m benchmarks
 
 soak: jdk-dev venv ## Run property, damage, kill, fault and hostile tests for long (five hours or so)
-	REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
+	REPUT_TEST_NEEDS=$(NEEDS) REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
 	REPUT_TEST_FAST_PATH=off $(PYTEST) tests/unit/broker
 	sh -c "trap '' INT QUIT HUP; exec $(PYTEST) tests/unit/cli tests/docs"  # as a job in the background
 	$(MAKE) faults
@@ -119,7 +121,7 @@ hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECON
 	REPUT_HOSTILE_SECONDS=$(REPUT_HOSTILE_SECONDS) $(BIN)/python -m pytest -m hostile tests/hostile
 
 interop-all: jdk-dev venv ## Run the tests against every RocketMQ version
-	REPUT_INTEROP=all $(PYTEST) -m interop
+	REPUT_TEST_NEEDS=$(NEEDS) REPUT_INTEROP=all $(PYTEST) -m interop
 
 # Its own interpreter runs the tests of each version, and starts Spark's workers. Older PySparks leave
 # sockets to the garbage collector, which is an error in our own tests.

@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 import golden
+import skips
 import store_fixture
 
 WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
@@ -41,6 +42,10 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 
 def pytest_configure(config: pytest.Config) -> None:
     _give_children_default_signals()
+    try:
+        config.pluginmanager.register(skips.Budget(config), "skips")
+    except skips.BadBudget as error:
+        raise pytest.UsageError(str(error)) from error
     # One folder a session: xdist workers inherit the environment of the process that starts them.
     if not hasattr(config, "workerinput"):
         os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
@@ -64,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "REPUT_SOAK" not in os.environ:
         for item in items:
             if item.get_closest_marker("soak"):
-                item.add_marker(pytest.mark.skip(reason="REPUT_SOAK is not set: it takes minutes"))
+                item.add_marker(pytest.mark.skip(reason="make soak: it takes minutes"))
     are_named = any("::" in argument for argument in config.args)
     if not are_named and not any(name in os.environ for name in WHOLE_RUNS):
         left_out = _outside_of_samples(items)
@@ -111,7 +116,9 @@ def pytest_runtest_teardown() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(golden.ROOT_VARIABLE), ignore_errors=True)
+        folder = os.environ.pop(golden.ROOT_VARIABLE, None)
+        if folder is not None:  # None: the configuration of the run was refused.
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

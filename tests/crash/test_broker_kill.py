@@ -155,7 +155,7 @@ async def test_acknowledged_messages_survive(cluster: ReputCluster, producer: Pr
 
 
 @pytest.mark.interop
-@pytest.mark.skipif(not IS_SOAK, reason="20 rounds with Java are for make soak")
+@pytest.mark.skipif(not IS_SOAK, reason="make soak: 20 rounds with Java")
 def test_messages_acknowledged_to_java_survive(cluster: ReputCluster, tmp_path: Path) -> None:
     known: dict[Place, bytes] = {}
     with _or_skip(lambda: JavaClient("4.9.7", tmp_path / "java")) as java:

@@ -32,7 +32,7 @@ SLOW_JAVA = (
     *JAVA,
     pytest.mark.skipif(
         not java_oracle.wants_all_versions(),
-        reason="REPUT_INTEROP is not all: Java's slaves are slow",
+        reason="make interop-all: Java's slaves are slow",
     ),
 )
 
@@ -47,7 +47,7 @@ def start_pair(tmp_path: Path) -> Callable[..., Pair]:
                 for kind in set(kinds) - {REPUT}:
                     java_oracle.cluster_jars(kind)
             except java_oracle.JavaUnavailable as reason:
-                pytest.skip(str(reason))
+                pytest.skip(f"missing java: {reason}")
         first, second = kinds
         chance = random.Random(1)
         return Pair(

@@ -38,7 +38,7 @@ def has_java() -> None:
     try:
         java_oracle.cluster_jars("4.9.7")
     except java_oracle.JavaUnavailable as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"missing java: {reason}")
 
 
 async def test_a_short_run_keeps_the_guarantee(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_mixed_conversations(
     assert not watch.problems, report(watch, played, again)
 
 
-@pytest.mark.skipif(not SECONDS, reason="REPUT_HOSTILE_SECONDS is not set: it takes as long")
+@pytest.mark.skipif(not SECONDS, reason="make hostile: takes REPUT_HOSTILE_SECONDS")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_long_run_of_conversations(
     profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -71,7 +71,7 @@ def test_mixed_rounds(
     check(watch, played, run.command_of(profile, server, SEED, number))
 
 
-@pytest.mark.skipif(not SECONDS, reason="REPUT_HOSTILE_SECONDS is not set: it takes as long")
+@pytest.mark.skipif(not SECONDS, reason="make hostile: takes REPUT_HOSTILE_SECONDS")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_long_run(profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seed = int(os.environ.get("REPUT_HOSTILE_SEED", random.SystemRandom().randrange(10**6)))

@@ -78,7 +78,7 @@ def test_an_empty_batch_is_encoded(oracle: Oracle) -> None:
 
 def test_a_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
     if oracle.is_4:
-        pytest.skip("4.x has no batch records")
+        pytest.skip("no such case: 4.x has no batch records")
     random = Random(3)
     outers = []
     for i in range(BATCHES):

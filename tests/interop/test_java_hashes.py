@@ -95,7 +95,7 @@ def test_java_decodes_our_offset_ids(oracle: Oracle) -> None:
 
 def test_only_java_prints_a_mapped_ipv4_address_as_ipv4(oracle: Oracle) -> None:
     if oracle.version == "4.5.2":
-        pytest.skip("4.5 has no IPv6")
+        pytest.skip("no such case: 4.5 has no IPv6")
     host = Host(bytes(10) + b"\xff\xff" + bytes((192, 0, 2, 1)), 10911)
     text = message_id.encode_offset_id(host, 7)
     assert len(text) == 56

@@ -24,7 +24,7 @@ from spark import reading
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
-        shutil.which("javac") is None, reason="there is no javac, which compiles the jar"
+        shutil.which("javac") is None, reason="missing java: javac compiles the jar"
     ),
 ]
 
