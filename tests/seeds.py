@@ -13,20 +13,24 @@ selects the cases of ``sampled`` tests.
 beside that of the day.
 """
 
+import contextlib
 import datetime
 import hashlib
 import os
+import shlex
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import hypothesis
+import pytest
 
 VARIABLE = "REPUT_SEED"
 CORPUS = Path(__file__).parent / "corpus" / "seeds.toml"
+REPEATED_MAX = 20
+"""Number of failed tests whose commands are printed."""
 _KEYS = {"test", "seed", "found", "what"}
 
 
@@ -66,7 +70,7 @@ def random(*parts: str | int) -> Random:
     return Random(of(*parts))
 
 
-def corpus(text: str) -> Mapping[str, list[int]]:
+def parse(text: str) -> Mapping[str, list[int]]:
     """Return the seeds of each test: ``tests/file.py::test_name``. Raises ``BadSeed``."""
     seeds: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(tomllib.loads(text).get("failure", []), start=1):
@@ -83,7 +87,7 @@ def corpus(text: str) -> Mapping[str, list[int]]:
     return seeds
 
 
-@contextmanager
+@contextlib.contextmanager
 def played(seed: int) -> Iterator[None]:
     """Let a seed be that of the day, for Hypothesis too."""
     before = os.environ.get(VARIABLE)
@@ -98,3 +102,51 @@ def played(seed: int) -> Iterator[None]:
             del os.environ[VARIABLE]
         else:
             os.environ[VARIABLE] = before
+
+
+class Plugin:
+    """Plugin of pytest that prints the seed, plays the corpus, and says how to repeat a failure.
+
+    Args:
+        config: Configuration of the run.
+        corpus: File of the corpus.
+    """
+
+    def __init__(self, config: pytest.Config, corpus: Path = CORPUS) -> None:
+        self._seed = hold()
+        self._corpus = parse(corpus.read_text(encoding="utf-8"))
+        self._failed: dict[str, None] = {}
+        if hypothesis.core.global_force_seed is None:  # else --hypothesis-seed sets it
+            hypothesis.core.global_force_seed = self._seed
+
+    def pytest_report_header(self) -> str:
+        return f"seed of the day: {self._seed} ({VARIABLE}={self._seed} repeats this run)"
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        failed = self._corpus.get(metafunc.definition.nodeid)
+        if failed:
+            metafunc.parametrize(
+                "seed_of_the_day", [None, *failed], indirect=True, ids=["today", *map(str, failed)]
+            )
+
+    @pytest.fixture(autouse=True)
+    def seed_of_the_day(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        """Let a test play a seed of the corpus; by default, that of the day."""
+        seed = getattr(request, "param", None)
+        with contextlib.nullcontext() if seed is None else played(seed):
+            yield
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed[report.nodeid.partition("@")[0]] = None
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._failed:
+            return
+        terminalreporter.section("to repeat")
+        for test in list(self._failed)[:REPEATED_MAX]:
+            terminalreporter.write_line(
+                f"{VARIABLE}={self._seed} .venv/bin/python -m pytest {shlex.quote(test)}"
+            )
+        if len(self._failed) > REPEATED_MAX:
+            terminalreporter.write_line(f"and {len(self._failed) - REPEATED_MAX} more")

@@ -7,7 +7,6 @@ any checks. A valid message follows each forged one, and must be delivered.
 
 import dataclasses
 import json
-import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import broker_subject
+import seeds
 from broker_subject import Subject, subject as subject
 from pop_client import INVISIBLE_MS, pop
 from reput.broker.pop.revive import LATE_MS
@@ -650,7 +650,7 @@ CODES = (
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_any_properties_of_a_client(tmp_path: Path, clock: ManualClock, seed: int) -> None:
-    chance = random.Random(seed)
+    chance = seeds.random("poison", seed)
     settings: dict[str, Any] = {
         "clock": clock,
         "store_reply_message_enable": True,

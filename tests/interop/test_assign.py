@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+import seeds
 from interop import java_oracle
 from interop.conftest import StartOracle
 from interop.java_oracle import Oracle, Word
@@ -79,14 +80,14 @@ def ask(
 
 def cases(seed: int) -> Iterator[tuple[list[MessageQueue], list[str], Random]]:
     for number in range(25):
-        random = Random(1000 * seed + number)
+        random = seeds.random("assign", 1000 * seed + number)
         queues = queues_of(random, f"Topic{number}")
         if queues:
             yield queues, clients_of(random), random
 
 
 def test_queues_are_sorted_equally(java: AssignOracle) -> None:
-    random = Random(1)
+    random = seeds.random("assign", 1)
 
     def name() -> str:
         return "".join(random.choices(ODD_LETTERS, k=random.randint(1, 4)))

@@ -11,10 +11,10 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from random import Random
 
 import pytest
 
+import seeds
 from interop.conftest import BROKERS
 from interop.java_cluster import JavaCluster
 from interop.java_oracle import JavaUnavailable
@@ -165,7 +165,7 @@ async def run(address: str, expressions: list[str], sent: list[dict[str, str]]) 
 
 async def test_both_brokers_return_equal_messages(both: tuple[str, str, str]) -> None:
     version, official, ours = both
-    random = Random(7)
+    random = seeds.random("sql pull", 7)
     grammar = Grammar(random, has_searches=version[0] == "5")
     expressions = [grammar.text() for _ in range(GROUPS)]
     sent = [
