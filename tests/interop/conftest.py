@@ -282,7 +282,10 @@ def java_client(
 
 
 def _or_skip(start: Callable[[], Running]) -> Running:
-    """Return the started object; if Java is missing, skip, unless all versions are requested."""
+    """Return the started object; if Java is missing, skip, unless all versions are requested.
+
+    With ``REPUT_TEST_NEEDS=java`` the skipped test fails; see ``skips.py``.
+    """
     try:
         return start()
     except JavaUnavailable as reason:

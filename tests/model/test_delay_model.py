@@ -287,7 +287,7 @@ class DelayMachine(RuleBasedStateMachine):
         assert len(self.timers) == 0
 
 
-SETTINGS = hypothesis.settings(
+MODEL_SETTINGS = hypothesis.settings(
     max_examples=2000 if is_thorough else 12,
     stateful_step_count=60 if is_thorough else 30,
     report_multiple_bugs=False,
@@ -298,4 +298,4 @@ SETTINGS = hypothesis.settings(
 
 
 def test_delays_agree_with_the_model() -> None:
-    run_state_machine_as_test(DelayMachine, settings=SETTINGS)
+    run_state_machine_as_test(DelayMachine, settings=MODEL_SETTINGS)

@@ -463,7 +463,7 @@ def _has_tag(stored: Stored, topic: str, tag: str) -> bool:
     return topic != names.SCHEDULE_TOPIC and cq_unit.tags_code(tags) == java.string_hash(tag)
 
 
-SETTINGS = hypothesis.settings(
+MODEL_SETTINGS = hypothesis.settings(
     max_examples=3000 if is_thorough else 20,
     stateful_step_count=60 if is_thorough else 35,
     report_multiple_bugs=False,
@@ -473,4 +473,4 @@ SETTINGS = hypothesis.settings(
 
 
 def test_the_store_agrees_with_the_model() -> None:
-    run_state_machine_as_test(StoreMachine, settings=SETTINGS)
+    run_state_machine_as_test(StoreMachine, settings=MODEL_SETTINGS)

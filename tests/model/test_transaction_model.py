@@ -243,7 +243,7 @@ class TransactionMachine(RuleBasedStateMachine):
             assert (half_offset, op_offset or 0) == (end, len(self.subject.ops()))
 
 
-SETTINGS = hypothesis.settings(
+MODEL_SETTINGS = hypothesis.settings(
     max_examples=1500 if is_thorough else 12,
     stateful_step_count=50 if is_thorough else 25,
     report_multiple_bugs=False,
@@ -253,4 +253,4 @@ SETTINGS = hypothesis.settings(
 
 
 def test_transactions_agree_with_the_model() -> None:
-    run_state_machine_as_test(TransactionMachine, settings=SETTINGS)
+    run_state_machine_as_test(TransactionMachine, settings=MODEL_SETTINGS)
