@@ -12,6 +12,8 @@ BIN := .venv/bin
 # Tests of one xdist group share a worker, so that Spark starts one JVM and not four. Many tests wait
 # for brokers: four workers keep two cores busy.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
+# These targets install Java and compile kernels: tests that miss one of them fail instead of being skipped.
+NEEDS := java,kernels
 # Each package of kernels has its own shared object, beside its sources.
 KERNELS := src/reput/*/kernels
 
@@ -21,6 +23,7 @@ REPUT_HOSTILE_SECONDS ?= 3600
 
 # Number of runs of replication with faults.
 REPUT_FAULT_SEEDS ?= 200
+FAULT_OPTIONS ?= --seeds $(REPUT_FAULT_SEEDS)
 
 # The newest PySpark of each minor version before that of .venv; tests/spark/test_versions.py has them, too.
 SPARK_VERSIONS := 4.0.5 4.1.4 4.2.0
@@ -67,7 +70,7 @@ run: jdk $(if $(wildcard .venv/.installed),venv,.venv/.demo) ## Install, then ru
 
 test: jdk-dev venv ## Install, then lint, types, layers and all tests
 	@$(MAKE) --no-print-directory --output-sync --jobs=2 lint types layers bytecode
-	$(PYTEST)
+	REPUT_TEST_NEEDS=$(NEEDS) $(PYTEST)
 
 # One process compiles all tests, beside the checks: otherwise each worker of pytest compiles them all.
 bytecode: venv
@@ -80,6 +83,25 @@ check: venv lint types layers ## Check while you work: lint, types, layers, unit
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not spark and not slow" \
 	    $(addprefix --basetemp=,$(CHECK_FOLDER)) --ignore=tests/unit/spark tests/unit tests/scripts tests/docs
 	@rm -rf $(CHECK_FOLDER)
+
+# A small separate environment: no Spark, no Java, no compiler; kernels are plain Python.
+QUICK := .venv-quick/bin/python
+QUICK_TOOLS := $(shell sed -nE 's/^    "((pytest|pytest-asyncio|pytest-xdist|hypothesis)==[0-9.]+)".*/\1/p' pyproject.toml)
+QUICK_TESTS := tests/unit/format tests/unit/store/tables tests/unit/remoting/test_connection.py \
+    tests/unit/namesrv/test_route_table.py tests/unit/broker/processors tests/unit/client/core
+
+.venv-quick/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "reput needs Python 3.11 or later; set PYTHON=/path/to/python3" >&2; exit 1; }
+	test -x $(QUICK) || $(PYTHON) -m venv .venv-quick
+	REPUT_WHEEL=pure $(QUICK) -m pip install -q --no-compile --disable-pip-version-check -e '.[server]' $(QUICK_TOOLS)
+	@touch $@
+
+quick: .venv-quick/.installed ## From a clone to a first green test in a minute: unit tests with kernels in plain Python
+	REPUT_KERNELS=reference $(QUICK) -m pytest -q -n 2 -m "not slow and not spark and not interop" \
+	    --ignore-glob='*/kernels/*' $(QUICK_TESTS)
+
+t: venv ## Run the tests that your change affects first, in seconds
+	@$(BIN)/python scripts/affected_tests.py
 
 fmt: venv ## Format the code and fix what can be fixed
 	$(BIN)/python -m ruff check --fix .
@@ -104,7 +126,7 @@ bench: jdk venv ## Run the benchmarks; JSON goes to stdout
 	$(BIN)/python -m benchmarks
 
 soak: jdk-dev venv ## Run property, damage, kill, fault and hostile tests for long (five hours or so)
-	REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
+	REPUT_TEST_NEEDS=$(NEEDS) REPUT_SOAK=1 $(PYTEST) --hypothesis-profile=soak
 	REPUT_TEST_FAST_PATH=off $(PYTEST) tests/unit/broker
 	sh -c "trap '' INT QUIT HUP; exec $(PYTEST) tests/unit/cli tests/docs"  # as a job in the background
 	$(MAKE) faults
@@ -112,14 +134,17 @@ soak: jdk-dev venv ## Run property, damage, kill, fault and hostile tests for lo
 
 # A line for each seed: a pair of brokers with faults under load, and the check of its history.
 faults: venv ## Play replication with faults for REPUT_FAULT_SEEDS seeds (200), 25 s each
-	cd tests && $(abspath $(BIN))/python -m faults.run --seeds $(REPUT_FAULT_SEEDS)
+	cd tests && $(abspath $(BIN))/python -m faults.run $(FAULT_OPTIONS)
 
 # Alone, one process: other tests would be the noise that stalls are measured against.
 hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECONDS (3600)
 	REPUT_HOSTILE_SECONDS=$(REPUT_HOSTILE_SECONDS) $(BIN)/python -m pytest -m hostile tests/hostile
 
 interop-all: jdk-dev venv ## Run the tests against every RocketMQ version
-	REPUT_INTEROP=all $(PYTEST) -m interop
+	REPUT_TEST_NEEDS=$(NEEDS) REPUT_INTEROP=all $(PYTEST) -m interop
+
+nightly: jdk-dev venv ## Run a seventh of soak, faults, hostile and interop-all, chosen by the weekday
+	$(BIN)/python scripts/nightly.py
 
 # Its own interpreter runs the tests of each version, and starts Spark's workers. Older PySparks leave
 # sockets to the garbage collector, which is an error in our own tests.
@@ -143,4 +168,4 @@ clean: ## Remove caches and build output; .venv and its like stay
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test bytecode check fmt lint types layers docs bench soak faults hostile interop-all spark-versions spark-jar clean
+.PHONY: help venv jdk jdk-dev run test bytecode check quick t fmt lint types layers docs bench soak faults hostile interop-all nightly spark-versions spark-jar clean

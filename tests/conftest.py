@@ -1,4 +1,4 @@
-"""Shared fixtures: golden stores, stores of a test, and the profile of Hypothesis."""
+"""Shared fixtures: golden stores, stores of a test; skips, seeds and the profile of Hypothesis."""
 
 import gc
 import os
@@ -15,6 +15,8 @@ import hypothesis
 import pytest
 
 import golden
+import seeds
+import skips
 import store_fixture
 
 WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
@@ -22,14 +24,14 @@ WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
 
 GC_THRESHOLD = gc.get_threshold()
 
-# Examples depend only on the test, so that a run that passed passes again. On a busy machine they
-# are drawn slowly, which is no error of the test.
+# Examples follow from the seed of the day. On a busy machine they are drawn slowly, which is no
+# error of the test.
 hypothesis.settings.register_profile(
     "default",
-    derandomize=True,
     deadline=None,
     max_examples=40,
     database=None,
+    print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=20_000)
@@ -41,6 +43,11 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 
 def pytest_configure(config: pytest.Config) -> None:
     _give_children_default_signals()
+    try:
+        config.pluginmanager.register(skips.Budget(config), "skips")
+        config.pluginmanager.register(seeds.Plugin(config), "seeds")
+    except (skips.BadBudget, seeds.BadSeed) as error:
+        raise pytest.UsageError(str(error)) from error
     # One folder a session: xdist workers inherit the environment of the process that starts them.
     if not hasattr(config, "workerinput"):
         os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
@@ -64,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "REPUT_SOAK" not in os.environ:
         for item in items:
             if item.get_closest_marker("soak"):
-                item.add_marker(pytest.mark.skip(reason="REPUT_SOAK is not set: it takes minutes"))
+                item.add_marker(pytest.mark.skip(reason="make soak: it takes minutes"))
     are_named = any("::" in argument for argument in config.args)
     if not are_named and not any(name in os.environ for name in WHOLE_RUNS):
         left_out = _outside_of_samples(items)
@@ -73,19 +80,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _outside_of_samples(items: list[pytest.Item]) -> set[str]:
-    """Return the ids of the cases of sampled tests that do not run: the same each time."""
+    """Return the ids of the cases of sampled tests that do not run on this day.
+
+    With the seeds of consecutive days each case runs once in as many days as the marker says. The
+    first case of a test always runs. Skipped cases are no part of the sample, so that their number
+    is the same each day.
+    """
+    seed = seeds.today()
     tests = set()
     left_out = set()
     for item in items:
         marker = item.get_closest_marker("sampled")
-        if marker is not None:
+        if marker is not None and not _is_skipped(item):
             (every,) = marker.args
             test = item.nodeid.partition("[")[0]
             # By hash: a step through the product of parameters would repeat some of their values.
-            if test in tests and zlib.crc32(item.nodeid.encode()) % every:
+            if test in tests and (zlib.crc32(item.nodeid.encode()) + seed) % every:
                 left_out.add(item.nodeid)
             tests.add(test)
     return left_out
+
+
+def _is_skipped(item: pytest.Item) -> bool:
+    conditions = [mark.args[:1] for mark in item.iter_markers("skipif")]
+    return item.get_closest_marker("skip") is not None or (True,) in conditions
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -111,7 +129,9 @@ def pytest_runtest_teardown() -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(golden.ROOT_VARIABLE), ignore_errors=True)
+        folder = os.environ.pop(golden.ROOT_VARIABLE, None)
+        if folder is not None:  # None: the configuration of the run was refused.
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

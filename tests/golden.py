@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 
 import zstandard
 
+import seeds
+
 DATA = Path(__file__).parent / "data" / "golden"
 VERSIONS = ("4.5.2", "4.9.7", "5.5.0")
 
@@ -54,13 +56,13 @@ IS_SOAK = "REPUT_SOAK" in os.environ
 
 
 def _by_turns() -> Iterator[tuple[str, str]]:
-    for number, name in enumerate(sorted({name for _, name in STORES})):
+    for number, name in enumerate(sorted({name for _, name in STORES}), start=seeds.today()):
         written = [version for version, store_name in STORES if store_name == name]
         yield written[number % len(written)], name
 
 
 EACH_STORE = STORES if IS_SOAK else list(_by_turns())
-"""Each kind of store in one version, in rotation; with ``make soak`` the same as ``STORES``.
+"""Each kind of store in one version, another each day; with ``make soak`` the same as ``STORES``.
 
 For expensive tests, if other tests cover the layout of each version with all ``STORES``.
 """
@@ -70,10 +72,12 @@ EACH_DAMAGE = (
     if IS_SOAK
     else [
         (VERSIONS[number % len(VERSIONS)], variant)
-        for number, variant in enumerate(sorted({variant for _, variant in TORN}))
+        for number, variant in enumerate(
+            sorted({variant for _, variant in TORN}), start=seeds.today()
+        )
     ]
 )
-"""Each kind of damage in one version, in rotation; with ``make soak`` the same as ``TORN``."""
+"""Each kind of damage in one version, another each day; with ``make soak`` the same as ``TORN``."""
 
 _WINDOW_BYTES_MAX = 128 * 1024 * 1024  # Of torn.tar.zst: the default limit of zstd.
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import broker_pair
+import seeds
 from behaviour.test_both_ack_paths import ack
 from behaviour.test_both_pop_paths import pop
 from behaviour.test_both_pull_paths import pull
@@ -276,7 +277,7 @@ def test_grants_of_an_address_count_for_it_alone(both: Both) -> None:
 
 
 def test_any_order_of_requests(both: Both) -> None:
-    random = Random(5)
+    random = seeds.random("granted requests")
     good = [signed(send(b"%d" % number, topic="T")) for number in range(3)]
     others = [make() for make in REFUSED.values()]
     for _ in range(15):

@@ -650,6 +650,7 @@ CODES = (
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_any_properties_of_a_client(tmp_path: Path, clock: ManualClock, seed: int) -> None:
+    # Known fault: with seeds.random("poison", seed) and REPUT_SEED=20261202 it fails.
     chance = random.Random(seed)
     settings: dict[str, Any] = {
         "clock": clock,

@@ -91,7 +91,7 @@ def test_a_slave_keeps_offsets_that_a_master_would_correct(
 ) -> None:
     master = open_subject()
     if master.kind == "memory":
-        pytest.skip("a slave of a store in memory has nothing to open")
+        pytest.skip("no such case: a slave of a store in memory has nothing to open")
     master.put()
     master.store.close()
     stores.allow(FindingKind.CHECKPOINT)

@@ -11,7 +11,7 @@ from browser.driver import CHROMIUM, Browser
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Yield a Chromium without any cookies."""
     if CHROMIUM is None:
-        pytest.skip("no chromium: apt-get install chromium to see the page in a browser")
+        pytest.skip("missing chromium: apt-get install chromium to see the page in a browser")
     browser = Browser(tmp_path_factory.mktemp("chromium"))
     try:
         browser.start()

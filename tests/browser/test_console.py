@@ -60,7 +60,7 @@ def axe() -> str:
     try:
         files = importlib.metadata.files(name) or []
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"no {name}: its file axe.min.js checks the accessibility")
+        pytest.skip(f"missing {name}: its file axe.min.js checks the accessibility")
     (file,) = [file for file in files if file.name == "axe.min.js"]
     return Path(str(file.locate())).read_text(encoding="utf-8")
 

@@ -7,7 +7,6 @@ test with an official Java producer and consumer.
 
 import asyncio
 import os
-import random
 import signal
 import threading
 from collections import defaultdict
@@ -17,6 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import seeds
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaMessage, JavaReceived, JavaSent
 from reput.client.config import ConsumeFromWhere, ConsumerConfig, ProducerConfig
@@ -64,7 +64,7 @@ async def send_until_killed(
     producer: Producer, cluster: ReputCluster, seed: int
 ) -> dict[Place, bytes]:
     """Send until some messages are acknowledged, kill the broker; return the acknowledged ones."""
-    chance = random.Random(seed)
+    chance = seeds.random("broker kill", seed)
     life = chance.randrange(1, ACKNOWLEDGED_MAX)
     acknowledged: dict[Place, bytes] = {}
     tried = 0
@@ -155,7 +155,7 @@ async def test_acknowledged_messages_survive(cluster: ReputCluster, producer: Pr
 
 
 @pytest.mark.interop
-@pytest.mark.skipif(not IS_SOAK, reason="20 rounds with Java are for make soak")
+@pytest.mark.skipif(not IS_SOAK, reason="make soak: 20 rounds with Java")
 def test_messages_acknowledged_to_java_survive(cluster: ReputCluster, tmp_path: Path) -> None:
     known: dict[Place, bytes] = {}
     with _or_skip(lambda: JavaClient("4.9.7", tmp_path / "java")) as java:
@@ -186,7 +186,7 @@ def send_with_java_until_killed(
     java: JavaClient, cluster: ReputCluster, seed: int
 ) -> Mapping[Place, bytes]:
     """Send with a Java producer, kill the broker meanwhile; return the acknowledged messages."""
-    chance = random.Random(seed)
+    chance = seeds.random("broker kill", seed)
     sent = [
         JavaMessage(TOPIC, f"{seed} {number} ".encode().ljust(chance.randrange(10, 900), b"x"))
         for number in range(JAVA_SENT_COUNT)

@@ -8,7 +8,6 @@ Redundancy: lengths, magic and physical offset frame a record; BODYCRC covers th
 covers the whole record. The other fields have no redundancy.
 """
 
-import random
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
@@ -18,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 import golden
+import seeds
 import store_builder
 import store_fixture
 from reput.errors import CorruptRecord, NotInStore, ReputError, StoreUnavailable
@@ -315,7 +315,7 @@ def test_every_16_bytes_of_the_log_zeroed(sample: Sample) -> None:
 @pytest.mark.parametrize("length", [64, 300, 512, 1024, 4096])
 @pytest.mark.sampled(5)
 def test_sectors_of_the_log_lost(sample: Sample, length: int) -> None:
-    source = random.Random(length)
+    source = seeds.random("lost sectors", length)
     for start in range(0, len(sample.fields), max(length // 2, 128)):
         for data in (bytes(length), source.randbytes(length), b"\xff" * length):
             reader, damaged = changed_log(sample, start, data)
@@ -398,7 +398,7 @@ def test_each_file_deleted(sample: Sample) -> None:
 
 
 def test_several_damages_at_once(sample: Sample) -> None:
-    source = random.Random(7)
+    source = seeds.random("several damages")
     for _ in some(range(300)):
         folder = sample.folder
         damaged: set[int] = set()
@@ -418,7 +418,7 @@ def test_several_damages_at_once(sample: Sample) -> None:
 
 
 def test_garbage_in_place_of_the_log(sample: Sample) -> None:
-    source = random.Random(8)
+    source = seeds.random("garbage logs")
     for kind in range(4):
         folder = sample.folder
         for path in sample.log_paths:
@@ -585,7 +585,7 @@ def test_damaged_tables(sample: Sample, name: str) -> None:
 def test_damaged_folders_are_opened_or_refused(tmp_path: Path) -> None:
     """Any file of a store is replaced by nothing, a folder, or garbage."""
     built = store_builder.build(tmp_path / "store", sample_messages(), has_next_file=True)
-    source = random.Random(9)
+    source = seeds.random("damaged folders")
     for path in sorted(file for file in built.root.rglob("*") if file.is_file()):
         whole = path.read_bytes()
         for kind in ("empty", "folder", "garbage", "long", "gone"):
@@ -637,7 +637,7 @@ def test_bytes_of_a_golden_log_changed(version: str) -> None:
     folder = MemoryFolder.load(golden.unpack(version, "clean"))
     file_bytes = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
     original = list(StoreReader(folder).messages())
-    source = random.Random(version)
+    source = seeds.random("golden bytes", version)
     for _ in range(40):
         victim = source.choice(original)
         physical_offset = victim.physical_offset + source.randrange(victim.store_size)

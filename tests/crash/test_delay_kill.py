@@ -1,13 +1,13 @@
 """kill -9 of our broker while messages wait and are delivered: none is lost, none is early."""
 
 import asyncio
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+import seeds
 from broker_subject import messages_in
 from interop import wire
 from reput.client.config import ProducerConfig
@@ -51,7 +51,7 @@ async def send_until_killed(
     producer: Producer, cluster: ReputCluster, number: int
 ) -> dict[bytes, int]:
     """Send delayed messages until some are acknowledged, kill; return body -> due time in ms."""
-    chance = random.Random(number)
+    chance = seeds.random("delay kill", number)
     life = chance.randrange(50, SENT_MAX)
     acknowledged: dict[bytes, int] = {}
     tried = 0

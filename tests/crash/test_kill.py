@@ -5,7 +5,6 @@ it, opens the store, and compares. ``make soak`` does it hundreds of times.
 """
 
 import os
-import random
 import select
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+import seeds
 import store_fixture
 from reput.clock import SystemClock
 from reput.format import message as record
@@ -28,14 +28,16 @@ ROUNDS = 4 if hypothesis.settings.default.max_examples <= 100 else 400
 LIFE_S = 0.1  # At most, from the first acknowledged message.
 
 CHILD = """
-import random, sys
+import sys
+import seeds
+import seeds
 import store_fixture
 from reput.format import properties as props
 from reput.store.writing.incoming import IncomingMessage, PutStatus
 from reput.store.message_store import MessageStore
 
 root, seed, is_sync = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "SYNC_FLUSH"
-chance = random.Random(seed)
+chance = seeds.random("killed child", seed)
 store = MessageStore.open(config=store_fixture.config(root, flush_disk_type=sys.argv[3]))
 number = 0
 while True:
@@ -69,7 +71,7 @@ def run_and_kill(root: Path, seed: int, flush: str) -> list[list[str]]:
     assert child.stdout is not None
     report = b""
     stop: float | None = None
-    life = random.Random(seed).random() * LIFE_S
+    life = seeds.random("kill", seed).random() * LIFE_S
     poll = select.poll()
     poll.register(child.stdout, select.POLLIN | select.POLLHUP)
     while stop is None or time.monotonic() < stop:

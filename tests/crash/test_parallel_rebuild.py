@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import seeds
 import store_fixture
 from reput.clock import ManualClock
 from reput.errors import DiskFull
@@ -85,7 +86,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
 def write(root: Path, seed: int) -> None:
     """Write a store of several log files and many pieces, and leave it as a crash does."""
-    chance = random.Random(seed)
+    chance = seeds.random("rebuilt stores", seed)
     clock = ManualClock(START_MS)
     store = MessageStore.open(config=store_fixture.config(root, **SETTINGS), clock=clock)
     for number in range(700):
@@ -99,7 +100,7 @@ def write(root: Path, seed: int) -> None:
 
 def damage(root: Path, seed: int) -> None:
     """Change a byte of a few records, and remove a few."""
-    chance = random.Random(seed)
+    chance = seeds.random("rebuilt damage", seed)
     for path in sorted((root / paths.COMMIT_LOG).iterdir())[:-1]:
         with path.open("r+b") as file:
             file.seek(chance.randrange(60_000))

@@ -6,7 +6,6 @@ seconds. These messages are delivered once more.
 
 import asyncio
 import os
-import random
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import hypothesis
 import pytest
 
 import pop_client
+import seeds
 from pop_client import PoppedMessage
 from reput.errors import RemotingError
 from reput.format import headers
@@ -87,7 +87,7 @@ async def work(
     cluster: ReputCluster, seed: int, sent: set[bytes], acked: Counter[bytes], life: int
 ) -> None:
     """Send, pop and acknowledge until the broker is killed."""
-    chance = random.Random(seed)
+    chance = seeds.random("pop kill", seed)
 
     async def produce() -> None:
         async with Wire(cluster.address) as wire:
@@ -118,7 +118,7 @@ async def work(
 async def test_no_message_is_lost_and_acks_last(cluster: ReputCluster) -> None:
     sent: set[bytes] = set()
     acked: Counter[bytes] = Counter()
-    chance = random.Random(1)
+    chance = seeds.random("pop kill")
     async with asyncio.timeout(120):
         for round_number in range(ROUND_COUNT):
             life = acked.total() + chance.randrange(50, 400)

@@ -7,7 +7,6 @@ received the decision, and must ask for it.
 
 import asyncio
 import os
-import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import seeds
 from reput.client import (
     ClientConfig,
     Message,
@@ -57,7 +57,7 @@ class Minds:
     """The outcome of each local transaction, by the body of its message."""
 
     def __init__(self, seed: int) -> None:
-        self._chance = random.Random(seed)
+        self._chance = seeds.random("minds", seed)
         self.states: dict[bytes, TransactionState] = {}
 
     def execute(self, message: Message, half: SendResult) -> TransactionState:
@@ -76,7 +76,7 @@ class Minds:
 async def send_until_killed(
     producer: TransactionProducer, cluster: ReputCluster, minds: Minds, seed: int
 ) -> None:
-    chance = random.Random(seed)
+    chance = seeds.random("transaction kill", seed)
     life = chance.randrange(1, DECIDED_MAX)
     tried = decided = 0
 

@@ -5,7 +5,6 @@ they interleave at every point.
 """
 
 import itertools
-import random
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+import seeds
 import store_fixture
 from reput.clock import SystemClock
 from reput.format import batch, java, message as record, properties as props
@@ -60,7 +60,7 @@ class Writer:
         self.known: Known = defaultdict(dict)
         self._store = store
         self._begins = begins
-        self._chance = random.Random(4)
+        self._chance = seeds.random("two threads")
         self._numbers = itertools.count()
         self._pending: list[tuple[IncomingMessage, PendingPut]] = []
 

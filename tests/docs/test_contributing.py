@@ -43,6 +43,18 @@ def test_each_folder_of_tests_has_its_line() -> None:
     assert {f for f in folders if f"`tests/{f}`" not in section("Where things go")} == set()
 
 
+def test_each_module_that_tests_share_is_in_the_map_of_helpers() -> None:
+    modules = {path.stem for path in (ROOT / "tests").glob("*.py")} - {"conftest", "skips"}
+    rows = re.search(r"^### Helpers\n(.*?)^### ", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert rows
+    named = {
+        word
+        for row in re.findall(r"^\|.*\|(.*)\|$", rows[1], re.MULTILINE)
+        for word in re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", row))
+    }
+    assert named == modules
+
+
 def test_paths_exist() -> None:
     paths = re.findall(r"`((?:tests|docs|src|scripts)/[\w./-]+)`", DOCUMENT)
     assert len(paths) > 10

@@ -5,13 +5,13 @@ Rows 27 and 28 of docs/reference/replication.md.
 
 import asyncio
 import contextlib
-import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import seeds
 from faults.harness import REPUT, Node, Pair
 from faults.history import Guarantee, History, Rule, Send, Status, summary
 from faults.traffic import Traffic
@@ -32,7 +32,7 @@ SLOW_JAVA = (
     *JAVA,
     pytest.mark.skipif(
         not java_oracle.wants_all_versions(),
-        reason="REPUT_INTEROP is not all: Java's slaves are slow",
+        reason="make interop-all: Java's slaves are slow",
     ),
 )
 
@@ -47,9 +47,9 @@ def start_pair(tmp_path: Path) -> Callable[..., Pair]:
                 for kind in set(kinds) - {REPUT}:
                     java_oracle.cluster_jars(kind)
             except java_oracle.JavaUnavailable as reason:
-                pytest.skip(str(reason))
+                pytest.skip(f"missing java: {reason}")
         first, second = kinds
-        chance = random.Random(1)
+        chance = seeds.random("promotion", "links")
         return Pair(
             tmp_path, (first, second), chance, Guarantee.ASYNC, diverged_policy=diverged_policy
         )
@@ -60,7 +60,9 @@ def start_pair(tmp_path: Path) -> Callable[..., Pair]:
 def traffic_of(pair: Pair) -> Traffic:
     loop = asyncio.get_running_loop()
     history = History(pair.guarantee, [node.name for node in pair.nodes])
-    return Traffic(pair, history, random.Random(2), lambda: int(loop.time() * 1000))
+    return Traffic(
+        pair, history, seeds.random("promotion", "traffic"), lambda: int(loop.time() * 1000)
+    )
 
 
 async def send_many(traffic: Traffic, node: Node, count: int) -> list[Send]:

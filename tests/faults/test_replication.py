@@ -5,11 +5,11 @@
 """
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 
+import seeds
 from faults import run, steps
 from faults.harness import REPUT
 from faults.history import Guarantee, Rule, summary
@@ -24,7 +24,7 @@ PROBE_SEEDS = 3
 
 
 def seed() -> int:
-    return int(os.environ.get("REPUT_FAULT_SEED") or random.SystemRandom().randrange(1 << 31))
+    return int(os.environ.get("REPUT_FAULT_SEED") or seeds.of("replication") % (1 << 31))
 
 
 def assert_kept(outcome: Outcome) -> None:
@@ -38,7 +38,7 @@ def has_java() -> None:
     try:
         java_oracle.cluster_jars("4.9.7")
     except java_oracle.JavaUnavailable as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"missing java: {reason}")
 
 
 async def test_a_short_run_keeps_the_guarantee(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_messages_that_a_port_probe_acknowledges_are_found_to_be_lost(tmp_
 
 def test_a_plan_repeats_with_its_seed() -> None:
     def names(number: int) -> list[str]:
-        chance = random.Random(number)
+        chance = seeds.random("plans", number)
         return [step.__name__ for step in steps.plan(chance, Guarantee.SYNC, 20)]
 
     assert names(1) == names(1) != names(2)
@@ -93,14 +93,14 @@ def test_a_plan_repeats_with_its_seed() -> None:
 @pytest.mark.parametrize("guarantee", Guarantee)
 def test_each_plan_promotes_unless_it_must_not(guarantee: Guarantee) -> None:
     for number in range(50):
-        assert set(steps.plan(random.Random(number), guarantee, 2)) & set(steps.PROMOTIONS)
-        calm = steps.plan(random.Random(number), guarantee, 9, promotes=False)
+        assert set(steps.plan(seeds.random("plans", number), guarantee, 2)) & set(steps.PROMOTIONS)
+        calm = steps.plan(seeds.random("plans", number), guarantee, 9, promotes=False)
         assert set(calm) <= set(steps.CALM_STEPS)
 
 
 def test_no_plan_exceeds_its_guarantee() -> None:
     for number in range(200):
-        chance = random.Random(number)
+        chance = seeds.random("plans", number)
         plan = set(steps.plan(chance, Guarantee.ASYNC, 9))
         assert steps.promote_beside_old_master not in plan
         plan = set(steps.plan(chance, Guarantee.SYNC, 9, is_lossy=True))

@@ -15,9 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hypothesis import settings
-
 import broker_pair
+import seeds
 from broker_pair import NOW_MS, Both, Wire
 from fuzz import request_streams
 from reput.format import cq_unit
@@ -223,13 +222,13 @@ def open_paths(root: Path, **store_settings: Any) -> Iterator[Paths]:
     assert len(expected) > 2, "else nothing was stored"
 
 
-def in_turn(count: int, check: Callable[[int], None]) -> None:
+def in_turn(count: int, check: Callable[[int], None], first: int | None = None) -> None:
     """Check a number of examples, each made from a seed.
 
-    An example depends on the earlier ones: a failed run is repeated from the first example on. By
-    default the examples are the same each time.
+    An example depends on the earlier ones: a failed run is repeated from the first example on.
     """
-    first = 0 if settings.default.derandomize else Random().randrange(2**32)
+    if first is None:
+        first = seeds.of("examples in turn") % 2**32
     for seed in range(first, first + count):
         try:
             check(seed)

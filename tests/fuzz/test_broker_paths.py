@@ -236,7 +236,7 @@ def test_messages_that_are_sent_back(paths: Paths) -> None:
         paths.check(seed, streams.with_damage(random, frames))
 
     in_turn(2 * EXAMPLES, check)
-    assert paths.counts.send_backs > EXAMPLES, "else this would test little"
+    assert paths.counts.send_backs > EXAMPLES // 2, "else this would test little"
 
 
 # --- all kinds of requests ----------------------------------------------------

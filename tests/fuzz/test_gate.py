@@ -1,12 +1,12 @@
 """The kernel that verifies signatures, compared with the codecs and ``hmac`` of Python."""
 
-import os
 from collections.abc import Callable
 from random import Random
 
 import pytest
 from hypothesis import given
 
+import seeds
 from fuzz.gate_world import (
     CODES,
     SECRETS,
@@ -49,7 +49,7 @@ def test_verdicts_are_those_of_python(seed: int) -> None:
 @pytest.mark.parametrize("has_sha", [False, True])
 def test_frames_of_clients_are_read(has_sha: bool) -> None:
     """None of these is left to Python."""
-    random = Random(1)
+    random = seeds.random("gate", 1)
     frames = []
     while len(frames) < 200:
         frame = some_frame(random)
@@ -63,7 +63,7 @@ def test_frames_of_clients_are_read(has_sha: bool) -> None:
 
 
 def test_frames_of_other_forms_are_left_to_python() -> None:
-    random = Random(2)
+    random = seeds.random("gate", 2)
     for _ in range(300):
         frame = odd_frame(random)
         verdict = GateWorld(frame).verdicts()
@@ -95,7 +95,7 @@ def test_a_field_twice_is_left_to_python(
     make: Callable[..., bytes], name: str, is_last: bool
 ) -> None:
     """Neither value is granted, whichever was signed, and also if both are equal."""
-    random = Random(4)
+    random = seeds.random("gate", 4)
     fields = {**SEND, "zz": "1", "AccessKey": "rocketmq2"}
     grants = [Grant("rocketmq2", 310, topic, "") for topic in ("Orders", "Other")]
     for other in ("Other", fields.get(name, "1"), ""):
@@ -213,7 +213,7 @@ def test_a_flipped_byte_grants_nothing() -> None:
 
     The protocol signs neither the opaque nor the names of fields, but for their order.
     """
-    random = Random(int(os.environ.get("REPUT_FLIP_SEED", "3")))
+    random = seeds.random("gate", 3)
     flip_count = 10_000_000 if IS_SOAK else 20_000
     fields = {**SEND, "AccessKey": "rocketmq2"}
     pull = {"topic": "Orders", "consumerGroup": "g", "AccessKey": "rocketmq2"}

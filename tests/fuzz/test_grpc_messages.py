@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import seeds
 from reput.errors import InvalidProtobuf
 from reput.format import properties as props
 from reput.grpc import conversion, validation
@@ -90,7 +91,7 @@ def _convert(request: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_damaged_message_has_a_documented_error_or_is_a_message(part: int) -> None:
-    draw = random.Random(part)
+    draw = seeds.random("grpc messages", part)
     refused = 0
     for number in range(INPUTS // PARTS):
         if number % 20 == 0:  # each message is damaged in several ways
@@ -127,7 +128,7 @@ VALID_MESSAGE = {
 
 
 def test_damaged_send_is_refused_or_fits_a_property_string() -> None:
-    draw = random.Random(5)
+    draw = seeds.random("grpc messages", "values")
     data = protobuf.encode(SEND, {"messages": [VALID_MESSAGE]})
     passed = 0
     for _ in range(INPUTS // 10):
@@ -141,7 +142,7 @@ def test_damaged_send_is_refused_or_fits_a_property_string() -> None:
 
 
 def test_damaged_handle_is_refused_or_parsed() -> None:
-    draw = random.Random(6)
+    draw = seeds.random("grpc messages", "handles")
     handle = b"100 1700000000000 60000 0 0 broker-a 3 105 8192"
     for _ in range(INPUTS // 10):
         damaged = _damaged(handle, draw).decode("utf-8", "replace")

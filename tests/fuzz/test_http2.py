@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import http2_peer as wire
+import seeds
 from http2_peer import HELLO, REQUEST, Http2Peer, echo_service, grpc_peer
 from reput.grpc.http2 import frames, messages
 from reput.grpc.http2.call_reader import CallReader, HeaderTable
@@ -199,7 +200,7 @@ def damaged(chance: random.Random) -> bytes:
 @pytest.mark.parametrize("count", [1_000, pytest.param(1_000_000, marks=pytest.mark.soak)], ids=str)
 def test_damaged_conversations(count: int) -> None:
     for seed in range(count):
-        sent = damaged(random.Random(seed))
+        sent = damaged(seeds.random("http2", seed))
         wire.split(output_of(sent, [seed % len(sent)], []))
 
 
@@ -229,7 +230,7 @@ def test_h2_understands_every_answer(seed: int) -> None:
     from h2.errors import ErrorCodes
     from h2.settings import SettingCodes
 
-    chance = random.Random(seed)
+    chance = seeds.random("http2", seed)
     client = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
     client.initiate_connection()
     window = chance.choice([0, 10, 1000, 65_535])

@@ -11,13 +11,13 @@ refusal.
 
 import json
 import os
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import seeds
 from hostile import attack, call_run, calls
 from hostile.call_servers import PROFILES, CallScene
 from hostile.run import command_of, report
@@ -26,7 +26,7 @@ from reput.grpc.wire.grpc_messages import METHODS
 
 pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
 
-SEED = 1
+SEED = seeds.today()
 """Seed of the short run: the same conversations each time."""
 ROUNDS = 6
 SECONDS = float(os.environ.get("REPUT_HOSTILE_SECONDS", "0"))
@@ -139,12 +139,12 @@ def test_mixed_conversations(
     assert not watch.problems, report(watch, played, again)
 
 
-@pytest.mark.skipif(not SECONDS, reason="REPUT_HOSTILE_SECONDS is not set: it takes as long")
+@pytest.mark.skipif(not SECONDS, reason="make hostile: takes REPUT_HOSTILE_SECONDS")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_long_run_of_conversations(
     profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seed = int(os.environ.get("REPUT_HOSTILE_SEED", random.SystemRandom().randrange(10**6)))
+    seed = int(os.environ.get("REPUT_HOSTILE_SEED", seeds.today()))
     with CallScene(tmp_path / profile, PROFILES[profile]) as scene:
         with capsys.disabled():
             results = call_run.run(scene, profile, seed, seconds=SECONDS / len(PROFILES))

@@ -5,7 +5,6 @@ By default with fewer connections: both ends of 10,000 are more descriptors than
 
 import contextlib
 import os
-import random
 import socket
 import struct
 import subprocess
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import seeds
 from hostile import attack, requests
 from hostile.servers import TESTS, Scene, memory_of, pause
 from hostile.wire import Connection, Draft
@@ -104,7 +104,7 @@ def test_hundreds_that_never_read_a_long_reply(scene: Scene) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_crowd_keeps_out_a_real_slave(scene: Scene, seed: int) -> None:
     """Sixty-four that reported offset 0 did."""
-    rng = random.Random(seed)
+    rng = seeds.random("crowds", seed)
     with contextlib.ExitStack() as stack:
         for number in range(rng.choice([64, 100, 200])):
             source = (f"127.0.0.{2 + number % rng.choice([1, 3, 6])}", 0)

@@ -10,11 +10,11 @@ a stop and after a kill.
 
 import json
 import os
-import random
 from pathlib import Path
 
 import pytest
 
+import seeds
 from hostile import attack, requests, run
 from hostile.servers import PROFILES, Scene, Watch
 from reput.broker.processors.table import PROCESSORS as BROKER_PROCESSORS
@@ -25,8 +25,7 @@ pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("ho
 
 PROCESSORS = {"broker": BROKER_PROCESSORS, "namesrv": NAMESRV_PROCESSORS}
 CODES = [(server, RequestCode(code)) for server in PROCESSORS for code in PROCESSORS[server]]
-SEED = 1
-"""Seed of the short run: the same frames each time."""
+SEED = seeds.today()
 ROUNDS = 6
 SECONDS = float(os.environ.get("REPUT_HOSTILE_SECONDS", "0"))
 
@@ -71,10 +70,10 @@ def test_mixed_rounds(
     check(watch, played, run.command_of(profile, server, SEED, number))
 
 
-@pytest.mark.skipif(not SECONDS, reason="REPUT_HOSTILE_SECONDS is not set: it takes as long")
+@pytest.mark.skipif(not SECONDS, reason="make hostile: takes REPUT_HOSTILE_SECONDS")
 @pytest.mark.parametrize("profile", PROFILES)
 def test_long_run(profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    seed = int(os.environ.get("REPUT_HOSTILE_SEED", random.SystemRandom().randrange(10**6)))
+    seed = int(os.environ.get("REPUT_HOSTILE_SEED", seeds.today()))
     with Scene(tmp_path / profile, PROFILES[profile]) as scene:
         with capsys.disabled():
             results = run.run(scene, profile, seed, seconds=SECONDS / len(PROFILES))

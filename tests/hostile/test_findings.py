@@ -690,7 +690,7 @@ def test_notices_to_a_member_that_does_not_read(scene: Scene) -> None:
             "namesrv",
             marks=pytest.mark.skipif(
                 "REPUT_HOSTILE_SECONDS" not in os.environ,
-                reason="beside other tests it measures the machine: make hostile",
+                reason="make hostile: beside other tests it measures the machine",
             ),
         ),
     ],

@@ -5,13 +5,13 @@ as well, all of it stays until the next collection of garbage: a hundred refused
 once took 800 MiB.
 """
 
-import datetime
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+import seeds
 from hostile import attack, calls, requests
 from proxied_broker import ProxiedBroker
 from reput.testing import LocalBroker
@@ -19,7 +19,7 @@ from reput.testing import LocalBroker
 pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
 
 SETTINGS = {"enableLmq": "true", "enableMultiDispatch": "true", "enablePropertyFilter": "true"}
-SEED = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+SEED = seeds.today()
 """Seed of this day: the same conversations all day, and others tomorrow."""
 ROUNDS = {"broker": 6, "namesrv": 3, "broker calls": 10, "proxy": 10}
 

@@ -5,7 +5,6 @@ A failure names the command that repeats it.
 """
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import reput
+import seeds
 from reput.store.kernels import native
 
 TESTS = Path(__file__).parents[1]
@@ -21,7 +21,6 @@ PATH = os.pathsep.join([str(Path(reput.__file__).parents[1]), str(TESTS)])
 """The package under test, even if another one is installed."""
 IS_SOAK = "REPUT_SOAK" in os.environ
 SECONDS = 600 if IS_SOAK else 6
-SEED = random.randrange(1 << 40) if IS_SOAK else 1
 
 try:
     native.engine()
@@ -43,7 +42,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_kernels_between_guard_pages() -> None:
-    seed = int(os.environ.get("REPUT_GUARD_SEED", SEED))
+    seed = seeds.of("guard pages") % (1 << 40)
     print(f"seed {seed}")  # noqa: T201
     code, last, errors = run(str(SECONDS), str(seed))
     name, _, last_seed = last.partition(" ")

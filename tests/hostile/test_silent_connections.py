@@ -7,13 +7,13 @@ descriptors than a process may have on many systems. The time of their deadline 
 import asyncio
 import contextlib
 import json
-import random
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
+import seeds
 from hostile.servers import memory_of
 from http2_peer import HELLO, echo_service
 from raw_http2 import Raw, raw
@@ -218,7 +218,7 @@ async def test_only_the_oldest_silent_connection_of_any_port_makes_room(
 ) -> None:
     """Connections say nothing, a part of a frame, or a frame, in any order."""
     monkeypatch.setattr(listener, "SILENT_S", 0.0)
-    rng = random.Random(seed)
+    rng = seeds.random("silent connections", seed)
     bounds = {
         "connections": remoting_limits.CONNECTIONS.at(IN_ALL),
         "connections_per_address": remoting_limits.CONNECTIONS_PER_ADDRESS.at(OF_ADDRESS),

@@ -166,7 +166,7 @@ WITH_CLUSTERS = frozenset(
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests for the workers, and skip slow tests unless ``REPUT_INTEROP`` is ``all``."""
-    is_slow = pytest.mark.skip(reason="REPUT_INTEROP is not all: slow, and tested in other ways")
+    is_slow = pytest.mark.skip(reason="make interop-all: slow, and tested in other ways")
     for item in items:
         here = Path(__file__).parent
         if here not in item.path.parents:
@@ -282,10 +282,13 @@ def java_client(
 
 
 def _or_skip(start: Callable[[], Running]) -> Running:
-    """Return the started object; if Java is missing, skip, unless all versions are requested."""
+    """Return the started object; if Java is missing, skip, unless all versions are requested.
+
+    With ``REPUT_TEST_NEEDS=java`` the skipped test fails; see ``skips.py``.
+    """
     try:
         return start()
     except JavaUnavailable as reason:
         if java_oracle.wants_all_versions():
             raise
-        pytest.skip(str(reason))
+        pytest.skip(f"missing java: {reason}")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import seeds
 from interop import samples
 from interop.java_oracle import Oracle, Word, property_words
 from reput.format import (
@@ -53,7 +54,7 @@ def expected_of_java(messages: list[InnerMessage]) -> list[dict[str, Any]]:
 
 
 def test_java_encodes_the_same_bytes(oracle: Oracle) -> None:
-    random = Random(1)
+    random = seeds.random("batch", 1)
     batches = [
         random_batch(random, last_separator=writes_last_separator(oracle)) for _ in range(BATCHES)
     ]
@@ -64,7 +65,7 @@ def test_java_encodes_the_same_bytes(oracle: Oracle) -> None:
 
 
 def test_java_decodes_our_batches(oracle: Oracle) -> None:
-    random = Random(2)
+    random = seeds.random("batch", 2)
     batches = [random_batch(random, last_separator=i % 2 == 0) for i in range(BATCHES)]
     answers = oracle.ask("decodeBatch", [(batch.encode(part),) for part in batches])
     for part, answer in zip(batches, answers, strict=True):
@@ -78,8 +79,8 @@ def test_an_empty_batch_is_encoded(oracle: Oracle) -> None:
 
 def test_a_batch_record_unwraps_as_in_a_5x_client(oracle: Oracle) -> None:
     if oracle.is_4:
-        pytest.skip("4.x has no batch records")
-    random = Random(3)
+        pytest.skip("no such case: 4.x has no batch records")
+    random = seeds.random("batch", 3)
     outers = []
     for i in range(BATCHES):
         outer = samples.message(random)

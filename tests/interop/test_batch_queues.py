@@ -139,7 +139,7 @@ def test_a_folder_with_batch_queues_moves_there_and_back(
 ) -> None:
     version = java_client.version
     if version != "5.5.0":
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     folder = tmp_path / "cluster"
     expected = Expected(java_client)
     with JavaCluster(version, folder, SETTINGS) as cluster:

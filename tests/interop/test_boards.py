@@ -147,7 +147,7 @@ async def test_every_panel_has_series(side: str, tmp_path: Path) -> None:
                         print(sorted(missing ^ of_other_side))  # noqa: T201 - for a failed test
                     rules = await asyncio.to_thread(asked, f"{api}/rules")
     except JavaUnavailable as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"missing java: {reason}")
     health = {rule["name"]: rule["lastError"] for g in rules["groups"] for rule in g["rules"]
               if rule["health"] == "err"}  # fmt: skip
     assert not health

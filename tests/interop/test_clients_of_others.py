@@ -37,13 +37,13 @@ ONLY_ALL = (GoClient, NodeClient, RustClient)
 @pytest.fixture(scope="module", params=[CppClient, GoClient, NodeClient, RustClient])
 def client(request: pytest.FixtureRequest) -> OtherClient:
     if request.param in ONLY_ALL and not java_oracle.wants_all_versions():
-        pytest.skip(f"REPUT_INTEROP is not all: no {request.param.name} client")
+        pytest.skip(f"make interop-all: no {request.param.name} client")
     try:
         made: OtherClient = request.param()
     except ClientUnavailable as reason:
         if request.param in ONLY_ALL:
             raise
-        pytest.skip(str(reason))
+        pytest.skip(f"missing client: {reason}")
     return made
 
 
@@ -67,7 +67,7 @@ def new_topic(cluster: Cluster, name: str) -> str:
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrently", "in-order"])
 def test_sent_messages_are_consumed(client: OtherClient, cluster: Cluster, orderly: bool) -> None:
     if orderly and not client.can_order:
-        pytest.skip(f"the {client.name} client has no orderly consumer")
+        pytest.skip(f"no such case: the {client.name} client has no orderly consumer")
     topic = new_topic(cluster, f"{client.name}-{orderly}")
     for how, count in client.ways.items():
         results = client.produce(
@@ -88,7 +88,7 @@ def test_sent_messages_are_consumed(client: OtherClient, cluster: Cluster, order
 
 def test_messages_are_redelivered_or_delayed(client: OtherClient, cluster: Cluster) -> None:
     if not client.can_try_again:
-        pytest.skip(f"the {client.name} client cannot request redelivery")
+        pytest.skip(f"no such case: the {client.name} client cannot request redelivery")
     topic = new_topic(cluster, f"{client.name}-again")
     client.produce(cluster.namesrv, topic, [b"again"])
     client.produce(cluster.namesrv, topic, [b"later"], delay_level=1)
@@ -101,7 +101,7 @@ def test_messages_are_redelivered_or_delayed(client: OtherClient, cluster: Clust
 
 def test_each_kind_of_consumer_gets_each_message(client: OtherClient, cluster: Cluster) -> None:
     if len(client.consumers) == 1:
-        pytest.skip(f"the {client.name} client has one kind of consumer")
+        pytest.skip(f"no such case: the {client.name} client has one kind of consumer")
     topic = new_topic(cluster, f"{client.name}-kinds")
     client.produce(cluster.namesrv, topic, BODIES, tags="a")
     for how in client.consumers:
@@ -114,7 +114,7 @@ def test_each_kind_of_consumer_gets_each_message(client: OtherClient, cluster: C
 def test_committed_messages_are_consumed(client: OtherClient, cluster: Cluster) -> None:
     """A message is committed at once, one is rolled back, and the broker asks about the third."""
     if not client.has_transactions:
-        pytest.skip(f"the {client.name} client of these tests sends no transactions")
+        pytest.skip(f"no such case: the {client.name} client of these tests sends no transactions")
     topic = new_topic(cluster, f"{client.name}-half")
     results = client.produce(
         cluster.namesrv, topic, [b"now", b"rollback", b"later"], "transaction", group="half"
@@ -132,7 +132,7 @@ def test_java_stores_a_batch_of_the_cpp_client_as_one_message(
     The client returns an empty body for it, because it ends a body at the first zero.
     """
     if not isinstance(client, CppClient):
-        pytest.skip("batches of the other clients are tested as one of their ways")
+        pytest.skip("no such case: batches of the other clients are tested as one of their ways")
     topic = new_topic(cluster, "cpp-batch")
     client.produce(cluster.namesrv, topic, BODIES, "batch")
     wanted = BODIES if isinstance(cluster, ReputCluster) else [b""]
@@ -141,7 +141,7 @@ def test_java_stores_a_batch_of_the_cpp_client_as_one_message(
 
 
 @pytest.mark.skipif(
-    not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: Java against Java"
+    not java_oracle.wants_all_versions(), reason="make interop-all: Java against Java"
 )
 def test_the_java_client_passes_the_same_checks(
     official: JavaCluster, java_client: JavaClient

@@ -166,7 +166,7 @@ def test_all_dead_letters_go_back_to_their_group(official: JavaCluster, tmp_path
         assert all("REPUT_RESENT" in message.properties for message in listener.messages)
 
 
-@pytest.mark.skipif(not SECURED, reason="REPUT_INTEROP is not all: other tests sign and use TLS")
+@pytest.mark.skipif(not SECURED, reason="make interop-all: other tests sign and use TLS")
 @pytest.mark.parametrize("version", SECURED)
 def test_pages_of_a_broker_with_access_control_over_tls(version: str, tmp_path: Path) -> None:
     folder, key_file = tmp_path / "cluster", tmp_path / "secret"

@@ -17,7 +17,9 @@ from reput.format.codes import RequestCode as Code, ResponseCode
 from reput.format.headers import CreateTopicHeader, GroupNameHeader, TopicHeader
 
 pytestmark = [
-    pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(
+        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
+    ),
     pytest.mark.interop,
     pytest.mark.slow,
 ]

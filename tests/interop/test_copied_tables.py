@@ -28,7 +28,7 @@ from reput.format.timer_check import TimerCheck
 from reput_cluster import ReputCluster
 
 pytestmark = [
-    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
     pytest.mark.interop,
     pytest.mark.slow,
 ]

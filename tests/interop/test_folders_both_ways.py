@@ -181,7 +181,7 @@ def test_a_folder_moves_from_one_broker_to_the_other_and_back(
 ) -> None:
     version = java_client.version
     if version not in java_cluster.broker_versions():
-        pytest.skip(f"REPUT_INTEROP is not all: no broker {version}")
+        pytest.skip(f"make interop-all: no broker {version}")
     folder = tmp_path / "cluster"
     expected = Expected(java_client)
 

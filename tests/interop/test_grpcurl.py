@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(
         not java_oracle.wants_all_versions(),
-        reason="REPUT_INTEROP is not all: grpcurl takes minutes to compile",
+        reason="make interop-all: grpcurl takes minutes to compile",
     ),
 ]
 
@@ -44,7 +44,7 @@ def program() -> Path:
     try:
         return cached("grpcurl", sorted((HERE / "grpcurl").iterdir()), _build) / "grpcurl"
     except ClientUnavailable as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"missing client: {reason}")
 
 
 @pytest.fixture(scope="module")

@@ -26,13 +26,13 @@ def _build(folder: Path) -> None:
         command, cwd=HERE / "h2spec", capture_output=True, text=True, check=False, timeout=300
     )
     if result.returncode:
-        pytest.skip(f"h2spec cannot be built: {result.stderr[-500:]}")
+        pytest.skip(f"missing go: h2spec cannot be built: {result.stderr[-500:]}")
 
 
 @pytest.fixture(scope="module")
 def h2spec() -> Path:
     if shutil.which("go") is None:
-        pytest.skip("go is missing: install Go 1.21 or later (https://go.dev/dl/)")
+        pytest.skip("missing go: install Go 1.21 or later (https://go.dev/dl/)")
     return cached("h2spec", sorted((HERE / "h2spec").iterdir()), _build) / "h2spec"
 
 

@@ -83,7 +83,7 @@ def test_consumers_of_the_official_broker_read_an_import(
     start_official: StartOfficial, java_client: JavaClient, tmp_path: Path
 ) -> None:
     if java_client.version != "4.9.7":
-        pytest.skip("one client is enough")
+        pytest.skip("no such case: one client is enough")
     root = tmp_path / "cluster"
     sent = imported(root / "store")
     cluster = start_official("4.9.7", SIZES, root)

@@ -281,7 +281,7 @@ def test_bodies_of_4_mebibytes_are_accepted(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
     if is_java_4_5(cluster):
-        pytest.skip("in 4.5 maxMessageSize limits the whole record")
+        pytest.skip("no such case: in 4.5 maxMessageSize limits the whole record")
     noise = random.Random(2).randbytes(BODY_BYTES_MAX + 1)
     largest = noise[:BODY_BYTES_MAX]
     plain = {"compressMsgBodyOverHowmuch": 1 << 30}  # noise grows when it is compressed
@@ -511,7 +511,9 @@ def test_a_new_group_in_an_old_topic_begins_at_its_position(
     is_old_wanted: bool,
 ) -> None:
     if isinstance(other, JavaCluster) and other.version.startswith("5."):
-        pytest.skip("5.x has no setting that makes a young topic behave as an old one")
+        pytest.skip(
+            "no such case: 5.x has no setting that makes a young topic behave as an old one"
+        )
     queue = Queue(topic, "broker-a", 0)
     make_topic(java_client, other, topic, 1)
     with java_client.producer(other.namesrv) as producer:
@@ -695,7 +697,7 @@ def has_moved_after(
 
 def needs_lite_pull(java: JavaClient) -> None:
     if not java.has_lite_pull:
-        pytest.skip(f"RocketMQ {java.version} has no lite pull consumer")
+        pytest.skip(f"no such case: RocketMQ {java.version} has no lite pull consumer")
 
 
 # --- restarts of the broker ---------------------------------------------------------
@@ -709,7 +711,7 @@ def test_clients_survive_a_restart(
     # Clients notice only after 30 s that a pending pull gets no answer: clients of 4.x often, the
     # others if the broker was killed.
     if not java_oracle.wants_all_versions() and (end == "kill" or java.version.startswith("4.")):
-        pytest.skip("REPUT_INTEROP is not all: it takes 30 s")
+        pytest.skip("make interop-all: it takes 30 s")
     sent = numbered(50)
     make_topic(java, own, topic)
     with (

@@ -1,10 +1,10 @@
 """Hashes, checksums and message ids: the same numbers as Java."""
 
 import struct
-from random import Random
 
 import pytest
 
+import seeds
 from interop import samples
 from interop.java_oracle import Oracle
 from reput.format import body, cq_unit, index_entry, java, message_id
@@ -17,7 +17,7 @@ HASHES_TO_INT_MIN = "polygenelubricants"
 
 
 def texts() -> list[str]:
-    random = Random(1)
+    random = seeds.random("java hashes", 1)
     alphabets = (samples.PLAIN, samples.PLAIN + samples.ODD, samples.ODD + samples.SURROGATES)
     return [
         "",
@@ -61,13 +61,13 @@ def test_tags_codes_are_equal(oracle: Oracle) -> None:
 
 
 def test_checksums_are_equal(oracle: Oracle) -> None:
-    random = Random(2)
+    random = seeds.random("java hashes", 2)
     data = [random.randbytes(random.choice((0, 1, 5, 100, 5000))) for _ in range(500)]
     assert [body.crc(part) for part in data] == oracle.ask("crc", [(part,) for part in data])
 
 
 def test_offset_ids_of_java_are_decoded(oracle: Oracle) -> None:
-    random = Random(3)
+    random = seeds.random("java hashes", 3)
     hosts = [
         samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
     ]
@@ -82,7 +82,7 @@ def test_offset_ids_of_java_are_decoded(oracle: Oracle) -> None:
 
 
 def test_java_decodes_our_offset_ids(oracle: Oracle) -> None:
-    random = Random(4)
+    random = seeds.random("java hashes", 4)
     hosts = [
         samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
     ]
@@ -95,7 +95,7 @@ def test_java_decodes_our_offset_ids(oracle: Oracle) -> None:
 
 def test_only_java_prints_a_mapped_ipv4_address_as_ipv4(oracle: Oracle) -> None:
     if oracle.version == "4.5.2":
-        pytest.skip("4.5 has no IPv6")
+        pytest.skip("no such case: 4.5 has no IPv6")
     host = Host(bytes(10) + b"\xff\xff" + bytes((192, 0, 2, 1)), 10911)
     text = message_id.encode_offset_id(host, 7)
     assert len(text) == 56

@@ -33,7 +33,7 @@ from reput_cluster import ReputCluster
 
 pytestmark = [
     pytest.mark.interop,
-    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
 ]
 
 SLAVES = java_oracle.ALL_VERSIONS if java_oracle.wants_all_versions() else ("5.5.0",)

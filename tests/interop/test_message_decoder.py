@@ -12,6 +12,7 @@ import lz4.frame
 import pytest
 import zstandard
 
+import seeds
 from interop import samples
 from interop.java_oracle import Oracle, Word, property_words
 from reput.errors import CorruptRecord
@@ -115,7 +116,7 @@ def check_java_decodes(oracle: Oracle, messages: list[StoredMessage]) -> None:
 
 
 def test_java_decodes_our_records(oracle: Oracle) -> None:
-    random = Random(1)
+    random = seeds.random("message decoder", 1)
     check_java_decodes(
         oracle, [random_message(oracle, random, odd_bytes=True) for _ in range(MESSAGES)]
     )
@@ -123,14 +124,14 @@ def test_java_decodes_our_records(oracle: Oracle) -> None:
 
 def test_java_decodes_v2(oracle: Oracle) -> None:
     if oracle.is_4:
-        pytest.skip("4.x has only V1")
-    random = Random(2)
+        pytest.skip("no such case: 4.x has only V1")
+    random = seeds.random("message decoder", 2)
     messages = [random_message(oracle, random, odd_bytes=True) for _ in range(MESSAGES)]
     check_java_decodes(oracle, [long_topic(message, random) for message in messages])
 
 
 def test_java_decodes_malformed_topics(oracle: Oracle) -> None:
-    random = Random(3)
+    random = seeds.random("message decoder", 3)
     records_of = []
     for malformed in samples.MALFORMED:
         record = records.encode(replace(random_message(oracle, random), topic="T" * len(malformed)))
@@ -145,7 +146,7 @@ def test_java_decodes_malformed_topics(oracle: Oracle) -> None:
 
 
 def test_we_encode_and_decode_like_java(oracle: Oracle) -> None:
-    random = Random(4)
+    random = seeds.random("message decoder", 4)
     messages = []
     for _ in range(MESSAGES):
         message = random_message(oracle, random)
@@ -164,7 +165,7 @@ def test_we_encode_and_decode_like_java(oracle: Oracle) -> None:
 
 
 def test_we_decompress_bodies_of_java(oracle: Oracle) -> None:
-    random = Random(5)
+    random = seeds.random("message decoder", 5)
     requests, plain_bodies = [], []
     for i in range(300):
         message = samples.message(random, v6=False)
@@ -184,8 +185,8 @@ def test_we_decompress_bodies_of_java(oracle: Oracle) -> None:
 @pytest.mark.parametrize("version", [1, 2], ids=["V1", "V2"])
 def test_we_encode_like_a_5x_broker(oracle: Oracle, version: int, with_crc: bool) -> None:
     if oracle.is_4:
-        pytest.skip("the encoder came with 5.x")
-    random = Random(6 + version)
+        pytest.skip("no such case: the encoder came with 5.x")
+    random = seeds.random("message decoder", 6 + version)
     messages = []
     for _ in range(300):
         message = random_message(oracle, random)
@@ -237,7 +238,7 @@ def damaged(random: Random, record: bytes) -> bytes:
 
 
 def test_we_accept_a_record_when_java_recovery_does(oracle: Oracle) -> None:
-    random = Random(10)
+    random = seeds.random("message decoder", 10)
     judged: list[bytes] = []
     while len(judged) < MESSAGES:
         # With a body, since damage may turn a zero length negative, which Java reads as no body.
@@ -268,7 +269,7 @@ def test_we_accept_a_record_when_java_recovery_does(oracle: Oracle) -> None:
 
 
 def test_only_java_reads_a_negative_length_as_none(oracle: Oracle) -> None:
-    random = Random(19)
+    random = seeds.random("message decoder", 19)
     message = replace(samples.message(random, v6=False), body=b"", property_bytes=b"", topic="T")
     record = bytearray(records.encode(replace(message, body_crc=0)))
     for position, size in ((len(record) - 8, 4), (len(record) - 2, 2)):
@@ -281,8 +282,8 @@ def test_only_java_reads_a_negative_length_as_none(oracle: Oracle) -> None:
 
 def test_java_verifies_our_crc_property(oracle: Oracle) -> None:
     if oracle.is_4:
-        pytest.skip("__CRC32# came with 5.x")
-    random = Random(11)
+        pytest.skip("no such case: __CRC32# came with 5.x")
+    random = seeds.random("message decoder", 11)
     good, bad = [], []
     for i in range(500):
         message = random_message(oracle, random)
@@ -308,8 +309,10 @@ def test_java_verifies_our_crc_property(oracle: Oracle) -> None:
 
 def test_the_crc_property_of_another_record_is_refused(oracle: Oracle) -> None:
     if oracle.is_4:
-        pytest.skip("__CRC32# came with 5.x")
-    message = replace(samples.message(Random(12), v6=False), property_bytes=b"")
+        pytest.skip("no such case: __CRC32# came with 5.x")
+    message = replace(
+        samples.message(seeds.random("message decoder", 12), v6=False), property_bytes=b""
+    )
     record = records.append_crc_property(records.encode(message))
     assert oracle.ask_one("decode", record)["properties"] == {props.CRC32: record[-11:-1].decode()}
     # A broker that no longer adds the property republished the message with all its properties.
@@ -344,7 +347,7 @@ def test_four_bytes_are_decoded_equally(oracle: Oracle) -> None:
     for part, text in zip(parts, answer.split("\n"), strict=True):
         assert java.decode_utf8(part + b"\n") == text + "\n", part.hex()
     for part, text in zip(
-        random_parts := Random(13).sample(parts, 3000),
+        random_parts := seeds.random("message decoder", 13).sample(parts, 3000),
         oracle.ask("decodeText", [(part,) for part in random_parts]),
         strict=True,
     ):
@@ -352,7 +355,7 @@ def test_four_bytes_are_decoded_equally(oracle: Oracle) -> None:
 
 
 def test_random_bytes_are_decoded_equally(oracle: Oracle) -> None:
-    random = Random(14)
+    random = seeds.random("message decoder", 14)
     data = [random.randbytes(random.randrange(60)) for _ in range(1000)]
     data += [bytes(random.choices(EDGE_BYTES, k=random.randrange(60))) for _ in range(1000)]
     data += [
@@ -364,7 +367,7 @@ def test_random_bytes_are_decoded_equally(oracle: Oracle) -> None:
 
 
 def test_texts_are_encoded_equally(oracle: Oracle) -> None:
-    random = Random(15)
+    random = seeds.random("message decoder", 15)
     texts = [
         samples.text(random, 20, samples.PLAIN + samples.ODD + samples.SURROGATES * 5)
         for _ in range(2000)
@@ -377,7 +380,7 @@ def test_texts_are_encoded_equally(oracle: Oracle) -> None:
 
 
 def test_property_strings_of_java_are_decoded(oracle: Oracle) -> None:
-    random = Random(16)
+    random = seeds.random("message decoder", 16)
     maps = [
         samples.properties(random, samples.PLAIN + samples.ODD + samples.SURROGATES * 2)
         for _ in range(1000)
@@ -389,7 +392,7 @@ def test_property_strings_of_java_are_decoded(oracle: Oracle) -> None:
 
 def odd_property_strings() -> Iterator[bytes]:
     yield from map(b"".join, itertools.product((b"a", b"\x01", b"\x02", b"b"), repeat=5))
-    random = Random(17)
+    random = seeds.random("message decoder", 17)
     yield from (samples.odd_property_bytes(random) for _ in range(2000))
 
 
@@ -443,7 +446,7 @@ def test_damaged_compressed_bodies_are_refused(oracle: Oracle) -> None:
     cases = broken_bodies()
     if oracle.version == "4.5.2":
         cases = {name: case for name, case in cases.items() if case[0] == compressions(oracle)[0]}
-    template = replace(samples.message(Random(18), v6=False), sys_flag=0)
+    template = replace(samples.message(seeds.random("message decoder", 18), v6=False), sys_flag=0)
     messages = [
         replace(template, sys_flag=kind, body=body, body_crc=bodies.crc(body))
         for kind, body in cases.values()

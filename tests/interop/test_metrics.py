@@ -28,6 +28,6 @@ async def test_both_brokers_export_the_same_names_kinds_and_labels(tmp_path: Pat
     try:
         javas = await metrics_of(VERSION, tmp_path / "java")
     except JavaUnavailable as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"missing java: {reason}")
     ours = await metrics_of("reput", tmp_path / "reput")
     assert ours == {name: metric for name, metric in javas.items() if name not in LEFT_OUT}

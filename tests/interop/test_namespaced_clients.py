@@ -170,7 +170,7 @@ def test_spark_reads_what_java_sends_and_java_what_spark_sends(
 
 async def test_the_second_kind_of_namespace(cluster: Cluster, java: JavaClient) -> None:
     if java.version != "5.5.0":
-        pytest.skip("4.x has no setNamespaceV2")
+        pytest.skip("no such case: 4.x has no setNamespaceV2")
     ours = config(cluster, namespace_v2=SPACE)
     listener = Listener()
     async with Producer("ours", client=ours) as producer:

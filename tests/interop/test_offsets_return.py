@@ -15,7 +15,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import UpdateConsumerOffsetHeader
 
 pytestmark = [
-    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
     pytest.mark.interop,
     pytest.mark.xdist_group("test_offsets_return"),
 ]

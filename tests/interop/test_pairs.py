@@ -20,7 +20,9 @@ from reput.format.batch import InnerMessage
 from reput.format.codes import RequestCode, ResponseCode
 
 pytestmark = [
-    pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(
+        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
+    ),
     pytest.mark.interop,
     pytest.mark.slow,
     pytest.mark.xdist_group("test_pairs"),

@@ -216,6 +216,7 @@ def test_patterns_that_mean_nothing_in_java_are_refused(java: PlainAclOracle) ->
 
 
 def test_no_pattern_matches_more_than_in_java(java: PlainAclOracle) -> None:
+    # Known fault: seeds.random("plain acl", 497) with REPUT_SEED=20261202 finds 2::1-200.
     random = Random(497)
     pieces = ["10", "0", "3", "7", "3-4", "0-255", "*", "{3,7}", "fd00", "a", "2", "", "1-200"]
     patterns = []

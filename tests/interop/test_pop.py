@@ -118,7 +118,7 @@ def counted(*members: PushConsumer) -> Counter[bytes]:
     return Counter(message.body for member in members for message in member.received)
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="slow: make interop-all")
+@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
 @on_5_5
 def test_two_members_share_and_failures_are_redelivered(
     java_client: JavaClient, cluster: Cluster, topic: str

@@ -1,10 +1,10 @@
 """The stored formats of pop consumption, against the classes of RocketMQ 5.5."""
 
-import random
 from pathlib import Path
 
 import pytest
 
+import seeds
 from interop.conftest import StartOracle
 from interop.java_oracle import ClusterOracle, Oracle
 from reput.format import bodies, names, pop_codec
@@ -64,7 +64,7 @@ def test_topic_names_are_equal(java: Oracle) -> None:
 
 
 def test_checkpoints_are_read_both_ways(java: Oracle) -> None:
-    chance = random.Random(7)
+    chance = seeds.random("pop codec", 7)
     for number in range(50):
         start = chance.randrange(1 << 40)
         offsets = sorted(chance.sample(range(start, start + 100), chance.randint(1, 32)))

@@ -84,7 +84,7 @@ def sdk() -> Sdk:
     try:
         return PythonSdk()
     except ClientUnavailable as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"missing client: {reason}")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -101,7 +101,7 @@ def start(kind: str, folder: Path) -> ReputCluster | JavaCluster:
     if kind == "reput":
         return ReputCluster(folder, {**SETTINGS, "recallMessageEnable": True})
     if not java_oracle.wants_all_versions():
-        pytest.skip("REPUT_INTEROP is not all: no proxy before an official broker")
+        pytest.skip("make interop-all: no proxy before an official broker")
     more = {"recallMessageEnable": True} if kind >= "5" else {}
     return JavaCluster(kind, folder, {**SETTINGS, **more})
 
@@ -246,7 +246,7 @@ def secured(
         running: ReputCluster | JavaCluster = ReputCluster(folder, SECURED)
     else:
         if not java_oracle.wants_all_versions():
-            pytest.skip("REPUT_INTEROP is not all: no proxy before an official broker")
+            pytest.skip("make interop-all: no proxy before an official broker")
         settings = {**secured_cluster.SETTINGS["5.5.0"], **SECURED}
         running = JavaCluster("5.5.0", folder, settings)
     (folder / "proxy.conf").write_text(

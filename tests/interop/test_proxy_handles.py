@@ -25,7 +25,7 @@ from reput_cluster import ReputCluster
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: it takes minutes"
+        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
     ),
 ]
 
@@ -135,7 +135,7 @@ def test_a_handle_is_good_after_a_move(tmp_path: Path, first: str, second: str) 
         with running(first, tmp_path, port) as (endpoint, namesrv):
             handles = receive_all(endpoint, namesrv)
     except JavaUnavailable as reason:
-        pytest.skip(str(reason))
+        pytest.skip(f"missing java: {reason}")
     with running(second, tmp_path, port) as (endpoint, _), GrpcClient(endpoint) as client:
         mover = Mover(client)
         mover.ack("0", handles["0"])

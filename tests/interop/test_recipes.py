@@ -25,7 +25,7 @@ def test_an_example_in_another_language_passes(
 ) -> None:
     program = command.split()[0]
     if shutil.which(program) is None:
-        pytest.skip(f"{program} is missing")
+        pytest.skip(f"missing {program}: it runs the tests of the example")
     project = shutil.copytree(EXAMPLES / folder, tmp_path / folder)
     if prepare:
         subprocess.run(prepare.split(), cwd=project, check=True, timeout=TIMEOUT_S)

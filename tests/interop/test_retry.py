@@ -139,7 +139,7 @@ async def test_reconsume_times_grow_with_each_redelivery(
     assert ours.stored(names.dlq_topic(group)) == []
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="slow: make interop-all")
+@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
 async def test_a_message_is_a_dead_letter_after_the_last_attempt(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:

@@ -85,7 +85,7 @@ def test_consumers_of_the_official_broker_read_a_salvaged_store(
     start_official: StartOfficial, java_client: JavaClient, tmp_path: Path
 ) -> None:
     if java_client.version != "4.9.7":
-        pytest.skip("one client is enough")
+        pytest.skip("no such case: one client is enough")
     target, _, whole = salvaged("4.9.7", tmp_path, has_gap=True)
     settings_of_java = golden.manifest("4.9.7", "clean")["config"]
     cluster = start_official("4.9.7", settings_of_java, target.parent)

@@ -60,7 +60,7 @@ ROOT = Path(__file__).parents[2]
 DAY_MS = 24 * 60 * 60 * 1000
 MIB = 1024 * 1024
 needs_all = pytest.mark.skipif(
-    not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: it takes seconds"
+    not java_oracle.wants_all_versions(), reason="make interop-all: it takes seconds"
 )
 
 
@@ -113,13 +113,13 @@ class Front:
 @pytest.fixture(scope="module", params=[PythonSdk, GoSdk, JavaSdk, NodeSdk, RustSdk])
 def sdk(request: pytest.FixtureRequest) -> Sdk:
     if request.param is not PythonSdk and not java_oracle.wants_all_versions():
-        pytest.skip(f"REPUT_INTEROP is not all: no {request.param.name} SDK")
+        pytest.skip(f"make interop-all: no {request.param.name} SDK")
     try:
         made: Sdk = request.param()
     except ClientUnavailable as reason:
         if java_oracle.wants_all_versions() and request.param is not RustSdk:
             raise
-        pytest.skip(str(reason))
+        pytest.skip(f"missing client: {reason}")
     return made
 
 
@@ -127,7 +127,7 @@ def needs(sdk: Sdk, *features: str) -> None:
     """Skip a test of what an SDK does not have."""
     for feature in features:
         if feature in sdk.lacks:
-            pytest.skip(f"the {sdk.name} SDK: {sdk.lacks[feature]}")
+            pytest.skip(f"no such case: the {sdk.name} SDK: {sdk.lacks[feature]}")
 
 
 @pytest.fixture(scope="module")
@@ -484,7 +484,7 @@ def test_lite_topics_are_received(sdk: Sdk, front: Front) -> None:
 def test_a_quota_of_lite_topics(sdk: Sdk, front: Front) -> None:
     needs(sdk, "lite")
     if "lite quota" not in sdk.errors:
-        pytest.skip(f"the {sdk.name} SDK does not look at the quota")
+        pytest.skip(f"no such case: the {sdk.name} SDK does not look at the quota")
     topic = front.topic("lite-few", "LITE")
     group = lite_group(front, "lite-few", topic, **{"lite.sub.client.quota": "1"})
     with pytest.raises(Refused) as refused, sdk.lite(front.endpoint, topic, group, ["a", "b"]):
@@ -576,7 +576,7 @@ def test_refused_sends(sdk: Sdk, front: Front) -> None:
 @needs_all
 def test_an_unknown_group_is_refused(sdk: Sdk, front: Front) -> None:
     if "unknown group" not in sdk.errors:
-        pytest.skip(f"the {sdk.name} SDK tries for ever")
+        pytest.skip(f"no such case: the {sdk.name} SDK tries for ever")
     topic = front.topic("unknown")
     with (
         pytest.raises(Refused) as refused,

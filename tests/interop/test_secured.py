@@ -230,7 +230,7 @@ async def test_pulls_and_offsets(cluster: JavaCluster, topic: str) -> None:
 
 async def test_pops(cluster: JavaCluster, topic: str) -> None:
     if cluster.version == "4.9.7":
-        pytest.skip("4.9 has no pop")
+        pytest.skip("no such case: 4.9 has no pop")
     client = admin_of(cluster)
     async with Admin(client=client) as admin:
         await admin.create_group(topic, broker="broker-a")
@@ -283,7 +283,7 @@ async def test_administration(cluster: JavaCluster, topic: str) -> None:
 
 async def test_users_and_rules(cluster: JavaCluster) -> None:
     if cluster.version == "4.9.7":
-        pytest.skip("4.9 has access control 1.0")
+        pytest.skip("no such case: 4.9 has access control 1.0")
     async with Admin(client=admin_of(cluster)) as admin:
         await admin.create_user("ann", Secret("w1"))
         await admin.update_user("ann", password=Secret("w2"), status=UserStatus.DISABLE)
@@ -319,7 +319,7 @@ def test_user_commands(
     key_file: str,
 ) -> None:
     if cluster.version == "4.9.7":
-        pytest.skip("4.9 has access control 1.0")
+        pytest.skip("no such case: 4.9 has access control 1.0")
     command = Commands(cluster.namesrv, capsys)
     given = ("--access-key", ADMIN, "--secret-key-file", key_file, "--timeout", "60")
     monkeypatch.setenv("REPUT_USER_PASSWORD", "word-of-bob")

@@ -138,13 +138,13 @@ if wants_all_versions():
 @pytest.fixture(scope="module", params=OTHERS, ids=lambda kind: kind.name)
 def other(request: pytest.FixtureRequest, broker: Secured) -> OtherClient:
     if broker.is_tls != (request.param is GoTlsClient):
-        pytest.skip("only this Go client has TLS, and needs no test without")
+        pytest.skip("no such case: only this Go client has TLS, and needs no test without")
     try:
         client: OtherClient = request.param()
     except ClientUnavailable as reason:
         if wants_all_versions():
             raise
-        pytest.skip(str(reason))
+        pytest.skip(f"missing client: {reason}")
     return client
 
 
@@ -163,7 +163,9 @@ def test_another_client_sends_and_consumes(broker: Secured, other: OtherClient) 
     for how, count in other.ways.items():
         assert len(other.produce(broker.namesrv, topic, BODIES, how, tags="a")) == count
     if isinstance(other, NodeClient) and not broker.is_ours and broker.rules == "2.0":
-        pytest.skip("ali-ons ends with an error if 5.5.0 has no offset of its retry topic")
+        pytest.skip(
+            "no such case: ali-ons ends with an error if 5.5.0 has no offset of its retry topic"
+        )
     again = BODIES[:1] if other.can_try_again and wants_all_versions() else []
     received = other.consume(broker.namesrv, topic, group, 8 * len(other.ways), "a", again=again)
     bodies = sorted(message["body"] for message in received)
@@ -501,15 +503,17 @@ def test_java_clients_with_credentials(
 ) -> None:
     needed = SINCE.get(case.__name__, "")
     if java.client.version < needed or (case is pop and not broker.has_all):
-        pytest.skip(f"it is newer than {java.client.version}, or the broker")
+        pytest.skip(f"no such case: it is newer than {java.client.version}, or the broker")
     if case is transactions and not broker.is_ours and broker.rules == "2.0":
-        pytest.skip("5.5.0 with access control checks none: it logs that no producer is connected")
+        pytest.skip(
+            "no such case: 5.5.0 with access control checks none, and logs that none is connected"
+        )
     if (
         case is lite
         and not broker.is_ours
         and (broker.rules, java.client.version) == ("1.0", "5.5.0")
     ):
-        pytest.skip("4.9.7 with access control gives lite pulls of 5.5.0 no message")
+        pytest.skip("no such case: 4.9.7 with access control gives lite pulls of 5.5.0 no message")
     case(java, broker, name_of(case, java.client.version))
 
 

@@ -24,7 +24,9 @@ from reput.remoting.client import RemotingClient
 from reput_cluster import ReputCluster
 
 pytestmark = [
-    pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(
+        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
+    ),
     pytest.mark.interop,
     pytest.mark.slow,
 ]

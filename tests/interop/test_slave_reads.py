@@ -39,7 +39,7 @@ from reput.format.headers import (
 from reput_cluster import ReputCluster
 
 pytestmark = [
-    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
     pytest.mark.interop,
     pytest.mark.xdist_group("test_slave_reads"),
 ]

@@ -14,7 +14,7 @@ from spark import live_traffic
 from spark.conftest import spark as spark
 
 pytestmark = [
-    pytest.mark.skipif(not wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
     pytest.mark.interop,
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),

@@ -22,9 +22,7 @@ from reput_cluster import ReputCluster
 
 pytestmark = [
     pytest.mark.interop,
-    pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: no Spring"
-    ),
+    pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: no Spring"),
 ]
 SOURCES = HERE / "spring"
 TOPICS = {"Orders": "NORMAL", "InOrder": "FIFO", "Later": "DELAY", "Half": "TRANSACTION"}

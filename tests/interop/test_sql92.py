@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+import seeds
 from interop import java_oracle
 from interop.conftest import StartOracle
 from interop.java_oracle import Oracle, Word, property_words
@@ -315,7 +316,7 @@ def messages(random: Random, count: int) -> list[dict[str, str]]:
 
 
 def test_random_expressions(oracle: FilterOracle) -> None:
-    random = Random(1)
+    random = seeds.random("sql92", 1)
     grammar = Grammar(random, has_searches=not oracle.is_4)
     requests = [(grammar.text(), messages(random, MESSAGES)) for _ in range(EXPRESSIONS)]
     answers = compare(oracle, requests)
@@ -326,7 +327,7 @@ def test_random_expressions(oracle: FilterOracle) -> None:
 
 
 def test_random_words(oracle: FilterOracle) -> None:
-    random = Random(2)
+    random = seeds.random("sql92", 2)
     searches = [] if oracle.is_4 else SEARCHES
     words = [*NOISE, *NAMES, *NUMBERS, *STRINGS, *CONSTANTS, *ORDERS, *searches]
     requests = []

@@ -1,10 +1,10 @@
 """Store settings: Java's names, Java's defaults, Java's interpretation of a broker.conf."""
 
 import dataclasses
-from random import Random
 
 import pytest
 
+import seeds
 from interop.java_oracle import JavaError, Oracle
 from reput import config
 from reput.errors import InvalidOption
@@ -186,7 +186,7 @@ ALPHABET = "ab1 =:#!\\\\\\\n\n\r\t\f,;u"
 
 def test_properties_of_random_texts_are_equal(table_oracle: Oracle) -> None:
     """Results are equal except for the empty key, which Java sets for a backslash at the end."""
-    random = Random(1)
+    random = seeds.random("store config", 1)
     texts = ["".join(random.choices(ALPHABET, k=random.randrange(60))) for _ in range(5000)]
     texts += [
         "a=\\u65e5\\u672C",

@@ -48,9 +48,7 @@ def test_java_clients_in_test_mode(enforcing: ReputCluster, version: str, tmp_pa
         assert "bootTimestamp" in status
 
 
-@pytest.mark.skipif(
-    not java_oracle.wants_all_versions(), reason="REPUT_INTEROP is not all: no Go client"
-)
+@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: no Go client")
 def test_the_go_client(enforcing: ReputCluster) -> None:
     go = GoTlsClient()
     go.environment = {"ROCKETMQ_TLS": "true"}

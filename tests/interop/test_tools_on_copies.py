@@ -50,7 +50,7 @@ def both(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Both]:
     if java_client.version == "4.5.2":
-        pytest.skip("only with the tools of 4.9.7 and 5.5.0")
+        pytest.skip("no such case: only with the tools of 4.9.7 and 5.5.0")
     make: Callable[[str, Path], Path] = request.param
     version = java_client.version
     ours = make(version, tmp_path_factory.mktemp("made")).parent

@@ -16,7 +16,14 @@ from pathlib import Path
 
 import hypothesis
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from lossy_disk import Loss, LossyDisk
 from reput.broker import delay
@@ -280,8 +287,7 @@ class DelayMachine(RuleBasedStateMachine):
         assert len(self.timers) == 0
 
 
-TestDelayModel = DelayMachine.TestCase
-TestDelayModel.settings = hypothesis.settings(
+MODEL_SETTINGS = hypothesis.settings(
     max_examples=2000 if is_thorough else 12,
     stateful_step_count=60 if is_thorough else 30,
     report_multiple_bugs=False,
@@ -289,3 +295,7 @@ TestDelayModel.settings = hypothesis.settings(
     phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
+
+
+def test_delays_agree_with_the_model() -> None:
+    run_state_machine_as_test(DelayMachine, settings=MODEL_SETTINGS)

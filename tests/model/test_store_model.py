@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from reput.clock import ManualClock
@@ -462,11 +463,14 @@ def _has_tag(stored: Stored, topic: str, tag: str) -> bool:
     return topic != names.SCHEDULE_TOPIC and cq_unit.tags_code(tags) == java.string_hash(tag)
 
 
-TestStoreModel = StoreMachine.TestCase
-TestStoreModel.settings = hypothesis.settings(
+MODEL_SETTINGS = hypothesis.settings(
     max_examples=3000 if is_thorough else 20,
     stateful_step_count=60 if is_thorough else 35,
     report_multiple_bugs=False,
     phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
+
+
+def test_the_store_agrees_with_the_model() -> None:
+    run_state_machine_as_test(StoreMachine, settings=MODEL_SETTINGS)

@@ -18,7 +18,14 @@ from pathlib import Path
 
 import hypothesis
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from lossy_disk import Loss, LossyDisk
 from reput.clock import ManualClock
@@ -236,11 +243,14 @@ class TransactionMachine(RuleBasedStateMachine):
             assert (half_offset, op_offset or 0) == (end, len(self.subject.ops()))
 
 
-TestTransactionModel = TransactionMachine.TestCase
-TestTransactionModel.settings = hypothesis.settings(
+MODEL_SETTINGS = hypothesis.settings(
     max_examples=1500 if is_thorough else 12,
     stateful_step_count=50 if is_thorough else 25,
     report_multiple_bugs=False,
     phases=[phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain],
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
+
+
+def test_transactions_agree_with_the_model() -> None:
+    run_state_machine_as_test(TransactionMachine, settings=MODEL_SETTINGS)

@@ -20,7 +20,7 @@ def spark_jars(artifacts: Sequence[str]) -> str:
     try:
         return ",".join(str(_jar(artifact)) for artifact in artifacts)
     except JavaUnavailable as error:
-        pytest.skip(str(error))
+        pytest.skip(f"missing java: {error}")
 
 
 def _jar(artifact: str) -> Path:

@@ -26,7 +26,7 @@ from spark.scripted_broker import Replies, ScriptedBroker
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
-        shutil.which("javac") is None, reason="there is no javac, which compiles the jar"
+        shutil.which("javac") is None, reason="missing java: javac compiles the jar"
     ),
 ]
 

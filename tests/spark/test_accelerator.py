@@ -1,6 +1,5 @@
 """The accelerator beside the Python source: the same rows in the same partitions, or an error."""
 
-import random
 import shutil
 import zlib
 from pathlib import Path
@@ -14,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 import golden
 import reput.spark
+import seeds
 import store_builder
 from reput.errors import CorruptRecord, ReputError
 from reput.format import sys_flag as flags
@@ -24,7 +24,7 @@ from spark import reading
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
-        shutil.which("javac") is None, reason="there is no javac, which compiles the jar"
+        shutil.which("javac") is None, reason="missing java: javac compiles the jar"
     ),
 ]
 
@@ -103,7 +103,7 @@ def test_damage_is_an_error_or_stays_with_python(
 
 def odd_messages(seed: int, last_separator: bytes = b"") -> list[Any]:
     """Return messages with everything that a record may have."""
-    draw = random.Random(seed)
+    draw = seeds.random("odd messages", seed)
     packers = {
         0: zlib.compress,
         flags.COMPRESSION_ZLIB: zlib.compress,
@@ -206,7 +206,7 @@ def test_flipped_bytes_are_found_as_by_python(spark_with_jar: SparkSession, tmp_
     (file,) = golden.log_files(built.root)
     good = file.read_bytes()
     end = built.messages[-1].physical_offset + built.messages[-1].store_size
-    draw = random.Random(9)
+    draw = seeds.random("flipped bytes")
     options = {"maxBytesPerPartition": 3000}
     for _ in range(FLIPS):
         place, bit = draw.randrange(end), 1 << draw.randrange(8)

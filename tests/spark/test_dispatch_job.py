@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import re
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import golden
+import seeds
 from reput import config
 from reput.format import properties
 from reput.spark.jobs.dispatch import dispatch, run_dispatch
@@ -215,7 +215,7 @@ print("done", flush=True)
 def test_a_run_whose_driver_was_killed_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
     """Tasks also run twice (speculation); half of the kills end all processes of the driver."""
     root, target = tmp_path / "store", tmp_path / "target"
-    choose = random.Random(kind)
+    choose = seeds.random("killed driver", kind)
     kills = made = 0
     with MessageStore.open(config=StoreConfig(store_path_root_dir=str(root))) as store:
         fill(store, 0, 50_000)

@@ -4,7 +4,6 @@ The state that each job leaves at any moment is tested without a JVM, in tests/u
 """
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import golden
+import seeds
 import store_fixture
 from reput.clock import ManualClock
 from reput.store.files import paths
@@ -214,7 +214,7 @@ def source_of(name: str, folder: Path) -> Path:
 @pytest.mark.sampled(9)
 def test_a_killed_job_gives_the_same_files_when_run_again(name: str, tmp_path: Path) -> None:
     """Kill a job at random moments; the last run must leave the files of an undisturbed run."""
-    source, chance = source_of(name, tmp_path), random.Random(name)
+    source, chance = source_of(name, tmp_path), seeds.random("killed jobs", name)
     peace = killed_jobs.process(name, source, tmp_path / "peace")
     began = time.monotonic()
     peace.start()
@@ -242,11 +242,10 @@ def test_a_killed_job_gives_the_same_files_when_run_again(name: str, tmp_path: P
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", [20261121])
 def test_a_stream_is_exactly_once_over_fifty_kills(
-    seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    chance = random.Random(seed)
+    chance = seeds.random("fifty kills")
     store, sink = tmp_path / "store", tmp_path / "sink"
     writer = Writer(store)
     writer.start()

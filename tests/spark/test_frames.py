@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 import golden
 import reput.spark
+import seeds
 from reput.errors import ReputError
 from reput.spark import accelerator
 
@@ -215,7 +216,7 @@ def run(frame: DataFrame, steps: list[tuple[str, Any]]) -> Any:
 @pytest.mark.parametrize("number", range(QUERIES))
 @pytest.mark.sampled(4)
 def test_random_queries_have_the_rows_of_the_source(spark: SparkSession, number: int) -> None:
-    choice = random.Random(number)
+    choice = seeds.random("frames", number)
     version = choice.choice(golden.VERSIONS) if golden.IS_SOAK else "4.9.7"
     store, messages = golden.unpack(version, "clean"), golden.messages(version, "clean")
     load(spark, store).createOrReplaceTempView("part")

@@ -36,7 +36,7 @@ def test_each_message_is_in_the_table_once_over_kills(kind: str, tmp_path: Path)
     jars = spark_jars(JARS[kind])
     python = OLDEST if jars else Path(sys.executable)
     if not python.exists():
-        pytest.skip(f"there is no {OLDEST.parent.parent.name}: make spark-versions creates it")
+        pytest.skip(f"make spark-versions: it creates {OLDEST.parent.parent.name}")
     messages = store_builder.messages(COUNT)
     store = tmp_path / "store"
 

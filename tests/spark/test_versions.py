@@ -26,7 +26,7 @@ WITHOUT_SESSION = ("test_datasource_api.py", "sending/test_sink.py", "test_user_
 """Unit tests of what differs between versions."""
 SESSIONS = pytest.mark.skipif(
     "REPUT_SPARK_VERSIONS" not in os.environ,
-    reason="REPUT_SPARK_VERSIONS is not set: make spark-versions sets it",
+    reason="make spark-versions: it needs their environments",
 )
 
 
@@ -44,7 +44,7 @@ def run(version: str, *arguments: object) -> str:
     """Run Python in the environment of a version, and return its output; skip without one."""
     python = python_of(version)
     if not python.exists():
-        pytest.skip(f"there is no {python.parent.parent.name}: make spark-versions creates it")
+        pytest.skip(f"make spark-versions: it creates {python.parent.parent.name}")
     ran = subprocess.run(
         [python, *map(str, arguments)],
         capture_output=True,

@@ -66,7 +66,7 @@ def test_statistics_are_shown(both: Both) -> None:
 
 def test_a_broker_without_slaves_has_a_status(both: Both) -> None:
     if both.is_4:
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     masks = [(r"(MasterCommitLogMaxOffset\s)\d+", r"\1N")]
     text = both.prints("haStatus", "-b", "BROKER", masks=masks)
     assert "#SlaveNum\t0" in text
@@ -76,6 +76,6 @@ def test_a_broker_without_slaves_has_a_status(both: Both) -> None:
 def test_pop_records_are_exported(both: Both) -> None:
     """Only the revive topic has pop records: the store for others is off by default."""
     if both.is_4:
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     text = both.prints("exportPopRecord", "-b", "BROKER")
     assert "Export broker records, brokerName=broker-a, brokerAddr=ADDRESS" in text

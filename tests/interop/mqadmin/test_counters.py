@@ -77,7 +77,7 @@ def use(java: JavaClient, side: Side) -> None:
 @pytest.fixture(scope="module")
 def used(both: Both) -> Both:
     if both.is_4 or both.is_secured:
-        pytest.skip("only in 5.x, and with clients without credentials")
+        pytest.skip("no such case: only in 5.x, and with clients without credentials")
     for side in both.sides:
         both.run(side, "updateTopic", "-b", "BROKER", "-t", TOPIC, "-r", "1", "-w", "1")
         both.run(side, "updateSubGroup", "-b", "BROKER", "-g", POPS)

@@ -49,7 +49,7 @@ def test_connected_clients_are_shown(both: Both) -> None:
     )
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="slow: make interop-all")
+@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
 def test_progress_is_shown_and_reset(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         consumers = []
@@ -91,7 +91,7 @@ def test_progress_is_shown_and_reset(both: Both) -> None:
 
 def test_groups_are_created_from_a_file(both: Both, tmp_path: Path) -> None:
     if both.is_4:
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     file = tmp_path / "groups.json"
     file.write_text(json.dumps([{"groupName": f"Listed{i}", "retryMaxTimes": i} for i in (1, 2)]))
     text = both.prints("updateSubGroupList", "-b", "BROKER", "-f", str(file))
@@ -101,7 +101,7 @@ def test_groups_are_created_from_a_file(both: Both, tmp_path: Path) -> None:
 
 def test_consume_mode_is_set(both: Both) -> None:
     if both.is_4:
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     mode = ("setConsumeMode", "-b", "BROKER", "-t", "Messages", "-g", "Progress", "-m")
     for name in ("POP", "PULL"):
         text = both.prints(*mode, name, "-q", "1")
@@ -111,7 +111,9 @@ def test_consume_mode_is_set(both: Both) -> None:
 def test_groups_are_monitored(both: Both) -> None:
     """``startMonitoring`` runs until it is killed; ``test_console`` covers its requests."""
     if both.is_secured:
-        pytest.skip("the consumer of this tool signs nothing, so no broker with users serves it")
+        pytest.skip(
+            "no such case: this tool's consumer signs nothing, so no broker with users serves it"
+        )
     with contextlib.ExitStack() as stack:
         for side in both.sides:
             stack.enter_context(both.running(side, "startMonitoring"))

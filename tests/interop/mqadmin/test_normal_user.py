@@ -37,7 +37,9 @@ from interop.secured_cluster import (
 from reput.client import Admin, blocking
 
 pytestmark = [
-    pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="slow: make interop-all"),
+    pytest.mark.skipif(
+        not java_oracle.wants_all_versions(), reason="make interop-all: it takes long"
+    ),
     pytest.mark.interop,
     pytest.mark.slow,
 ]

@@ -82,7 +82,7 @@ def test_unsupported_commands_are_refused(both: Both) -> None:
 def test_a_second_timer_engine_is_refused(both: Both) -> None:
     """Our timer has one engine. Java also refuses the second one, unless enabled at the start."""
     if both.is_4:
-        pytest.skip("only in 5.4 and later")
+        pytest.skip("no such case: only in 5.4 and later")
     assert "success" in both.prints("switchTimerEngine", "-b", "BROKER", "-e", "F")
     text = both.run_masked("switchTimerEngine", "-b", "BROKER", "-e", "R")
     assert "timerRocksDBEnable must be configured true when broker start" in text
@@ -91,7 +91,7 @@ def test_a_second_timer_engine_is_refused(both: Both) -> None:
 
 def test_commands_for_other_servers_are_refused(both: Both) -> None:
     if both.is_4:
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     for command in BOTH_5:
         text = both.prints(*command, masks=[("Unconsumed Timestamp.*", "Unconsumed Timestamp")])
         assert re.search(r"CODE: 3\b|error|invalid|not exist|should not be null", text), command

@@ -27,7 +27,7 @@ DIFFERENT = re.compile(
 @pytest.fixture
 def commands(both: Both, capsys: pytest.CaptureFixture[str]) -> list[Command]:
     if both.is_secured:
-        pytest.skip("commands with credentials are tested elsewhere")
+        pytest.skip("no such case: commands with credentials are tested elsewhere")
     return [Command(side.namesrv, capsys) for side in both.sides]
 
 
@@ -120,7 +120,7 @@ def test_delayed_messages_are_counted(both: Both, commands: list[Command]) -> No
 
 def test_consume_mode_is_shown_and_set(both: Both, commands: list[Command]) -> None:
     if both.is_4:
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     for command in commands:
         command("group", "create", "Modes")
     mode = ("group", "mode", "Modes", "Messages")

@@ -16,7 +16,9 @@ from interop.mqadmin.sides import Both, Side, masked
 from interop.pairs import REPUT, Pair
 
 pytestmark = [
-    pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="minutes: make interop-all"),
+    pytest.mark.skipif(
+        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
+    ),
     pytest.mark.interop,
     pytest.mark.slow,
 ]
@@ -85,7 +87,7 @@ def test_broker_status_of_both_has_all_names(two: Slaves) -> None:
 
 def test_the_status_of_replication(two: Slaves) -> None:
     if two.masters.is_4:
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     for side in two.masters.sides:
         # Its slave's last report is seconds old.
         until(lambda side=side: re.search(r"\s0\s+\S+\s+OK\s", two.masters.run(side, *HA_STATUS)))
@@ -100,7 +102,7 @@ HA_STATUS = ("haStatus", "-b", "BROKER")
 
 def test_the_flushed_offset_of_the_master_is_reset(two: Slaves) -> None:
     if two.masters.is_4:
-        pytest.skip("only in 5.x")
+        pytest.skip("no such case: only in 5.x")
     for both in (two.masters, two.slaves):
         text = both.prints("resetMasterFlushOffset", "-b", "BROKER", "-o", "0")
         assert "success" in text

@@ -130,8 +130,10 @@ def test_properties_that_do_not_fit_a_record_are_refused(
 
 
 @pytest.mark.parametrize("topic", ["T", "a|b%c-d_9", "x" * 127, "%RETRY%group"])
-def test_valid_topics(topic: str) -> None:
+def test_valid_topics_pass_and_a_blank_makes_them_invalid(topic: str) -> None:
     check_topic(topic)
+    with pytest.raises(InvalidOption, match="topic"):
+        check_topic(f"{topic} ")
 
 
 @pytest.mark.parametrize(

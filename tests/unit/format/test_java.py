@@ -1,5 +1,7 @@
 """Java's string hash and Java's UTF-8."""
 
+import codecs
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -134,5 +136,8 @@ def test_encode_of_surrogates(text: str, expected: bytes) -> None:
 
 
 @given(st.text(st.characters()))
-def test_encode_never_raises(text: str) -> None:
-    java.encode_utf8(text).decode()
+def test_half_a_character_is_a_question_mark_and_all_others_are_kept(text: str) -> None:
+    """The codec of UTF-16 joins halves and detects single ones, as strings of Java do."""
+    codecs.register_error("question mark", lambda error: ("?", error.end))
+    units = text.encode("utf-16-le", "surrogatepass")
+    assert java.encode_utf8(text) == units.decode("utf-16-le", "question mark").encode()

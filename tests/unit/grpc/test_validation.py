@@ -1,6 +1,7 @@
 """Checks of names and messages: codes and texts of Java's proxy 5.5.0."""
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -68,12 +69,21 @@ def test_groups_are_checked(name: str, text: str) -> None:
     assert _refusal(lambda: validation.check_group(name)) == (Code.ILLEGAL_CONSUMER_GROUP, text)
 
 
-def test_legal_names_pass() -> None:
-    for name in ("a" * 127, "%RETRY%group", "a|b-c_d"):
-        validation.check_topic(name)
-    for name in ("g" * 120, "TOOLS_CONSUMER"):
-        validation.check_group(name)
-    validation.check_lite_topic("a-B_9" * 12)
+def test_legal_names_pass_and_a_dot_makes_them_illegal() -> None:
+    for check, names in {
+        validation.check_topic: ("a" * 126, "%RETRY%group", "a|b-c_d"),
+        validation.check_group: ("g" * 119, "TOOLS_CONSUMER"),
+        validation.check_lite_topic: ("a-B_9" * 12,),
+    }.items():
+        for name in names:
+            check(name)
+            _refusal(functools.partial(check, f"{name}."))
+
+
+def test_the_longest_names_pass_and_longer_ones_do_not() -> None:
+    for check, length in ((validation.check_topic, 127), (validation.check_group, 120)):
+        check("a" * length)
+        _refusal(functools.partial(check, "a" * (length + 1)))
 
 
 MESSAGES: list[tuple[dict[str, Any], int, str]] = [
@@ -186,6 +196,8 @@ def test_limits_themselves_pass() -> None:
     )
     message["user_properties"] = {f"k{i}": "v" for i in range(128)}
     _check_messages([message, message], NOW_MS)
+    message["user_properties"]["k128"] = "v"
+    _refusal(lambda: _check_messages([message, message], NOW_MS))
 
 
 def test_reserved_properties_are_those_of_java() -> None:

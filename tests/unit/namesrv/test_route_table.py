@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from reput.format.bodies import DataVersion, TopicConfigData
 from reput.namesrv import route_table
@@ -445,4 +445,5 @@ class RouteMachine(RuleBasedStateMachine):
             assert run_whole(self.routes.topics_of_cluster(cluster)) == sorted(wanted)
 
 
-TestAgainstModel = RouteMachine.TestCase
+def test_the_table_agrees_with_the_model() -> None:
+    run_state_machine_as_test(RouteMachine)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reput.clock import ManualClock
-from reput.errors import InvalidOption
+from reput.errors import InvalidOption, RemotingError
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.namesrv.config import NamesrvConfig
@@ -93,8 +93,14 @@ async def test_stop_twice_and_start_again(tmp_path: Path) -> None:
     server = NameServer(settings(tmp_path))
     await server.stop()
     await server.start()
+    address = f"127.0.0.1:{server.port}"
+    async with RemotingClient() as client:
+        assert (await client.invoke(address, registration())).code == ResponseCode.SUCCESS
     await server.stop()
     await server.stop()
+    async with RemotingClient() as client:
+        with pytest.raises(RemotingError):
+            await client.invoke(address, registration())
 
 
 async def test_an_unreadable_file_stops_the_start(tmp_path: Path) -> None:

@@ -322,7 +322,11 @@ def test_a_connection_that_is_accepted_while_the_server_stops_is_closed() -> Non
 
 @both_loops
 async def test_a_server_that_was_never_started_can_be_stopped() -> None:
-    await RemotingServer(Subject()).stop()
+    subject = Subject()
+    server = RemotingServer(subject)
+    await server.stop()
+    assert not server.channels
+    assert (subject.opened, subject.closed) == ([], [])
 
 
 @both_loops

@@ -527,6 +527,9 @@ def test_a_batch_refuses_options_of_streams(name: str, value: str) -> None:
 def test_a_batch_accepts_starting_offsets() -> None:
     for text in ("earliest", "group:g", json.dumps(QUEUES), '{"T": {"b": {"0": -2}}}'):
         options.check_batch(parse(startingOffsets=text))
+    for text in ("latest", '{"T": {"b": {"0": -1}}}'):
+        with pytest.raises(InvalidOption, match="a batch that starts at the latest reads nothing"):
+            options.check_batch(parse(startingOffsets=text))
 
 
 def test_minimum_and_maximum_of_messages_are_compared() -> None:

@@ -1,9 +1,8 @@
 """Rows keep their addresses while the tables around them grow."""
 
-import random
-
 import pytest
 
+import seeds
 from reput.format import names
 from reput.store.hot_state import HotState
 from reput.store.kernels import control_block as state, tables
@@ -105,7 +104,7 @@ def test_visited_rows_follow_the_others_of_a_round() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_topics_are_found_after_any_others_were_dropped(seed: int) -> None:
     """A dropped topic moves its neighbours in the table, and nothing else."""
-    chance = random.Random(seed)
+    chance = seeds.random("hot state", seed)
     hot_state = HotState()
     known: set[bytes] = set()
     for number in range(3_000):

@@ -3,9 +3,11 @@
 import fcntl
 import functools
 import hashlib
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -994,18 +996,25 @@ def test_reading_changes_and_creates_nothing(
     assert fingerprint(root.parent) == before
 
 
-def test_a_read_only_store_can_be_read(
-    golden_copy: Callable[[str, str], Path],
-) -> None:
-    root = golden_copy("4.9.7", "clean")
-    folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
-    for path in folders:
-        path.chmod(0o555)
-    try:
+def test_a_read_only_store_can_be_read() -> None:
+    """Root, which may write everywhere, becomes another user, after everything is imported."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        root = golden.copy_store("4.9.7", "clean", Path(name))
         read_everything(StoreReader.open(str(root)))
-    finally:
-        for path in folders:
-            path.chmod(0o755)
+        for path in (Path(name), *Path(name).rglob("*")):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(PermissionError):
+                (root / "new").touch()
+            read_everything(StoreReader.open(str(root)))
+        finally:
+            os.seteuid(user)
+            for path in (Path(name), *Path(name).rglob("*")):
+                if path.is_dir():
+                    path.chmod(0o755)
 
 
 # --- properties, and errors -------------------------------------------------------------

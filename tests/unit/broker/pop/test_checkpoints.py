@@ -1,6 +1,5 @@
 """Checkpoints in memory: due ones, and the part of the revive topic that a start must read."""
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 
 import broker_subject
+import seeds
 from broker_subject import NAME, Subject
 from pop_client import INVISIBLE_MS, ack, ack_batch, change, pop
 from reput.broker.pop import checkpoints as pop_checkpoints
@@ -50,7 +50,7 @@ def test_ended_checkpoints_leave_the_heap_in_small_steps() -> None:
 
 
 def test_due_checkpoints_are_in_order_across_both_heaps() -> None:
-    chance = random.Random(1)
+    chance = seeds.random("due checkpoints")
     checkpoints = Checkpoints()
     times = [chance.randrange(10_000) for _ in range(2_000)]
     known = [checkpoint(number, due_ms) for number, due_ms in enumerate(times)]

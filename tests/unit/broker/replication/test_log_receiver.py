@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+import seeds
 from log_copy import assert_same
 from reput.broker.replication.log_receiver import (
     RECEIVED_AT_ONCE,
@@ -247,7 +248,7 @@ async def test_the_loop_turns_while_there_is_more_if_frames_take_long() -> None:
 async def test_a_store_gets_the_same_log_and_queues_however_frames_are_cut(
     stores: Stores, seed: int
 ) -> None:
-    source = random.Random(seed)
+    source = seeds.random("cut frames", seed)
     master = stores.open("master")
     for number in range(400):
         body = source.randbytes(source.choice([0, 10, 300, 3_000]))

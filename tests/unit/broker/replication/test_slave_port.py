@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+import seeds
 from ports import free_port
 from replicated_log import GUARD_S, LogFiles, Slave
 from reput.broker import limits
@@ -570,7 +571,7 @@ async def test_a_thousand_probes_neither_leak_nor_push_out_a_slave(start: Start)
 async def test_random_bytes_acknowledge_nothing(start: Start) -> None:
     master: Master = await start()
     master.put(1_000)
-    noise = random.Random(7)
+    noise = seeds.random("slave port noise")
     for size in [1, 7, 8, 9, 16, 4_096, 100_000, *(noise.randrange(1, 300) for _ in range(50))]:
         probe = await master.slave()
         probe.write(b"\x01" + noise.randbytes(size - 1))  # no value of this log

@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from reput.client.core.process_queue import Batch, ProcessQueue
 
@@ -137,7 +143,8 @@ class ProcessQueueModel(RuleBasedStateMachine):
             self.unfinished.remove(message.queue_offset)
 
 
-TestProcessQueue = ProcessQueueModel.TestCase
+def test_a_queue_agrees_with_the_model() -> None:
+    run_state_machine_as_test(ProcessQueueModel)
 
 
 def test_the_span_is_from_the_oldest_unfinished_to_the_newest() -> None:

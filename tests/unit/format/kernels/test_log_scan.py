@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import mmap
-import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import golden
+import seeds
 from reput.format import body as bodies, message as record, sys_flag as flags
 from reput.format.kernels import native, reference
 from reput.format.kernels.layout import Segments
@@ -386,7 +386,7 @@ def test_any_buffer_is_accepted() -> None:
 
 
 def test_ranges_scanned_in_threads_join_to_one_scan() -> None:
-    rng = random.Random(1)
+    rng = seeds.random("scan in threads")
     kinds = rng.choices(list(KINDS), k=20_000)
     data, places = build(kinds)
     damaged = bytearray(data)

@@ -195,7 +195,7 @@ def test_numba_compiles_once_and_keeps_the_code(bare: Path, expected: str, tmp_p
 
 @needs_numba
 @pytest.mark.slow
-@pytest.mark.skipif(not IS_SOAK, reason="the second compilation of all kernels is for make soak")
+@pytest.mark.skipif(not IS_SOAK, reason="make soak: compiles all kernels again")
 def test_numba_works_without_a_writable_cache(bare: Path, expected: str) -> None:
     """Not even root can create a folder in /proc."""
     output = run(bare, "/proc")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import seeds
 from reput.client import blocking
 from reput.client.message import Message
 from reput.clock import ManualClock
@@ -586,7 +587,7 @@ def _reply(rng: random.Random, count: int) -> bytes:
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 40])
 def test_records_of_joined_replies_equal_those_of_each(count: int) -> None:
-    rng = random.Random(count)
+    rng = seeds.random("joined replies", count)
     for _ in range(20):
         replies = [_reply(rng, rng.randint(0, 33)) for _ in range(count)]
         ends = np.cumsum([0, *map(len, replies)])

@@ -1,12 +1,12 @@
 """Lookups by key in the index of brokers, against a model of an index and its limits."""
 
 import asyncio
-import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
+import seeds
 import store_builder
 from index_model import PAGE_COUNT, IndexModel
 from reput.client.core.key_search import EVER, KeyPage, KeyQuery, Window
@@ -111,7 +111,7 @@ def log_of(keys: Sequence[str], *, step_ms: int = 100, topics: int = 1) -> list[
 
 
 def test_random_logs_are_answered_completely() -> None:
-    randomly = random.Random(7)
+    randomly = seeds.random("live lookup")
     refused_count = 0
     for _ in range(150):
         count = randomly.randrange(1, 400)

@@ -220,9 +220,33 @@ def test_fsync_is_used_without_fdatasync(
     assert synced == [descriptor]
 
 
-def test_folders_and_whole_file_systems_are_synced(tmp_path: Path) -> None:
+class _Library:
+    """A C library that records the folders whose file systems are synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[Path] = []
+
+    def syncfs(self, descriptor: int) -> int:
+        self.synced.append(path_of(descriptor))
+        return 0
+
+
+def path_of(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux names descriptors")
+def test_folders_and_whole_file_systems_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = _Library()
+    names: list[Path] = []
+    monkeypatch.setattr(disk, "_libc", library)
+    monkeypatch.setattr(disk, "sync_names", lambda descriptor: names.append(path_of(descriptor)))
     Disk().sync_folder(str(tmp_path))
+    assert (names, library.synced) == ([tmp_path], [])
     Disk().sync_filesystem(str(tmp_path))
+    assert (names, library.synced) == ([tmp_path], [tmp_path])
 
 
 def test_a_file_of_the_working_folder_is_replaced(
@@ -245,7 +269,8 @@ def test_a_replaced_file_keeps_its_permissions(path: str, mode: int) -> None:
 
 
 def test_syncs_keep_no_descriptor(tmp_path: Path) -> None:
-    test_folders_and_whole_file_systems_are_synced(tmp_path)
+    Disk().sync_folder(str(tmp_path))
+    Disk().sync_filesystem(str(tmp_path))
     assert open_below(tmp_path) == []
 
 

@@ -84,9 +84,20 @@ def test_populate_of_pages_after_the_file_end_is_an_error_and_no_signal(descript
     os.close(descriptor)
 
 
-def test_memory_is_locked() -> None:
+def locked_kilobytes() -> int:
+    """Return how much memory of this process may not be swapped out."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmLck:")[2].split()[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux counts locked pages")
+def test_memory_is_locked_and_unlocked() -> None:
     made = AnonymousMemory(PAGE_BYTES)
+    before = locked_kilobytes()
     memory.lock(made.address, PAGE_BYTES)
+    assert locked_kilobytes() == before + PAGE_BYTES // 1024
+    memory.unlock(made.address, PAGE_BYTES)
+    assert locked_kilobytes() == before
 
 
 def test_a_range_that_cannot_be_locked_is_an_error() -> None:

@@ -1,12 +1,12 @@
 """Index files: inferred sizes, lookups by key and time, damage."""
 
-import random
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 import golden
+import seeds
 import store_builder
 from reput.errors import CorruptRecord, ReputError
 from reput.format import index_entry
@@ -141,7 +141,7 @@ def test_every_key_leads_to_its_messages(version: str) -> None:
 @pytest.mark.slow
 def test_slots_are_inferred_for_any_pair_of_numbers() -> None:
     """Small files, whose header fits several proportions, and keys of a record at 0 too."""
-    source = random.Random(5)
+    source = seeds.random("slots")
     for round_ in range(1500):
         slots = source.choice((1, 2, 3, 5, 7, 10, 16, 64, 100, 101, 499))
         entries = source.choice((2, 3, 4, 5, 8, 21, 64, 100, 333))
@@ -490,7 +490,7 @@ def test_an_impossible_count_is_an_error(next_entry: int) -> None:
 
 
 def test_random_bytes_are_an_error() -> None:
-    source = random.Random(6)
+    source = seeds.random("index bytes")
     for length in (1, 39, 40, 41, 60, 500, 5000):
         for _ in range(20):
             view = view_of(source.randbytes(length))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import golden
+import seeds
 import store_builder
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import message as record
@@ -476,7 +477,7 @@ LOGS = 100 if "REPUT_SOAK" in os.environ else 30
 def damaged_logs(count: int) -> Iterable[tuple[list[StoredMessage], Files]]:
     original, whole = make_log(50)
     for seed in range(count):
-        source = random.Random(seed)
+        source = seeds.random("damaged logs", seed)
         files = {start: bytearray(data) for start, data in whole.items()}
         damage_log(files, source)
         if source.random() < 0.1:
@@ -503,7 +504,7 @@ def test_windows_do_not_change_a_walk_that_covers_the_log() -> None:
     for seed, (original, files) in enumerate(damaged_logs(LOGS)):
         end = end_of(original)
         stops = (end // 3, end - 300, end, end + 500, max(files) + FILE_BYTES)
-        for stop in random.Random(seed).sample(stops, 2):
+        for stop in seeds.random("stops", seed).sample(stops, 2):
             for is_end in (True, False):
                 reference = walked(view_of(files), 0, stop, is_end=is_end)
                 for window_bytes in (64, 71, 200, 1024, 4097):
@@ -543,7 +544,7 @@ def test_windows_do_not_change_a_walk_that_covers_the_log() -> None:
 def test_parts_of_a_walk_report_each_record_once() -> None:
     """Parts of any size report each record once, as Spark needs it."""
     for seed, (original, files) in enumerate(damaged_logs(LOGS)):
-        source = random.Random(~seed)
+        source = seeds.random("windows", seed)
         end = end_of(original)
         view = view_of(files, source.choice((64, 500, 1 << 20)))
         reference = walked(view, 0, end, is_end=False)

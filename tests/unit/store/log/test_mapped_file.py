@@ -15,7 +15,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import own_thread
 from descriptors import open_below
@@ -742,4 +748,5 @@ class FileModel(RuleBasedStateMachine):
         assert self.disk.durable[self.path][: self.flushed] == self.expected[: self.flushed]
 
 
-TestFileModel = FileModel.TestCase
+def test_a_file_agrees_with_the_model() -> None:
+    run_state_machine_as_test(FileModel)

@@ -1,13 +1,13 @@
 """Cuts of a closed store's log: the kept bytes, the rest of the store, a crash at every step."""
 
 import itertools
-import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import seeds
 from log_copy import assert_same, copy_log, log_bytes
 from lossy_disk import Loss, LossyDisk
 from reput.clock import ManualClock
@@ -281,7 +281,7 @@ def test_a_crash_leaves_the_whole_log_or_the_cut_one(tmp_path: Path, role: str, 
         except PowerCut:
             is_done = False
         disk.left = -1
-        disk.lose_power(random.Random(step), loss)
+        disk.lose_power(seeds.random("log cut", step), loss)
         store = MessageStore.open(
             config=config(stores.root(), broker_role=role), clock=ManualClock(START_MS), disk=disk
         )

@@ -5,7 +5,6 @@ the units that Java would write, also after stops and crashes.
 """
 
 import dataclasses
-import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 import golden
+import seeds
 import store_fixture
 from lossy_disk import Loss, LossyDisk
 from reput import config as configuration
@@ -225,7 +225,7 @@ def test_a_power_loss_takes_no_more_than_the_log_loses(
     tmp_path: Path, flush: str, loss: Loss
 ) -> None:
     batches = Batches(tmp_path, flush_disk_type=flush)
-    chance = random.Random(1)
+    chance = seeds.random("batch power loss")
     for _ in range(4):
         batches.fill(14)
         batches.store.step()

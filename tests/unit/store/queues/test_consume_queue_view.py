@@ -1,7 +1,6 @@
 """Consume queues, batch queues and extension units."""
 
 import hashlib
-import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 import golden
+import seeds
 import store_builder
 from reput.errors import CorruptRecord, NotInStore, ReputError
 from reput.format import cq_unit
@@ -358,7 +358,7 @@ def test_a_truncated_golden_queue(version: str) -> None:
 @pytest.mark.parametrize("units", [30, 300, 5000])
 def test_lost_units_in_the_middle_do_not_end_a_queue(units: int) -> None:
     """The units after a run of zeros can still be read."""
-    source = random.Random(units)
+    source = seeds.random("lost units", units)
     written = units * 9 // 10
     data = packed([unit(number) for number in range(written)] + [None] * (units - written))
     for _ in range(60):
@@ -442,7 +442,7 @@ def test_min_and_max_of_batch_queues() -> None:
 
 
 def test_batch_units_in_any_order_give_the_right_batch_or_none() -> None:
-    source = random.Random(3)
+    source = seeds.random("batch units")
     data = bytearray(b"".join(cq_unit.pack_batch(batch_unit(number)) for number in range(9)))
     for _ in range(500):
         changed = bytearray(data)
@@ -487,7 +487,7 @@ def test_a_queue_without_extension_has_no_units() -> None:
 
 
 def test_any_extension_address_gives_a_unit_or_an_error() -> None:
-    source = random.Random(4)
+    source = seeds.random("extensions")
     view = extension_of({0: source.randbytes(3000), 3000: bytes(3000)})
     for position in range(6100):
         try:

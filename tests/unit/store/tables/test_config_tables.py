@@ -1,6 +1,5 @@
 """The JSON tables: fastjson's dialect, the backup, and errors instead of empty tables."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 
 import golden
+import seeds
 from reput.errors import CorruptRecord
 from reput.format import fastjson
 from reput.store.files import paths
@@ -356,7 +356,7 @@ def test_a_table_cut_anywhere_is_an_error(
 
 
 def test_random_bytes_are_an_error() -> None:
-    source = random.Random(1)
+    source = seeds.random("config tables")
     for length in range(1, 400):
         with pytest.raises(CorruptRecord):
             config_tables.topics(_OneFile(paths.TOPICS, b"{" + source.randbytes(length)))

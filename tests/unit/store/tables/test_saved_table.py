@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 import golden
+import seeds
 from lossy_disk import Loss, LossyDisk
 from reput.errors import CorruptRecord, WriteFailed
 from reput.store.files import paths
@@ -287,7 +287,7 @@ def test_a_backup_is_durable_before_an_unsynced_table_replaces_the_old_one(
         table.save(0)  # the first save: there is no backup
         table.put(1, 4)
         table.save(0, is_durable=False)
-        disk.lose_power(random.Random(seed), loss)
+        disk.lose_power(seeds.random("saved table", seed), loss)
         assert table_of(root).get(1) in (2, 4)
 
 
@@ -476,7 +476,7 @@ def as_json(table: object) -> str:
 
 def test_the_text_is_that_of_json_after_every_change(tmp_path: Path) -> None:
     """Each change encodes the text of one entry only."""
-    chance = random.Random(1)
+    chance = seeds.random("table texts")
     topics = TopicTable.load(str(tmp_path), Disk())
     offsets = ConsumerOffsetTable.load(str(tmp_path), Disk())
     model: dict[str, dict[str, int]] = {}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import golden
+import seeds
 import store_builder
 from reput.format.message import Verdict
 from reput.store import verify as verification
@@ -420,7 +421,7 @@ def _noise(data: bytearray, position: int, chance: random.Random) -> None:
 def test_no_damage_stops_a_verification(
     sound: MemoryFolder, harm: Callable[[bytearray, int, random.Random], None]
 ) -> None:
-    chance = random.Random(f"{harm.__name__}")
+    chance = seeds.random("verify", harm.__name__)
     for path, whole in sorted(sound.files.items()):
         for _ in range((6 if golden.IS_SOAK else 2) if whole else 0):
             data = bytearray(whole)

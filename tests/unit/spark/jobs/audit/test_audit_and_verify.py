@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import golden
+import seeds
 import store_builder
 from reput.spark.jobs.audit import message_table, run_audit
 from reput.spark.jobs.audit.verdicts import Fault, Indexed, MessageVerdict, Reason
@@ -141,7 +142,7 @@ def damage_at_random(store: Path, chance: random.Random) -> str:
 @pytest.mark.sampled(8)
 def test_audit_and_verify_agree_on_random_damage(seed: int, tmp_path: Path) -> None:
     """Damage plain, batch and extended queues, the log and the index, of all versions."""
-    chance = random.Random(seed)
+    chance = seeds.random("audit and verify", seed)
     version, name = golden.STORES[seed % len(golden.STORES)]
     store = golden.copy_store(version, name, tmp_path)
     done = [damage_at_random(store, chance) for _ in range(chance.choice([1, 1, 2]))]

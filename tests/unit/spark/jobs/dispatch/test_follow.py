@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import own_thread
+import seeds
 from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import properties
 from reput.spark.jobs.dispatch import run_dispatch
@@ -100,7 +101,7 @@ def test_a_killed_step_is_repeated(
     """The log grows after each kill, so that the repeated step is not the killed one."""
     root, target = tmp_path / "store", tmp_path / "target"
     plain = getattr(Disk, call)
-    choose = random.Random(call)
+    choose = seeds.random("killed step", call)
     kills = 0
     with MessageStore.open(config=small(root)) as store:
         traffic = Traffic(store, seed=2)
@@ -238,7 +239,7 @@ else:
 @pytest.mark.sampled(2)
 def test_a_run_in_a_killed_process_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
-    choose = random.Random(kind)
+    choose = seeds.random("killed run", kind)
     kills = 0
     while kills < 4:
         with MessageStore.open(config=small(root)) as store:
