@@ -170,6 +170,8 @@ def _range_v6(text: str) -> _Range | None:
     packed_head = _head_v6(head, groups)
     if bounds is None or packed_head is None:
         return None
+    if head.endswith(":") and part.strip() != "*":
+        return None  # Java reads 2::1-200 as 2:0:1-200, which contains other addresses
     low, high = (value.to_bytes(2, "big") for value in bounds)
     return _Range(16, packed_head, low, high)
 
