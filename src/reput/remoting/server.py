@@ -247,7 +247,7 @@ class RemotingServer(Listener[Channel]):
         """Run a slice of a long request; return True if it has ended, and send its reply."""
         try:
             with counting(channel.count_made):
-                has_ended, reply = time_slices.advance(work, deadline)
+                has_ended, reply = time_slices.advance(work, deadline, self.state.slices.seconds)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             has_ended, reply = True, self._failed(channel, request, error)
         if has_ended:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
@@ -77,6 +77,7 @@ class ServerState:
         slice_s: Time slice of a connection or long request, in seconds.
         tls: Settings of TLS; None: connections are plain, and their first byte is not looked at.
         proxies: Networks whose connections begin with a PROXY header.
+        seconds: The clock of the time slices.
 
     Raises:
         InvalidOption: A file of TLS cannot be used.
@@ -88,14 +89,15 @@ class ServerState:
         slice_s: float = time_slices.SLICE_S,
         tls: TlsSettings | None = None,
         proxies: Sequence[Network] = (),
+        seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
         made = connection_limits or ConnectionLimits()
         self.connection_limits = made
-        self.slices = TimeSlices(slice_s)
+        self.slices = TimeSlices(slice_s, seconds)
         """Running long requests."""
-        self.turns = Turns(slice_s)
+        self.turns = Turns(slice_s, seconds)
         """Time of the calls of gRPC in each turn of the loop."""
-        self.reads = Turns(_READS * slice_s)
+        self.reads = Turns(_READS * slice_s, seconds)
         """Time of long reads, and of all reads of gRPC, in each turn of the loop."""
         self.room = ByteRoom(
             limits.GRPC_WORKED_ON_BYTES,

@@ -29,15 +29,24 @@ Steps = Generator[None, None, _T]
 """Work that yields where it can pause."""
 
 Step = Callable[[float], bool]
-"""Works until a deadline in seconds of ``time.perf_counter``; returns True if more is left."""
+"""Works until a deadline, by the clock of the slices; returns True if more is left."""
 
 
 class TimeSlices:
-    """The queue of long work of one event loop."""
+    """The queue of long work of one event loop.
 
-    def __init__(self, slice_s: float = SLICE_S) -> None:
+    Args:
+        slice_s: Time slice, in seconds.
+        seconds: The clock of the slices.
+    """
+
+    def __init__(
+        self, slice_s: float = SLICE_S, seconds: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.slice_s = slice_s
         """Time slice, in seconds."""
+        self.seconds = seconds
+        """The clock of the slices."""
         # Address -> its work, both in the order of their turns.
         self._queues: OrderedDict[str, deque[Step]] = OrderedDict()
         self._is_scheduled = False
@@ -50,7 +59,7 @@ class TimeSlices:
 
     def deadline(self) -> float:
         """Return the end of a slice that begins now."""
-        return time.perf_counter() + self.slice_s
+        return self.seconds() + self.slice_s
 
     def add(self, step: Step, address: str = "") -> None:
         """Run a step in later turns of the loop, until it returns False.
@@ -68,15 +77,15 @@ class TimeSlices:
         All calls in one turn of the loop share one slice; when it is over, further work is queued.
         """
         deadline = self.turn_deadline()
-        if deadline is None or not advance(work, deadline)[0]:
-            self.add(lambda deadline: not advance(work, deadline)[0])
+        if deadline is None or not advance(work, deadline, self.seconds)[0]:
+            self.add(lambda deadline: not advance(work, deadline, self.seconds)[0])
 
     def turn_deadline(self) -> float | None:
         """Return the end of the slice for new work in this turn of the loop; None if it is over."""
         if self._run_deadline is None:
             self._run_deadline = self.deadline()
             asyncio.get_running_loop().call_soon(self._end_run)
-        elif time.perf_counter() >= self._run_deadline:
+        elif self.seconds() >= self._run_deadline:
             return None
         return self._run_deadline
 
@@ -95,7 +104,7 @@ class TimeSlices:
             # Short work shares the slice; otherwise each piece would wait for a separate turn.
             while self._queues:
                 self._advance_first(deadline)
-                if time.perf_counter() >= deadline:
+                if self.seconds() >= deadline:
                     break
         finally:
             self._schedule()
@@ -110,8 +119,10 @@ class TimeSlices:
             self._queues.setdefault(address, deque()).append(step)
 
 
-def advance(work: Steps[_T], deadline: float) -> tuple[bool, _T | None]:
-    """Run a generator until it returns or the deadline has passed.
+def advance(
+    work: Steps[_T], deadline: float, seconds: Callable[[], float] = time.perf_counter
+) -> tuple[bool, _T | None]:
+    """Run a generator until it returns or the deadline has passed, by the clock of its slices.
 
     Returns:
         Whether it has returned, and its value.
@@ -121,7 +132,7 @@ def advance(work: Steps[_T], deadline: float) -> tuple[bool, _T | None]:
             next(work)
         except StopIteration as end:
             return True, end.value
-        if time.perf_counter() >= deadline:
+        if seconds() >= deadline:
             return False, None
 
 
@@ -144,13 +155,17 @@ def _unheard(work: Steps[None]) -> Steps[None]:
         yield from work
 
 
-async def run_in_slices(work: Iterable[None], slice_s: float = SLICE_S) -> None:
+async def run_in_slices(
+    work: Iterable[None],
+    slice_s: float = SLICE_S,
+    seconds: Callable[[], float] = time.perf_counter,
+) -> None:
     """Run work in a task of the event loop, and let other tasks run after each slice."""
-    deadline = time.perf_counter() + slice_s
+    deadline = seconds() + slice_s
     for _ in work:
-        if time.perf_counter() >= deadline:
+        if seconds() >= deadline:
             await asyncio.sleep(0)
-            deadline = time.perf_counter() + slice_s
+            deadline = seconds() + slice_s
 
 
 def run_whole(work: Steps[_T]) -> _T:

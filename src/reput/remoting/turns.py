@@ -12,7 +12,7 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from reput.remoting.time_slices import SLICE_S, Steps
@@ -28,10 +28,14 @@ class Turns:
 
     Args:
         slice_s: Time of all tasks in a turn, in seconds.
+        seconds: The clock of the turns.
     """
 
-    def __init__(self, slice_s: float = SLICE_S) -> None:
+    def __init__(
+        self, slice_s: float = SLICE_S, seconds: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._slice_s = slice_s
+        self._seconds = seconds
         self._deadline: float | None = None  # of this turn; None before the first task asks
         self._waiting: dict[Hashable, list[tuple[int, asyncio.Future[None]]]] = {}
         self._tickets = itertools.count(1)
@@ -44,10 +48,10 @@ class Turns:
     def is_over(self) -> bool:
         """True if the time of this turn is used up."""
         if self._deadline is None:
-            self._deadline = time.perf_counter() + self._slice_s
+            self._deadline = self._seconds() + self._slice_s
             asyncio.get_running_loop().call_soon(self._end)
             return self._slice_s <= 0
-        return time.perf_counter() >= self._deadline
+        return self._seconds() >= self._deadline
 
     def _end(self) -> None:
         self._deadline = None

@@ -4,8 +4,6 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 
-import pytest
-
 from remoting_subject import both_loops
 from reput.remoting.time_slices import Steps
 from reput.remoting.turns import RELEASED_MAX, Turns
@@ -59,22 +57,15 @@ async def test_work_of_a_key_keeps_its_order_and_keys_take_turns() -> None:
     assert max(done.index("one0"), done.index("other0")) < RELEASED_MAX
 
 
-class Ticks:
-    """A clock that is a second later each time that it is read."""
-
-    def __init__(self) -> None:
-        self._ticks = itertools.count()
-
-    def perf_counter(self) -> float:
-        return float(next(self._ticks))
+def ticking(slice_s: float) -> Turns:
+    """Return turns whose clock is a second later each time that it is read."""
+    ticks = itertools.count()
+    return Turns(slice_s, lambda: float(next(ticks)))
 
 
 @both_loops
-async def test_begun_work_ends_before_later_work_of_its_key(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("reput.remoting.turns.time", Ticks())
-    turns = Turns(slice_s=4.0)  # some steps in each turn
+async def test_begun_work_ends_before_later_work_of_its_key() -> None:
+    turns = ticking(slice_s=4.0)  # some steps in each turn
     done: list[tuple[str, int]] = []
 
     async def work(key: str, number: int) -> None:
@@ -95,9 +86,8 @@ async def test_begun_work_ends_before_later_work_of_its_key(
 
 
 @both_loops
-async def test_short_work_is_served_beside_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reput.remoting.turns.time", Ticks())
-    turns = Turns(slice_s=4.0)
+async def test_short_work_is_served_beside_long_work() -> None:
+    turns = ticking(slice_s=4.0)
     steps_done = 0
 
     async def long_work() -> None:

@@ -1,0 +1,126 @@
+"""The rules of a run: those of ``faults.history``, and those of delays, transactions and groups.
+
+1. **early**: a delayed message is not seen before its time.
+2. **rolled back**: a half message without a commit is never seen.
+3. **acknowledged again**: a popped message is not delivered again after its acknowledgement, unless
+   its broker died.
+4. **undelivered**: what is stored after healing was delivered to each group, unless a slave was
+   promoted: consumers may have read what it did not have.
+5. **broken**: no program has reported an error of its own.
+6. **prefix**: the logs of a master and of a slave that follows it are equal as far as both go.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from faults.history import History, Problem
+from sim.workload import POPPERS, PUSHERS, TOPIC, Sight
+
+TOLERANCE_MS = 200
+"""By how much the clocks of clients, brokers and the timer's rounding may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A broken rule that is not one of ``faults.history``."""
+
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.text}"
+
+
+@dataclass(slots=True)
+class Record:
+    """What happened in a run.
+
+    Attributes:
+        history: What clients saw.
+        sight: What the history does not have.
+        deaths_ms: Times when a broker died, or changed its role.
+        promotions: Number of promotions.
+        errors: Errors that programs have reported.
+        facts: Rules that were broken while the run lasted.
+        has_jumps: Whether the clock of a broker was set.
+    """
+
+    history: History
+    sight: Sight
+    deaths_ms: list[int] = field(default_factory=list)
+    promotions: int = 0
+    errors: list[str] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    has_jumps: bool = False
+
+
+def check(record: Record) -> list[Problem | Fact]:
+    """Return all broken rules of a run."""
+    return [
+        *record.facts,
+        *record.history.check(),
+        *_early(record),
+        *_rolled_back(record),
+        *_acked_again(record),
+        *_undelivered(record),
+        *(Fact("broken", text) for text in record.errors),
+    ]
+
+
+def _early(record: Record) -> Iterator[Fact]:
+    if record.has_jumps:
+        return
+    due_ms = record.sight.due_ms
+    for read in record.history.reads:
+        if read.key in due_ms and read.time_ms < due_ms[read.key] - TOLERANCE_MS:
+            early_ms = due_ms[read.key] - read.time_ms
+            yield Fact("early", f"{read.key} was read from {read.broker} {early_ms} ms too early")
+
+
+def _rolled_back(record: Record) -> Iterator[Fact]:
+    for read in record.history.reads:
+        if read.key in record.sight.rolled_back:
+            yield Fact("rolled back", f"{read.key} was read from {read.broker}")
+
+
+def _acked_again(record: Record) -> Iterator[Fact]:
+    first: dict[str, int] = {}
+    for seen in record.sight.acked:
+        first.setdefault(seen.key, seen.time_ms)
+    for seen in record.sight.popped:
+        acked_ms = first.get(seen.key)
+        if acked_ms is None or seen.time_ms <= acked_ms:
+            continue
+        if not any(died_ms >= acked_ms - 60_000 for died_ms in record.deaths_ms):
+            text = f"{seen.key}, acknowledged at {acked_ms} ms, was popped at {seen.time_ms} ms"
+            yield Fact("acknowledged again", text)
+
+
+def stored_keys(history: History) -> set[str]:
+    """Return the keys of the topic that all groups consume, as they are at the end."""
+    return {read.key for read in history.reads if read.is_final and read.topic == TOPIC}
+
+
+def _undelivered(record: Record) -> Iterator[Fact]:
+    if record.promotions or not record.sight.groups:
+        return
+    wanted = stored_keys(record.history)
+    groups = {group: {seen.key for seen in found} for group, found in record.sight.groups.items()}
+    groups[POPPERS] = {seen.key for seen in record.sight.popped}
+    for group in (PUSHERS, POPPERS):
+        missing = wanted - groups.get(group, set())
+        if missing:
+            shown = ", ".join(sorted(missing)[:5])
+            yield Fact("undelivered", f"{len(missing)} messages to {group}: {shown}")
+
+
+def summary(problems: Iterable[Problem | Fact]) -> str:
+    """Return the problems, a line each, at most five of a rule."""
+    counts: dict[str, int] = {}
+    lines = []
+    for problem in problems:
+        rule = str(problem.rule)
+        counts[rule] = counts.get(rule, 0) + 1
+        if counts[rule] <= 5:
+            lines.append(str(problem))
+    return "\n".join([*lines, *(f"{rule}: {n} in all" for rule, n in counts.items() if n > 5)])
