@@ -15,7 +15,7 @@
 """
 
 import asyncio
-import logging
+import functools
 import random
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,7 +24,7 @@ from typing import Any
 
 from faults.history import Expectation, Fault, Guarantee, History, LogCopy, Status
 from reput.broker.replication.state import SlaveState
-from reput.errors import ReputError
+from reput.errors import ConnectionLost
 from reput.format import bodies
 from reput.format.codes import RequestCode
 from reput.format.command import Command
@@ -310,7 +310,7 @@ class Cluster:
         await asyncio.sleep(max(clients.DELAYS_MS) / 1000 + 12)
         await self._wait(self._is_in_sync, IN_SYNC_S)
         client = self.probe.remoting
-        await self.workload.read_all(client, self.master)
+        await self._persist(lambda: self.workload.read_all(client, self.master))
         wanted = stored_keys(self.history)
         if not self.record.promotions and self.workload.sight.groups:
             await self._wait(lambda: not self.workload.undelivered(clients.PUSHERS, wanted), 90)
@@ -318,9 +318,11 @@ class Cluster:
             await self._wait(self._is_in_sync, IN_SYNC_S)
         for broker in self.brokers:
             if broker is not self.master:
-                await self.workload.read_all(client, broker)
+                await self._persist(functools.partial(self.workload.read_all, client, broker))
             for queue_id in range(clients.QUEUES[clients.TOPIC]):
-                await self.workload.observe(client, broker, queue_id)
+                await self._persist(
+                    functools.partial(self.workload.observe, client, broker, queue_id)
+                )
             self.history.logs.append(_log_copy(broker))
         await self.workload.stop()
 
@@ -390,6 +392,16 @@ class Cluster:
                 return False
             await asyncio.sleep(0.25)
         return True
+
+    async def _persist(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Repeat a request whose connection is lost: it may be an old one."""
+        for _ in range(3):
+            try:
+                await ask()
+                return
+            except ConnectionLost:
+                await asyncio.sleep(1)
+        await ask()
 
     def _is_in_sync(self) -> bool:
         """Return whether all brokers have the same log, dispatched, and the same topics."""

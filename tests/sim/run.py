@@ -44,7 +44,7 @@ class Outcome:
     digest: str
     operations: int
     virtual_s: float
-    took_s: float
+    cpu_s: float
     callbacks: int
     cluster: Cluster | None = None
 
@@ -108,7 +108,7 @@ def play(seed: int, lines: Sequence[str], trace: Path | None = None) -> Outcome:
         lines: The scenario.
         trace: File for the lines of the trace.
     """
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     state = random.getstate()
     random.seed(seed)
     is_collecting = gc.isenabled()
@@ -144,7 +144,7 @@ def play(seed: int, lines: Sequence[str], trace: Path | None = None) -> Outcome:
         entries.digest(),
         sum(cluster.workload.counts.values()) if hasattr(cluster, "workload") else 0,
         loop.now,
-        time.perf_counter() - begun_s,
+        time.process_time() - begun_s,
         loop.steps,
         cluster,
     )
@@ -179,7 +179,7 @@ def main() -> int:
         if options.seed is not None:
             _print("\n".join(lines))
             _print(f"trace {outcome.digest}, {outcome.operations} operations,")
-            _print(f"{outcome.virtual_s:.1f} s of virtual time in {outcome.took_s:.2f} s")
+            _print(f"{outcome.virtual_s:.1f} s of virtual time in {outcome.cpu_s:.2f} s")
         if outcome.problems:
             name = str(options.scenario or "")
             _print(f"seed {seed} BROKEN; repeat: {outcome.repeated_by(name)}")
@@ -196,7 +196,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.count = self.operations = 0
-        self.virtual_s = self.took_s = 0.0
+        self.virtual_s = self.cpu_s = 0.0
         self.broken: list[int] = []
 
     def add(self, outcome: Outcome) -> None:
@@ -204,16 +204,16 @@ class Totals:
         self.count += 1
         self.operations += outcome.operations
         self.virtual_s += outcome.virtual_s
-        self.took_s += outcome.took_s
+        self.cpu_s += outcome.cpu_s
         if outcome.problems:
             self.broken.append(outcome.seed)
 
     def text(self) -> str:
         """Return the sums."""
-        ratio = self.virtual_s / self.took_s if self.took_s else 0
+        ratio = self.virtual_s / self.cpu_s if self.cpu_s else 0
         return (
             f"{self.count} seeds, {len(self.broken)} broken; {self.operations} operations, "
-            f"{self.virtual_s:.0f} s of virtual time in {self.took_s:.0f} s: {ratio:.0f} times as fast"
+            f"{self.virtual_s:.0f} s of virtual time in {self.cpu_s:.0f} s of a core: {ratio:.0f} times as fast"
         )
 
 

@@ -65,8 +65,8 @@ class Sight:
     """Key of a delayed message -> when it may be seen first, by the clocks of its send."""
     rolled_back: set[str] = field(default_factory=set)
     """Keys of half messages that were never committed, nor will be."""
-    committed: set[str] = field(default_factory=set)
-    """Keys of half messages whose commit a broker has confirmed."""
+    decided: set[str] = field(default_factory=set)
+    """Keys of half messages."""
     groups: dict[str, list[Seen]] = field(default_factory=dict)
     """Group -> what it has consumed."""
     acked: list[Seen] = field(default_factory=list)
@@ -232,13 +232,10 @@ class Workload:
             reason = str(error)
         finally:
             queue_offset = physical_offset = None
-            if (
-                reply is not None
-                and kind != "delayed"
-                and "queueOffset" in (reply.ext_fields or {})
-            ):
+            if reply is not None and "queueOffset" in (reply.ext_fields or {}):
                 fields = headers.decode(headers.SendMessageReplyHeader, reply.ext_fields)
-                queue_offset = fields.queue_offset
+                # That of a delayed message is a place where it only waits.
+                queue_offset = None if kind == "delayed" else fields.queue_offset
                 ids = [part for part in fields.msg_id.split(",") if part]
                 physical_offset = message_id.decode_offset_id(ids[0]).physical_offset
             for place, (key, body) in enumerate(zip(keys, bodies, strict=True)):
@@ -251,7 +248,7 @@ class Workload:
                         queue_id=queue_id,
                         body=digest(body),
                         started_ms=started_ms,
-                        ended_ms=self._clock(),
+                        ended_ms=max(self._clock(), started_ms + 1),
                         status=status,
                         term=self.history.term,
                         queue_offset=None if queue_offset is None else queue_offset + place,
@@ -293,13 +290,16 @@ class Workload:
         says_so = self._chance.random() < 0.7
         state = TransactionState.COMMIT if is_commit else TransactionState.ROLLBACK
         self._decisions[key] = state
+        self.sight.decided.add(key)
         if not is_commit:
             self.sight.rolled_back.add(key)
         started_ms = self._clock()
         status, reason, broker = Status.UNKNOWN, "", self._master().name
+        physical_offset: int | None = None
         message = Message(TRANSACTIONAL, body, keys=(key,), properties={"UNIQ_KEY": f"{key:0>32}"})
         try:
             half = await producer.send_half(message)
+            physical_offset = message_id.decode_offset_id(half.offset_message_id).physical_offset
             # Without a decision now, the broker asks for it later.
             if says_so or not is_commit:
                 result = await producer.end(
@@ -307,7 +307,6 @@ class Workload:
                 )
                 if is_commit and result.is_settled:
                     status = Status.OK
-                    self.sight.committed.add(key)
         except ReputError as error:
             reason = str(error)
         finally:
@@ -323,6 +322,7 @@ class Workload:
                     ended_ms=self._clock(),
                     status=status if is_commit else Status.UNKNOWN,
                     term=self.history.term,
+                    physical_offset=physical_offset,
                     reason=reason,
                 )
             )
