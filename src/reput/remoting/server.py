@@ -191,7 +191,7 @@ class RemotingServer(Listener[Channel]):
 
     def on_open(self, channel: Channel) -> None:
         """Register a new connection; close it if it exceeds a limit."""
-        self.channels.add(channel)
+        self.channels[channel] = None
         excess = None if channel.is_inner else self._count(channel)
         self._service.on_open(channel)
         if self._is_stopping:
@@ -278,7 +278,7 @@ class RemotingServer(Listener[Channel]):
 
     def on_closed(self, channel: Channel, error: Exception | None) -> None:
         """Remove a closed connection."""
-        self.channels.discard(channel)
+        self.channels.pop(channel, None)
         if not channel.is_inner:
             self.state.closed(channel)
         if not self.channels:
