@@ -4,10 +4,11 @@
 2. **rolled back**: a half message without a commit is never seen.
 3. **acknowledged again**: a popped message is not delivered again after its acknowledgement, unless
    its broker died.
-4. **undelivered**: what is stored after healing was delivered to each group, unless a slave was
-   promoted: consumers may have read what it did not have.
-5. **broken**: no program has reported an error of its own.
-6. **prefix**: the logs of a master and of a slave that follows it are equal as far as both go.
+4. **undelivered**: each group has consumed, or popped and acknowledged, what is stored after
+   healing, unless a slave was promoted: consumers may have read what it did not have.
+5. **beyond**: a master has no consumer offset after the end of its queue.
+6. **broken**: no program has reported an error of its own.
+7. **prefix**: the logs of a master and of a slave that follows it are equal as far as both go.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,6 +44,7 @@ class Record:
         errors: Errors that programs have reported.
         facts: Rules that were broken while the run lasted.
         has_jumps: Whether the clock of a broker was set.
+        set_back_ms: By how much clocks were set back, so that all is due later.
     """
 
     history: History
@@ -52,6 +54,7 @@ class Record:
     errors: list[str] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
     has_jumps: bool = False
+    set_back_ms: int = 0
 
 
 def check(record: Record) -> list[Problem | Fact]:
@@ -63,6 +66,7 @@ def check(record: Record) -> list[Problem | Fact]:
         *_rolled_back(record),
         *_acked_again(record),
         *_undelivered(record),
+        *_beyond(record),
         *(Fact("broken", text) for text in record.errors),
     ]
 
@@ -119,12 +123,19 @@ def _undelivered(record: Record) -> Iterator[Fact]:
         return
     wanted = stored_keys(record.history)
     groups = {group: {seen.key for seen in found} for group, found in record.sight.groups.items()}
-    groups[POPPERS] = {seen.key for seen in record.sight.popped}
+    groups[POPPERS] = {seen.key for seen in record.sight.acked}
     for group in (PUSHERS, POPPERS):
         missing = wanted - groups.get(group, set())
         if missing:
             shown = ", ".join(sorted(missing)[:5])
             yield Fact("undelivered", f"{len(missing)} messages to {group}: {shown}")
+
+
+def _beyond(record: Record) -> Iterator[Fact]:
+    for seen in record.history.observations:
+        if seen.is_master and seen.consumer_offset > seen.queue_end:
+            text = f"{seen.consumer_offset} in {seen.topic}/{seen.queue_id} of {seen.broker}"
+            yield Fact("beyond", f"the consumer offset is {text}, which ends at {seen.queue_end}")
 
 
 def summary(problems: Iterable[Problem | Fact]) -> str:

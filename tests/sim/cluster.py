@@ -25,7 +25,6 @@ from typing import Any
 from faults.history import Expectation, Fault, Guarantee, History, LogCopy, Status
 from reput.broker.replication.state import SlaveState
 from reput.errors import ConnectionLost
-from reput.format import bodies
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.store.config import BrokerRole, DivergedPolicy, DurableIn, FlushDiskType
@@ -37,13 +36,24 @@ from sim.workload import Client, Workload
 
 SERVE_AGAIN_MS = 25_000
 IN_SYNC_S = 90.0
-SECOND = 1.0
+SYNC_PERIOD_MS = 8_000
+"""Time after which a slave has its master's consumer offsets: it copies them every 3 s, and takes
+them when its own log is durable up to there."""
+QUIET_LOOKS = 10
+SETTLE_S = 6.0
+"""Time in which brokers ask for the outcome of all transactions."""
 
 _COMMON: dict[str, Any] = {
     "slave_read_enable": True,
     "ha_diverged_policy": DivergedPolicy.TRUNCATE,
-    "transaction_time_out": 3_000,
-    "transaction_check_interval": 5_000,
+    "transaction_time_out": 1_000,
+    "transaction_check_interval": 2_000,
+    "message_delay_level": "1s 2s 3s 4s",
+    # So that a short run sees what usually happens once in a minute.
+    "flush_consumer_offset_interval": 1_000,
+    "flush_delay_offset_interval": 1_000,
+    "flush_commit_log_thorough_interval": 2_000,
+    "flush_consume_queue_thorough_interval": 3_000,
 }
 _SLOW_FLUSH: dict[str, Any] = {"flush_interval_commit_log": 30_000}
 
@@ -121,7 +131,8 @@ class Cluster:
         self._guarantee, self._role, names, self._of_masters, self._of_slaves = KINDS[kind]
         self.history.guarantee = self._guarantee
         self.history.replicas = list(names)
-        self.history.sync_period_ms = 12_000
+        self.history.sync_period_ms = SYNC_PERIOD_MS
+        self.history.has_confirmed_reads = kind == "lone"
         namesrv = NameServerHost(self.loop, "n", "10.0.0.9", self._folder / "n", self._drift())
         self._hosts["n"] = namesrv
         await namesrv.start()
@@ -168,6 +179,10 @@ class Cluster:
     async def do_traffic(self, count: str, pause: str = "0.2s") -> None:
         """Start the clients, for a number of operations."""
         self.workload.start(int(count), _seconds(pause))
+
+    async def do_later(self, share: str) -> None:
+        """Let the push consumer put off a share of its messages, 0 to 1."""
+        self.workload.put_off_share = float(share)
 
     async def do_send(self, count: str) -> None:
         """Send messages one after another."""
@@ -278,7 +293,9 @@ class Cluster:
     async def do_clock(self, name: str, change: str) -> None:
         """Set the time of day of a machine."""
         self.record.has_jumps = True
-        self._hosts[name].clock.jumped_ms += int(_seconds(change.lstrip("+")) * 1000)
+        change_ms = int(_seconds(change.lstrip("+")) * 1000)
+        self._hosts[name].clock.jumped_ms += change_ms
+        self.record.set_back_ms += max(0, -change_ms)
 
     async def do_calm(self) -> None:
         """End a fault: from now on, a send must succeed within some time."""
@@ -307,30 +324,54 @@ class Cluster:
         if not await self._wait(self._is_in_sync, IN_SYNC_S):
             self.record.facts.append(Fact("late", f"never in sync: {self._states()}"))
         # Delayed messages, and half messages that brokers ask for.
-        await asyncio.sleep(max(clients.DELAYS_MS) / 1000 + 12)
+        await asyncio.sleep((max(clients.DELAYS_MS) + self.record.set_back_ms) / 1000 + SETTLE_S)
         await self._wait(self._is_in_sync, IN_SYNC_S)
         client = self.probe.remoting
-        await self._persist(lambda: self.workload.read_all(client, self.master))
+        await self._read_from([self.master])
         wanted = stored_keys(self.history)
         if not self.record.promotions and self.workload.sight.groups:
             await self._wait(lambda: not self.workload.undelivered(clients.PUSHERS, wanted), 90)
             await self.workload.drain_pops(client, wanted)
             await self._wait(self._is_in_sync, IN_SYNC_S)
+        await self._read_from(self.brokers)
         for broker in self.brokers:
-            if broker is not self.master:
-                await self._persist(functools.partial(self.workload.read_all, client, broker))
             for queue_id in range(clients.QUEUES[clients.TOPIC]):
                 await self._persist(
                     functools.partial(self.workload.observe, client, broker, queue_id)
                 )
-            self.history.logs.append(_log_copy(broker))
         await self.workload.stop()
+
+    async def _read_from(self, brokers: Sequence[BrokerHost]) -> None:
+        """Read everything, as final reads, at a time when no broker writes: they write at times."""
+        reads = self.history.reads
+        count = len(reads)
+        for _ in range(QUIET_LOOKS):
+            del reads[count:]
+            self.history.logs.clear()
+            await self._wait(self._is_in_sync, IN_SYNC_S)
+            for broker in brokers:
+                self.history.logs.append(_log_copy(broker))
+                await self._persist(
+                    functools.partial(self.workload.read_all, self.probe.remoting, broker)
+                )
+            ends = [copy.end for copy in self.history.logs]
+            if ends == [_log_copy(broker).end for broker in brokers] and len(set(ends)) == 1:
+                return
+            await asyncio.sleep(1)
 
     def release(self) -> None:
         """Close the files of all brokers that still run."""
         for broker in self.brokers:
             if broker.broker is not None and hasattr(broker.broker, "store"):
                 broker.broker.store.abandon()
+
+    def failures(self) -> list[str]:
+        """Return the errors that no program has handled."""
+        texts: list[str] = []
+        for host in self._hosts.values():
+            texts += host.failures
+            texts += host.process.failures if host.process is not None else ()
+        return texts
 
     # Parts of words -----------------------------------------------------------------------------
 
@@ -419,6 +460,8 @@ class Cluster:
                 for topic, count in sorted(self.workload._topics.items())
                 if topic in topics
                 for queue_id in range(count)
+                # An old master may keep a topic whose messages its successor has never had.
+                if store.max_offset(topic, queue_id)
             )
             ends.add((store.max_physical_offset, queues))
         return len(ends) == 1

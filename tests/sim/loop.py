@@ -50,7 +50,7 @@ class Process:
         self.ready: deque[asyncio.Handle] = deque()
         self.kept: list[object] = []
         """What a killed process has left: released at the end, as a release may run its code."""
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: dict[asyncio.Task[Any], None] = {}
         self.failures: list[str] = []
         """Errors that reached the loop."""
 
@@ -80,6 +80,7 @@ class Loop(asyncio.AbstractEventLoop):
         self._numbers = itertools.count()
         self._worker_ends: dict[int, float] = {}
         self._executors: list[object] = []
+        self._processes: list[Process] = [self.world]
         self._sockets: dict[int, SimSocket] = {}
         self.network = Network(self, random.Random(chance.getrandbits(64)), trace)
         self.steps = 0
@@ -137,14 +138,30 @@ class Loop(asyncio.AbstractEventLoop):
             self._ready.append(process)
         process.ready.append(handle)
 
+    def begin(self, name: str, host: str) -> Process:
+        """Return a new process."""
+        process = Process(name, host)
+        self._processes.append(process)
+        return process
+
     def kill(self, process: Process) -> None:
         """End a process: nothing of it runs any more, and its connections end."""
         process.is_alive = False
         if process in self._ready:
             self._ready.remove(process)
         process.kept += [process.ready, *process.tasks]
-        for task in process.tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    def release(self) -> None:
+        """Forget all programs, after the end of the run."""
+        for process in self._processes:
+            for task in process.tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            process.tasks.clear()
+            process.kept.clear()
+            process.ready.clear()
+        self._timers.clear()
+        self._ready.clear()
+        self._sockets.clear()
 
     def pause(self, process: Process, duration_s: float) -> None:
         """Let nothing of a process run for some time."""
@@ -225,8 +242,8 @@ class Loop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[_T]:
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         process = PROCESS.get(self.world) if context is None else context.get(PROCESS, self.world)
-        process.tasks.add(task)
-        task.add_done_callback(process.tasks.discard)
+        process.tasks[task] = None
+        task.add_done_callback(lambda done: process.tasks.pop(done, None))
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -264,15 +281,8 @@ class Loop(asyncio.AbstractEventLoop):
         self.call_at(end, run)
         return done
 
-    async def getaddrinfo(
-        self,
-        host: Any,
-        port: Any,
-        *,
-        family: int = 0,
-        type: int = 0,
-        proto: int = 0,
-        flags: int = 0,
+    async def getaddrinfo(  # type: ignore[override]
+        self, host: Any, port: Any, **_: Any
     ) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
 

@@ -42,7 +42,7 @@ class Link:
         self.is_silent = False
         self.bytes_at_once: int | None = None
         """Bytes that a reader takes at once; None: all."""
-        self.waiting: list["Side"] = []
+        self.waiting: list[Side] = []
 
 
 class Server:
@@ -79,7 +79,7 @@ class Network:
         self.loop = loop
         self.chance = chance
         self.trace = trace
-        self.listeners: dict[Address, tuple["Process", Callable[[Side], object]]] = {}
+        self.listeners: dict[Address, tuple[Process, Callable[[Side], object]]] = {}
         self.down: set[str] = set()
         """Hosts without power."""
         self._links: dict[tuple[str, str], Link] = {}

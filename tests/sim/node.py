@@ -151,7 +151,7 @@ class Host:
     def _begin(self) -> Process:
         assert self.process is None, f"{self.name} is running"
         self.loop.network.down.discard(self.ip)
-        self.process = Process(self.name, self.ip)
+        self.process = self.loop.begin(self.name, self.ip)
         return self.process
 
     def end(self, *, is_silent: bool = False) -> None:

@@ -9,16 +9,20 @@ FAULTS = 3
 Lines = list[str]
 
 
-def plan(seed: int, operations: int = OPERATIONS, faults: int = FAULTS) -> Lines:
+def plan(
+    seed: int, operations: int = OPERATIONS, faults: int = FAULTS, kind: str | None = None
+) -> Lines:
     """Return the lines of a scenario.
 
     Args:
         seed: Source of all choices.
         operations: Number of operations of its clients.
         faults: Number of faults, one after another, as the guarantees assume.
+        kind: Kind of the cluster; by default the seed chooses it.
     """
     chance = random.Random(seed)
-    kind = chance.choice(("lone", "sync", "sync", "disk", "async", "three"))
+    drawn = chance.choice(("lone", "sync", "sync", "disk", "async", "three"))
+    kind = kind or drawn
     story = _Story(chance, kind)
     pause_s = chance.choice((0.2, 0.5))
     lines = [f"cluster {kind}", f"traffic {operations} {pause_s}s", f"advance {story.time(0.5, 2)}"]
@@ -64,6 +68,8 @@ class _Story:
             faults += [self._slave_power_cut] * 2
         if self._kind in ("lone", "disk"):
             faults += [self._power_cut] * 4
+        if self._kind == "lone":
+            faults += [self._failing_disk]
         if self._promotes:
             faults += [self._promote] * 6
         return self._chance.choice(faults)()
@@ -90,6 +96,12 @@ class _Story:
     def _full_disk(self) -> Lines:
         name = self._any()
         return [f"disk {name} full", f"advance {self.time(1, 6)}", f"disk {name} good"]
+
+    def _failing_disk(self) -> Lines:
+        """Let syncs fail, so that the broker stores nothing more; then cut its power."""
+        name = self._master
+        lines = [f"disk {name} failing", f"advance {self.time(0.5, 3)}"]
+        return [*lines, f"power-cut {name}", f"disk {name} good", f"start {name}"]
 
     def _clock(self) -> Lines:
         change = self._chance.choice(("+2s", "+60s", "-2s", "-30s"))

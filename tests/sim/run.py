@@ -21,14 +21,15 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from faults.history import Problem
 from reput.errors import ReputError
-from sim.check import Fact, check, summary
-from sim.cluster import Cluster
+from sim.check import Fact, Record, check, summary
+from sim.cluster import Cluster, ScenarioError
 from sim.loop import Loop
 from sim.plan import OPERATIONS, plan
 from sim.trace import Trace
@@ -46,7 +47,7 @@ class Outcome:
     virtual_s: float
     cpu_s: float
     callbacks: int
-    cluster: Cluster | None = None
+    record: Record | None
 
     def repeated_by(self, name: str = "") -> str:
         """Return the command that repeats the run."""
@@ -55,7 +56,9 @@ class Outcome:
 
 def seed_of_day() -> int:
     """Return the seed of today, or REPUT_SEED."""
-    return int(os.environ.get("REPUT_SEED") or datetime.date.today().strftime("%Y%m%d"))
+    return int(
+        os.environ.get("REPUT_SEED") or datetime.datetime.now(datetime.UTC).strftime("%Y%m%d")
+    )
 
 
 class _Errors(logging.Handler):
@@ -109,45 +112,62 @@ def play(seed: int, lines: Sequence[str], trace: Path | None = None) -> Outcome:
         trace: File for the lines of the trace.
     """
     begun_s = time.process_time()
-    state = random.getstate()
-    random.seed(seed)
-    is_collecting = gc.isenabled()
-    gc.disable()  # what it would release at some point is the code of killed programs
-    chance = random.Random(seed)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_alone(seed))
         lines_file = stack.enter_context(trace.open("w")) if trace is not None else None
-        entries = Trace(lines_file)
-        loop = Loop(chance, entries)
-        loop.work_s = chance.choice((1e-6, 1e-6, 1e-4, 2e-3))
         errors = stack.enter_context(_listening())
-        cluster = Cluster(loop, chance, stack.enter_context(_folder()))
+        folder = stack.enter_context(_folder())
+        chance = random.Random(seed)
+        loop = Loop(chance, Trace(lines_file))
+        loop.work_s = chance.choice((1e-6, 1e-6, 1e-4, 2e-3))
+        cluster = Cluster(loop, chance, folder)
+        problems: list[Problem | Fact]
         try:
             loop.run(cluster.play(lines))
-            record = cluster.record
-            record.errors += errors
-            for host in cluster._hosts.values():
-                record.errors += host.failures
-                record.errors += host.process.failures if host.process is not None else ()
-            problems: list[Problem | Fact] = check(record)
-        except (ReputError, TimeoutError, RuntimeError, AssertionError, OSError) as error:
+            cluster.record.errors += [*errors, *cluster.failures()]
+            problems = check(cluster.record)
+        except (ScenarioError, ReputError, RuntimeError, AssertionError, OSError) as error:
             problems = [Fact("stopped", f"{type(error).__name__}: {error}")]
             problems += [Fact("broken", text) for text in errors]
         finally:
             cluster.release()
-    random.setstate(state)
-    if is_collecting:
-        gc.enable()
-    return Outcome(
-        seed,
-        lines,
-        problems,
-        entries.digest(),
-        sum(cluster.workload.counts.values()) if hasattr(cluster, "workload") else 0,
-        loop.now,
-        time.process_time() - begun_s,
-        loop.steps,
-        cluster,
-    )
+            loop.release()
+        record = getattr(cluster, "record", None)
+        return Outcome(
+            seed,
+            lines,
+            problems,
+            loop.trace.digest(),
+            0 if record is None else sum(cluster.workload.counts.values()),
+            loop.now,
+            time.process_time() - begun_s,
+            loop.steps,
+            record,
+        )
+
+
+@contextlib.contextmanager
+def _alone(seed: int) -> Iterator[None]:
+    """Seed the module ``random``, and release what a run leaves only at its end.
+
+    Killed programs are never released while the run lasts: their code would run.
+    """
+    state, is_collecting, hook = random.getstate(), gc.isenabled(), sys.unraisablehook
+    random.seed(seed)
+    gc.disable()
+    gc.freeze()  # so that a collection does not look at what was there before
+    try:
+        yield
+    finally:
+        sys.unraisablehook = lambda _: None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+        sys.unraisablehook = hook
+        gc.unfreeze()
+        if is_collecting:
+            gc.enable()
+        random.setstate(state)
 
 
 def main() -> int:
@@ -184,7 +204,6 @@ def main() -> int:
             name = str(options.scenario or "")
             _print(f"seed {seed} BROKEN; repeat: {outcome.repeated_by(name)}")
             _print(summary(outcome.problems))
-        outcome.cluster = None
         if outcomes.count % 100 == 0:
             _print(outcomes.text())
     _print(outcomes.text())
@@ -213,7 +232,8 @@ class Totals:
         ratio = self.virtual_s / self.cpu_s if self.cpu_s else 0
         return (
             f"{self.count} seeds, {len(self.broken)} broken; {self.operations} operations, "
-            f"{self.virtual_s:.0f} s of virtual time in {self.cpu_s:.0f} s of a core: {ratio:.0f} times as fast"
+            f"{self.virtual_s:.0f} s of virtual time in {self.cpu_s:.0f} s of a core: "
+            f"{ratio:.0f} times as fast"
         )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker_subject import messages_in
-from faults.history import NEVER_STORED, Commit, History, Observation, Read, Send, Status, digest
+from faults.history import Commit, History, Observation, Read, Send, Status, digest
 from faults.traffic import status_of
 from pop_client import PoppedMessage, taken_of
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig, ProducerConfig
@@ -31,19 +31,23 @@ from reput.format import batch, headers, message_id, properties as props
 from reput.format.batch import InnerMessage
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import AckMessageHeader, PopMessageHeader, PullMessageHeader
-from reput.format.headers import SendMessageHeader
+from reput.format.headers import (
+    AckMessageHeader,
+    PopMessageHeader,
+    PullMessageHeader,
+    SendMessageHeader,
+)
 from reput.remoting.client import RemotingClient
 from sim.loop import context_of, spawn
-from sim.node import BROKER_NAME, BrokerHost, Host
+from sim.node import BrokerHost, Host
 
 TOPIC, DELAYED, TRANSACTIONAL = "T", "Delayed", "Transactional"
 QUEUES = {TOPIC: 2, DELAYED: 1, TRANSACTIONAL: 1}
 PULLERS, POPPERS, PUSHERS, TRANSACTORS = "pullers", "poppers", "pushers", "transactors"
 SEND_MS, ASK_MS = 4_000, 3_000
-INVISIBLE_MS = 10_000
+INVISIBLE_MS = 5_000
 BODY_BYTES = (1, 40, 300, 2_000, 9_000)
-DELAYS_MS = (1_000, 3_000, 8_000)
+DELAYS_MS = (500, 1_500, 4_000)
 PULL_SYS_FLAG = 4  # The request contains the subscription.
 
 _log = logging.getLogger(__name__)
@@ -71,6 +75,8 @@ class Sight:
     """Group -> what it has consumed."""
     acked: list[Seen] = field(default_factory=list)
     """Popped messages whose acknowledgement a broker has confirmed."""
+    put_off: list[Seen] = field(default_factory=list)
+    """Messages that the push consumer wants again later."""
     popped: list[Seen] = field(default_factory=list)
     """Deliveries of pops."""
 
@@ -125,6 +131,9 @@ class Workload:
         self._tasks: list[asyncio.Task[Any]] = []
         self._left = 0
         self._pause_s = 0.2
+        self._other_positions: dict[tuple[str, str], int] = {}
+        self.put_off_share = 0.05
+        """Share of its messages that the push consumer wants again later."""
         self.counts: dict[str, int] = {}
         """Operations by kind."""
 
@@ -346,6 +355,12 @@ class Workload:
                     self._positions[queue_id], _ = await self.read(
                         client, master, TOPIC, queue_id, begin
                     )
+                for topic in (DELAYED, TRANSACTIONAL):
+                    place = master.name, topic
+                    begin = self._other_positions.get(place, 0)
+                    self._other_positions[place], _ = await self.read(
+                        client, master, topic, 0, begin
+                    )
                 draw = self._chance.random()
                 if draw < 0.4:
                     await self._commit(client, master)
@@ -538,10 +553,10 @@ class Workload:
             self.sight.acked.append(Seen(" ".join(popped.message.keys), self._clock()))
 
     async def drain_pops(self, client: RemotingClient, wanted: set[str]) -> None:
-        """Pop and acknowledge until all wanted messages were popped, or nothing more comes."""
-        deadline_ms = self._clock() + 3 * INVISIBLE_MS
+        """Pop until all wanted messages are acknowledged, or nothing more comes."""
+        deadline_ms = self._clock() + 6 * INVISIBLE_MS
         while self._clock() < deadline_ms:
-            if wanted <= {seen.key for seen in self.sight.popped}:
+            if wanted <= {seen.key for seen in self.sight.acked}:
                 return
             try:
                 for popped in await self.pop(client, wait_ms=1_000):
@@ -556,7 +571,10 @@ class Workload:
         seen = self.sight.groups.setdefault(PUSHERS, [])
 
         async def listen(messages: Any, context: Any) -> ConsumeResult:
-            if self._chance.random() < 0.05:
+            if self._chance.random() < self.put_off_share:
+                self.sight.put_off += [
+                    Seen(" ".join(message.keys), self._clock()) for message in messages
+                ]
                 return ConsumeResult.LATER
             seen.extend(Seen(" ".join(message.keys), self._clock()) for message in messages)
             return ConsumeResult.SUCCESS
