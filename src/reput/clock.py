@@ -73,7 +73,7 @@ class ManualClock:
         return self._now_ms
 
     def work_s(self) -> float:
-        """Return the time of the machine: work takes time, also while this clock stands."""
+        """Return the time of the machine: work takes time, also while this clock does not."""
         return time.perf_counter()
 
     def advance(self, duration_ms: int) -> None:

@@ -4,10 +4,10 @@
 2. **rolled back**: a half message without a commit is never seen.
 3. **acknowledged again**: a popped message is not delivered again after its acknowledgement, unless
    its broker died.
-4. **undelivered**: each group has consumed, or popped and acknowledged, what is stored after
+4. **undelivered**: each group has consumed, or popped and acknowledged, all stored messages after
    healing, unless a slave was promoted: consumers may have read what it did not have.
 5. **beyond**: a master has no consumer offset after the end of its queue.
-6. **broken**: no program has reported an error of its own.
+6. **broken**: no program has reported an internal error.
 7. **prefix**: the logs of a master and of a slave that follows it are equal as far as both go.
 """
 
@@ -122,7 +122,9 @@ def _undelivered(record: Record) -> Iterator[Fact]:
     if record.promotions or not record.sight.groups:
         return
     wanted = stored_keys(record.history)
-    groups = {group: {seen.key for seen in found} for group, found in record.sight.groups.items()}
+    groups = {
+        group: {seen.key for seen in consumed} for group, consumed in record.sight.groups.items()
+    }
     groups[POPPERS] = {seen.key for seen in record.sight.acked}
     for group in (PUSHERS, POPPERS):
         missing = wanted - groups.get(group, set())

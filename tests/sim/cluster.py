@@ -270,7 +270,7 @@ class Cluster:
             link.bytes_at_once, link.delay_s = 700, (0.001, 0.005)
 
     async def do_delay(self, pair: str, duration: str) -> None:
-        """Delay what is sent."""
+        """Delay all bytes."""
         self._disturb(f"delay {pair}")
         for source, target in self._directions(pair):
             self.loop.network.link(source, target).delay_s = (0.001, _seconds(duration))
@@ -385,12 +385,12 @@ class Cluster:
         if "->" in pair:
             source, target = pair.split("->")
             return [(self._hosts[source].ip, self._hosts[target].ip)]
-        one, other = self._ips(pair)
-        return [(one, other), (other, one)]
+        first, second = self._ips(pair)
+        return [(first, second), (second, first)]
 
     def _ips(self, pair: str) -> tuple[str, str]:
-        one, other = pair.split("-")
-        return self._hosts[one].ip, self._hosts[other].ip
+        first, second = pair.split("-")
+        return self._hosts[first].ip, self._hosts[second].ip
 
     def _disturb(self, name: str, *, is_death: bool = False) -> None:
         if self._fault is None:

@@ -53,7 +53,7 @@ class Fault:
     """A fault.
 
     Attributes:
-        text: What is wrong.
+        text: The error.
         kinds: Kinds of clusters in which it can be seen.
         put_in: Puts it in, as long as the context lasts.
         is_found_soon: Whether a few tens of seeds find it; the others need a longer search.
@@ -344,7 +344,7 @@ FAULTS: dict[str, Fault] = {
         "a send is acknowledged before the log is durable", ("lone", "disk"), _ack_before_sync
     ),
     "no-slave-needed": Fault(
-        "a SYNC_MASTER waits for nobody",
+        "a SYNC_MASTER waits for no slave",
         PAIRS,
         lambda: _replaced(GroupCommit, "slaves_needed", lambda *_: 0),
     ),
@@ -445,10 +445,10 @@ def main() -> int:
     missed = []
     for name in options.names or FAULTS:
         first = options.first if options.first is not None else seed_of_day()
-        found = search(name, first, options.seeds)
-        if found is None:
+        result = search(name, first, options.seeds)
+        if result is None:
             missed.append(name)
-        text = "NOT FOUND" if found is None else f"{found[0]} seeds: {found[1][:150]}"
+        text = "NOT FOUND" if result is None else f"{result[0]} seeds: {result[1][:150]}"
         print(f"{name:24} {text}", flush=True)  # noqa: T201 - a command
     print(f"{len(missed)} not found: {', '.join(missed) or 'none'}")  # noqa: T201
     return int(bool(missed))

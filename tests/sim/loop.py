@@ -16,7 +16,7 @@ import random
 import socket
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from sim.network import Network, SimSocket
@@ -25,7 +25,7 @@ from sim.trace import Trace
 _T = TypeVar("_T")
 
 CALLBACK_S = 1e-6
-"""Virtual time of a callback: the time never stands still."""
+"""Virtual time of a callback: the time always advances."""
 WORKER_S = (0.0, 0.002)
 """Time after which a worker thread has done its work, from and to."""
 
@@ -329,9 +329,3 @@ def spawn(
 ) -> asyncio.Task[_T]:
     """Run a coroutine in a process."""
     return loop.create_task(work, name=name or process.name, context=context_of(process))
-
-
-async def first_of(*waited: asyncio.Future[Any], within_s: float) -> Sequence[asyncio.Future[Any]]:
-    """Wait for the first of some futures, for a time; return those that are done."""
-    done, _ = await asyncio.wait(waited, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-    return [future for future in waited if future in done]

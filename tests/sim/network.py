@@ -42,7 +42,6 @@ class Link:
         self.is_silent = False
         self.bytes_at_once: int | None = None
         """Bytes that a reader takes at once; None: all."""
-        self.waiting: list[Side] = []
 
 
 class Server:
@@ -102,19 +101,16 @@ class Network:
         link = self.link(source, target)
         link.is_silent, link.bytes_at_once = False, None
         link.delay_s = Link().delay_s
-        waiting, link.waiting = link.waiting, []
-        for side in waiting:
-            side.deliver_later()
 
     def heal_all(self) -> None:
         """Let all links work again."""
         for source, target in list(self._links):
             self.heal(source, target)
 
-    def cut(self, one: str, other: str) -> None:
+    def cut(self, first: str, second: str) -> None:
         """End the connections between two hosts, as a firewall that forgets them would."""
         for side in list(self._sides):
-            if {side.address[0], side.peer_address[0]} == {one, other}:
+            if {side.address[0], side.peer_address[0]} == {first, second}:
                 side.arrive(_RESET)
 
     def end_process(self, process: "Process", *, is_silent: bool) -> None:
@@ -407,7 +403,7 @@ class SimTransport(asyncio.Transport):
             self._lose(None)
 
     def abort(self) -> None:
-        """Close the connection, and drop what is on its way."""
+        """Close the connection, and drop the bytes on their way."""
         self._is_closing = True
         self._side.close(is_abrupt=True)
         self._lose(None)
@@ -501,13 +497,13 @@ class SimSocket:
         return -1 if self._is_closed else self._descriptor
 
     def watch_reads(self, callback: Callable[[], object] | None) -> bool:
-        """Set what is called when bytes have arrived; return whether something was set."""
+        """Set the callback for bytes that have arrived; return whether there was one."""
         was_set, self._on_readable = self._on_readable is not None, callback
         self._readable()
         return was_set
 
     def watch_writes(self, callback: Callable[[], object] | None) -> bool:
-        """Set what is called when there is room; return whether something was set."""
+        """Set the callback for room; return whether there was one."""
         was_set, self._on_writable = self._on_writable is not None, callback
         self._writable()
         return was_set

@@ -136,7 +136,7 @@ class Host:
         self.clock = HostClock(loop, drift)
         self.process: Process | None = None
         self.failures: list[str] = []
-        """Errors of its programs that nobody has handled."""
+        """Errors that its programs have not handled."""
 
     @property
     def address(self) -> str:

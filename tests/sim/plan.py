@@ -44,7 +44,7 @@ class _Story:
         self._kind = kind
         names = {"lone": "a", "three": "abc"}.get(kind, "ab")
         self._master, *self._slaves = names
-        # Half of the runs promote nobody: then every message must reach every group.
+        # Half of the runs promote no slave: then every message must reach every group.
         self._promotes = bool(self._slaves) and chance.random() < 0.5
 
     def time(self, shortest_s: float, longest_s: float) -> str:
@@ -125,11 +125,11 @@ class _Story:
         return [f"cut {self._slave()}-{self._master}", f"advance {self.time(0.05, 3)}"]
 
     def _silence(self) -> Lines:
-        one, other = self._chance.sample((self._slave(), self._master), 2)
+        source, target = self._chance.sample((self._slave(), self._master), 2)
         arrow = self._chance.choice(("-", "->"))
-        lines = [f"silence {one}{arrow}{other}", f"advance {self.time(0.5, 12)}"]
+        lines = [f"silence {source}{arrow}{target}", f"advance {self.time(0.5, 12)}"]
         if self._chance.random() < 0.3:
-            lines += [f"cut {one}-{other}"]
+            lines += [f"cut {source}-{target}"]
         return lines
 
     def _slow_link(self) -> Lines:

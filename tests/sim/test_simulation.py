@@ -80,8 +80,8 @@ def test_a_fault_put_in_by_hand_is_found(number: int) -> None:
     names = sorted(name for name, fault in FAULTS.items() if fault.is_found_soon)
     name = names[(DAY * FAULTS_PER_DAY + number) % len(names)]
     seed = seed_of_day()
-    found = search(name, seed, FAULT_SEEDS)
-    assert found is not None, f"cd tests && python -m sim.faults {name} --first {seed}"
+    result = search(name, seed, FAULT_SEEDS)
+    assert result is not None, f"cd tests && python -m sim.faults {name} --first {seed}"
 
 
 def test_an_unknown_word_is_refused() -> None:

@@ -54,7 +54,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Delivery:
     """A message that a consumer got, and when."""
 
     key: str
@@ -71,13 +71,13 @@ class Sight:
     """Keys of half messages that were never committed, nor will be."""
     decided: set[str] = field(default_factory=set)
     """Keys of half messages."""
-    groups: dict[str, list[Seen]] = field(default_factory=dict)
+    groups: dict[str, list[Delivery]] = field(default_factory=dict)
     """Group -> what it has consumed."""
-    acked: list[Seen] = field(default_factory=list)
+    acked: list[Delivery] = field(default_factory=list)
     """Popped messages whose acknowledgement a broker has confirmed."""
-    put_off: list[Seen] = field(default_factory=list)
+    put_off: list[Delivery] = field(default_factory=list)
     """Messages that the push consumer wants again later."""
-    popped: list[Seen] = field(default_factory=list)
+    popped: list[Delivery] = field(default_factory=list)
     """Deliveries of pops."""
 
 
@@ -296,7 +296,7 @@ class Workload:
         key = f"k{next(self._numbers)}"
         body = f"{key}:transaction".encode()
         is_commit = self._chance.random() < 0.6
-        says_so = self._chance.random() < 0.7
+        reports_it = self._chance.random() < 0.7
         state = TransactionState.COMMIT if is_commit else TransactionState.ROLLBACK
         self._decisions[key] = state
         self.sight.decided.add(key)
@@ -310,9 +310,9 @@ class Workload:
             half = await producer.send_half(message)
             physical_offset = message_id.decode_offset_id(half.offset_message_id).physical_offset
             # Without a decision now, the broker asks for it later.
-            if says_so or not is_commit:
+            if reports_it or not is_commit:
                 result = await producer.end(
-                    half, state if says_so else TransactionState.UNKNOWN, message=message
+                    half, state if reports_it else TransactionState.UNKNOWN, message=message
                 )
                 if is_commit and result.is_settled:
                     status = Status.OK
@@ -533,7 +533,7 @@ class Workload:
             return []
         taken = taken_of(reply, POPPERS, TOPIC)
         now_ms = self._clock()
-        self.sight.popped += [Seen(" ".join(popped.message.keys), now_ms) for popped in taken]
+        self.sight.popped += [Delivery(" ".join(popped.message.keys), now_ms) for popped in taken]
         return taken
 
     async def _ack(self, client: RemotingClient, popped: PoppedMessage) -> None:
@@ -550,7 +550,7 @@ class Workload:
         except ReputError:
             return
         if reply.code == ResponseCode.SUCCESS:
-            self.sight.acked.append(Seen(" ".join(popped.message.keys), self._clock()))
+            self.sight.acked.append(Delivery(" ".join(popped.message.keys), self._clock()))
 
     async def drain_pops(self, client: RemotingClient, wanted: set[str]) -> None:
         """Pop until all wanted messages are acknowledged, or nothing more comes."""
@@ -573,10 +573,10 @@ class Workload:
         async def listen(messages: Any, context: Any) -> ConsumeResult:
             if self._chance.random() < self.put_off_share:
                 self.sight.put_off += [
-                    Seen(" ".join(message.keys), self._clock()) for message in messages
+                    Delivery(" ".join(message.keys), self._clock()) for message in messages
                 ]
                 return ConsumeResult.LATER
-            seen.extend(Seen(" ".join(message.keys), self._clock()) for message in messages)
+            seen.extend(Delivery(" ".join(message.keys), self._clock()) for message in messages)
             return ConsumeResult.SUCCESS
 
         consumer = PushConsumer(

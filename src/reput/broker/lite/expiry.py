@@ -31,8 +31,8 @@ async def expire(
 ) -> int:
     """Delete the lite topics that have expired; return their number. Raises ``WriteFailed``."""
     expired: list[str] = []
-    found = _find(topics, store, clock.now_ms(), expired)
-    await run_in_slices(found, seconds=clock.work_s)
+    search = _find(topics, store, clock.now_ms(), expired)
+    await run_in_slices(search, seconds=clock.work_s)
     for queues in chunks(expired, CHUNK):
         groups = [name for name, group in subscription_groups.all().items() if group_of(group)]
         for queue in queues:
