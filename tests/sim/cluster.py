@@ -39,6 +39,8 @@ IN_SYNC_S = 90.0
 SYNC_PERIOD_MS = 8_000
 """Time after which a slave has its master's consumer offsets: it copies them every 3 s, and takes
 them when its own log is durable up to there."""
+SAVED_MS = 3_000
+"""Time after which a broker has saved its consumer offsets."""
 QUIET_LOOKS = 10
 SETTLE_S = 6.0
 """Time in which brokers ask for the outcome of all transactions."""
@@ -131,7 +133,7 @@ class Cluster:
         self._guarantee, self._role, names, self._of_masters, self._of_slaves = KINDS[kind]
         self.history.guarantee = self._guarantee
         self.history.replicas = list(names)
-        self.history.sync_period_ms = SYNC_PERIOD_MS
+        self.history.sync_period_ms = SYNC_PERIOD_MS if len(names) > 1 else SAVED_MS
         self.history.has_confirmed_reads = kind == "lone"
         namesrv = NameServerHost(self.loop, "n", "10.0.0.9", self._folder / "n", self._drift())
         self._hosts["n"] = namesrv

@@ -26,8 +26,8 @@ from reput.broker.replication.log_receiver import LogReceiver
 from reput.broker.replication.state import SlaveState
 from reput.broker.replication.topic_check import TopicCheck
 from reput.broker.timer.timers import Timers
-from reput.broker.transaction import transactions
 from reput.broker.transaction.transactions import Transactions
+from reput.format import sys_flag as flags
 from reput.format.codes import RequestCode
 from reput.store.log.mapped_file import MappedFile
 from reput.store.log.replica_acks import ReplicaAcks
@@ -179,8 +179,12 @@ def _early_dispatch() -> Patch:
 
 
 def _half_visible() -> Patch:
-    # The fast path leaves half messages to the processor, which does not see them.
-    return _both(_skipped(transactions, "is_half", False), _skipped(MessageStore, "take_halves"))
+    def hold_back(_original: Any, self: Any, message: Any, *_: Any) -> None:
+        message.sys_flag &= ~flags.TRANSACTION_ROLLBACK
+
+    return _both(
+        _replaced(Transactions, "hold_back", hold_back), _skipped(MessageStore, "take_halves")
+    )
 
 
 def _rollback_commits() -> Patch:

@@ -157,7 +157,7 @@ class _Story:
             other = self._slaves[1]
             lines += [f"kill {other}", f"advance {self.time(0.1, 2)}"]
         elif self._chance.random() < 0.3:
-            lines += [f"silence {new}-{old}", f"advance {self.time(0.2, 2)}"]
+            lines += [f"silence {new}-{old}", f"advance {self.time(0.2, 9)}"]
         word = "kill"
         if self._kind != "three" and self._chance.random() < 0.5:
             word = "power-cut"

@@ -23,7 +23,7 @@ from faults.traffic import status_of
 from pop_client import PoppedMessage, taken_of
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig, ProducerConfig
 from reput.client.listener import ConsumeResult
-from reput.client.message import Message
+from reput.client.message import Message, SendStatus
 from reput.client.push_consumer import PushConsumer
 from reput.client.transaction_producer import TransactionProducer, TransactionState
 from reput.errors import Overloaded, ReputError, Unreachable
@@ -314,7 +314,7 @@ class Workload:
                 result = await producer.end(
                     half, state if reports_it else TransactionState.UNKNOWN, message=message
                 )
-                if is_commit and result.is_settled:
+                if is_commit and result.is_settled and half.status is SendStatus.SEND_OK:
                     status = Status.OK
         except ReputError as error:
             reason = str(error)
