@@ -39,7 +39,7 @@ class Record:
     Attributes:
         history: What clients saw.
         sight: What the history does not have.
-        deaths_ms: Times when a broker died, or changed its role.
+        deaths_ms: Times when a broker died, or changed its role; one that is stopped loses nothing.
         promotions: Number of promotions.
         errors: Errors that programs have reported.
         facts: Rules that were broken while the run lasted.

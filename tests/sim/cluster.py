@@ -222,7 +222,7 @@ class Cluster:
     async def do_stop(self, *names: str) -> None:
         """Stop brokers as SIGTERM would."""
         for name in names:
-            self._disturb(f"stop {name}", is_death=True)
+            self._disturb(f"stop {name}")
             host = self._broker(name)
             await host.stop()
 

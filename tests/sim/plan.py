@@ -145,8 +145,13 @@ class _Story:
 
     def _power_cut(self) -> Lines:
         """Cut the power of all brokers, which the guarantee survives."""
-        names = " ".join((self._master, *self._slaves))
-        return [f"power-cut {names}", f"advance {self.time(0.1, 2)}", f"start {names}"]
+        names = (self._master, *self._slaves)
+        lines: Lines = []
+        if self._chance.random() < 0.5:
+            # With slow syncs, more is under way.
+            lines += [*(f"disk {name} slow" for name in names), f"advance {self.time(1, 4)}"]
+        lines += [f"power-cut {' '.join(names)}", *(f"disk {name} good" for name in names)]
+        return [*lines, f"advance {self.time(0.1, 2)}", f"start {' '.join(names)}"]
 
     def _promote(self) -> Lines:
         old = self._master

@@ -37,6 +37,7 @@ from reput.format.headers import (
     PullMessageHeader,
     SendMessageHeader,
 )
+from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
 from sim.loop import context_of, spawn
 from sim.node import BrokerHost, Host
@@ -465,20 +466,26 @@ class Workload:
         fields = headers.decode(headers.PullMessageReplyHeader, reply.ext_fields)
         if reply.code == ResponseCode.SUCCESS:
             for message in messages_in(reply.body):
-                self.history.reads.append(
-                    Read(
-                        node.name,
-                        message.topic,
-                        message.queue_id,
-                        message.queue_offset,
-                        message.physical_offset,
-                        " ".join(message.keys),
-                        digest(message.body),
-                        self._clock(),
-                        is_final=is_final,
-                    )
-                )
+                self._note(message, node.name, is_final=is_final)
         return fields.next_begin_offset, fields.max_offset
+
+    def _note(
+        self, message: StoredMessage, broker: str = "the master", *, is_final: bool = False
+    ) -> None:
+        """Record a message that a consumer got."""
+        self.history.reads.append(
+            Read(
+                broker,
+                message.topic,
+                message.queue_id,
+                message.queue_offset,
+                message.physical_offset,
+                " ".join(message.keys),
+                digest(message.body),
+                self._clock(),
+                is_final=is_final,
+            )
+        )
 
     async def read_all(self, client: RemotingClient, node: BrokerHost) -> None:
         """Read all queues of a node, as final reads. Raises ``ReputError``."""
@@ -532,6 +539,9 @@ class Workload:
         if reply.code != ResponseCode.SUCCESS:
             return []
         taken = taken_of(reply, POPPERS, TOPIC)
+        for popped in taken:
+            if popped.topic == TOPIC:
+                self._note(popped.message)
         now_ms = self._clock()
         self.sight.popped += [Delivery(" ".join(popped.message.keys), now_ms) for popped in taken]
         return taken
@@ -571,6 +581,9 @@ class Workload:
         seen = self.sight.groups.setdefault(PUSHERS, [])
 
         async def listen(messages: Any, context: Any) -> ConsumeResult:
+            for message in messages:
+                if not message.reconsume_times:  # else it is a copy in the retry topic
+                    self._note(message.stored)
             if self._chance.random() < self.put_off_share:
                 self.sight.put_off += [
                     Delivery(" ".join(message.keys), self._clock()) for message in messages
