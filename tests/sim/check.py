@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from faults.history import History, Problem, Rule
-from sim.workload import POPPERS, PUSHERS, TOPIC, Sight
+from sim.workload import DELAYED, POPPERS, PUSHERS, TOPIC, TRANSACTIONAL, Sight
 
 TOLERANCE_MS = 200
 """By how much the clocks of clients, brokers and the timer's rounding may differ."""
@@ -76,6 +76,9 @@ def _may_be(problem: Problem, record: Record) -> bool:
 
     A broker that dies delivers delayed messages again, and the answer to a check may come twice.
     """
+    if problem.rule is Rule.REUSED and record.promotions:
+        # A copy that consumers saw was lost with the old master, and was delivered again since.
+        return problem.text.startswith((f"{DELAYED}/", f"{TRANSACTIONAL}/"))
     if problem.rule is not Rule.PHANTOM or "is twice" not in problem.text:
         return False
     key = problem.text.split(" ")[0]
