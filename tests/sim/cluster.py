@@ -42,7 +42,7 @@ them when its own log is durable up to there."""
 SAVED_MS = 3_000
 """Time after which a broker has saved its consumer offsets."""
 QUIET_LOOKS = 10
-SETTLE_S = 6.0
+SETTLE_S = 10.0
 """Time in which brokers ask for the outcome of all transactions."""
 
 _COMMON: dict[str, Any] = {

@@ -306,10 +306,12 @@ def _never_revived() -> Patch:
 
 
 def _send_back_before_sync() -> Patch:
-    def put(original: Any, self: Any, channel: Any, request: Any, message: Any, *rest: Any) -> Any:
+    def put(
+        original: Any, self: Any, channel: Any, request: Any, message: Any, *rest: Any, **more: Any
+    ) -> Any:
         if request.code == RequestCode.CONSUMER_SEND_MSG_BACK:
             message.waits = False
-        return original(self, channel, request, message, *rest)
+        return original(self, channel, request, message, *rest, **more)
 
     return _replaced(PendingReplies, "put", put)
 
@@ -432,9 +434,10 @@ def search(name: str, first: int, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
     fault = FAULTS[name]
     for number in range(seeds_max):
         kind = fault.kinds[number % len(fault.kinds)]
+        lines = plan(first + number, kind=kind)
         with fault.put_in():
-            outcome = play(first + number, plan(first + number, kind=kind))
-        if outcome.problems:
+            outcome = play(first + number, lines)
+        if outcome.problems and not play(first + number, lines).problems:
             return number + 1, str(outcome.problems[0])
     return None
 

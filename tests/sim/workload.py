@@ -272,7 +272,12 @@ class Workload:
 
     def _config(self, client: Client) -> ClientConfig:
         return ClientConfig(
-            namesrv_addr=self._name_servers, client_ip=client.ip, instance_name=client.name
+            namesrv_addr=self._name_servers,
+            client_ip=client.ip,
+            instance_name=client.name,
+            # Brokers ask only connected producers for the outcome of transactions.
+            heartbeat_ms=5_000,
+            poll_name_server_ms=5_000,
         )
 
     async def _transact(self, _: RemotingClient) -> None:
