@@ -44,6 +44,8 @@ from sim.plan import plan
 from sim.run import play, seed_of_day
 
 SEEDS_MAX = 200
+FAULTS_PER_RUN = 6
+"""More than in other runs, so that more of them happen together with the one put in."""
 
 Patch = contextlib.AbstractContextManager[object]
 
@@ -434,7 +436,7 @@ def search(name: str, first: int, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
     fault = FAULTS[name]
     for number in range(seeds_max):
         kind = fault.kinds[number % len(fault.kinds)]
-        lines = plan(first + number, kind=kind)
+        lines = plan(first + number, faults=FAULTS_PER_RUN, kind=kind)
         with fault.put_in():
             outcome = play(first + number, lines)
         if outcome.problems and not play(first + number, lines).problems:

@@ -85,6 +85,7 @@ class Loop(asyncio.AbstractEventLoop):
         self.network = Network(self, random.Random(chance.getrandbits(64)), trace)
         self.steps = 0
         """Number of callbacks that ran."""
+        self._paused_count = 0
         self._is_over = False
 
     # Running ------------------------------------------------------------------------------------
@@ -104,14 +105,18 @@ class Loop(asyncio.AbstractEventLoop):
             events._set_running_loop(None)
 
     def _step(self) -> None:
-        self._move_due()
-        runnable = [process for process in self._ready if not process.is_paused]
+        if self._timers and self._timers[0][0] <= self.now:
+            self._move_due()
+        runnable = self._ready
+        if self._paused_count:
+            runnable = [process for process in runnable if not process.is_paused]
         if not runnable:
             if not self._timers:
                 raise RuntimeError("nothing will ever happen: all wait for each other")
             self.now = max(self.now, self._timers[0][0])
             return
-        process = runnable[int(self._chance.random() * len(runnable))]
+        count = len(runnable)
+        process = runnable[0 if count == 1 else int(self._chance.random() * count)]
         handle = process.ready.popleft()
         if not process.ready:
             self._ready.remove(process)
@@ -166,9 +171,11 @@ class Loop(asyncio.AbstractEventLoop):
     def pause(self, process: Process, duration_s: float) -> None:
         """Let nothing of a process run for some time."""
         process.is_paused = True
+        self._paused_count += 1
 
         def resume() -> None:
             process.is_paused = False
+            self._paused_count -= 1
 
         self.call_later(duration_s, resume, context=self.world_context())
 
