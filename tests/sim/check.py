@@ -104,15 +104,18 @@ def _rolled_back(record: Record) -> Iterator[Fact]:
 
 
 def _acked_again(record: Record) -> Iterator[Fact]:
-    first: dict[str, int] = {}
-    for seen in record.sight.acked:
-        first.setdefault(seen.key, seen.time_ms)
-    for seen in record.sight.popped:
-        acked_ms = first.get(seen.key)
-        if acked_ms is None or seen.time_ms <= acked_ms:
+    acked_ms: dict[str, int] = {}
+    for acked in record.sight.acked:
+        acked_ms.setdefault(acked.key, acked.time_ms)
+    first_ms: dict[str, int] = {}
+    for popped in record.sight.popped:
+        key = popped.key
+        first_ms.setdefault(key, popped.time_ms)
+        if popped.time_ms <= acked_ms.get(key, popped.time_ms):
             continue
-        if not any(died_ms >= acked_ms - 60_000 for died_ms in record.deaths_ms):
-            text = f"{seen.key}, acknowledged at {acked_ms} ms, was popped at {seen.time_ms} ms"
+        # A pop from before a death may come back beside the one that was acknowledged.
+        if not any(died_ms >= first_ms[key] for died_ms in record.deaths_ms):
+            text = f"{key}, acknowledged at {acked_ms[key]} ms, was popped at {popped.time_ms} ms"
             yield Fact("acknowledged again", text)
 
 
