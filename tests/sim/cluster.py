@@ -297,7 +297,8 @@ class Cluster:
         self.record.has_jumps = True
         change_ms = int(_seconds(change.lstrip("+")) * 1000)
         self._hosts[name].clock.jumped_ms += change_ms
-        self.record.set_back_ms += max(0, -change_ms)
+        # Also one that is set forward: the next master may be behind it.
+        self.record.set_back_ms += abs(change_ms)
 
     async def do_calm(self) -> None:
         """End a fault: from now on, a send must succeed within some time."""
