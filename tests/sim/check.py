@@ -44,7 +44,7 @@ class Record:
         errors: Errors that programs have reported.
         facts: Rules that were broken while the run lasted.
         has_jumps: Whether the clock of a broker was set.
-        set_back_ms: By how much clocks were set: what is delayed may be due so much later.
+        set_back_ms: By how much clocks were set: delayed messages may be due so much later.
     """
 
     history: History

@@ -297,7 +297,7 @@ class Cluster:
         self.record.has_jumps = True
         change_ms = int(_seconds(change.lstrip("+")) * 1000)
         self._hosts[name].clock.jumped_ms += change_ms
-        # Also one that is set forward: the next master may be behind it.
+        # Also one that is set forward: the next master may have an earlier time.
         self.record.set_back_ms += abs(change_ms)
 
     async def do_calm(self) -> None:

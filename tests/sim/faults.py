@@ -349,28 +349,41 @@ def _both(*patches: Patch) -> Patch:
 PAIRS = ("sync", "disk", "three")
 FAULTS: dict[str, Fault] = {
     "ack-before-sync": Fault(
-        "a send is acknowledged before the log is durable", ("lone", "disk"), _ack_before_sync
+        "a send is acknowledged before the log is durable",
+        ("lone", "disk"),
+        _ack_before_sync,
+        is_found_soon=False,
     ),
     "no-slave-needed": Fault(
         "a SYNC_MASTER waits for no slave",
         PAIRS,
         lambda: _replaced(GroupCommit, "slaves_needed", lambda *_: 0),
+        is_found_soon=False,
     ),
     "dead-slave-counts": Fault(
         "a slave whose connection has ended counts for everything",
         ("sync", "three"),
         _dead_slave_counts,
+        is_found_soon=False,
     ),
     "ack-of-fewer-bytes": Fault(
-        "a slave counts that lacks the last bytes", PAIRS, _ack_of_fewer_bytes
+        "a slave counts that lacks the last bytes", PAIRS, _ack_of_fewer_bytes, is_found_soon=False
     ),
     "ack-before-write": Fault(
-        "a slave acknowledges a frame of which it has the header", PAIRS, _ack_before_write
+        "a slave acknowledges a frame of which it has the header",
+        PAIRS,
+        _ack_before_write,
+        is_found_soon=False,
     ),
-    "memory-acks": Fault("haAckAfter=disk acknowledges bytes in memory", ("disk",), _memory_acks),
+    "memory-acks": Fault(
+        "haAckAfter=disk acknowledges bytes in memory", ("disk",), _memory_acks, is_found_soon=False
+    ),
     "log-without-sync": Fault("the log is not synced", ("lone", "disk"), _log_without_sync),
     "queues-without-sync": Fault(
-        "the checkpoint has queues that are not synced", ("lone", "disk"), _queues_without_sync
+        "the checkpoint has queues that are not synced",
+        ("lone", "disk"),
+        _queues_without_sync,
+        is_found_soon=False,
     ),
     "names-without-sync": Fault(
         "new files have no durable name", ("lone", "disk"), _names_without_sync
@@ -378,7 +391,9 @@ FAULTS: dict[str, Fault] = {
     "failed-sync-forgotten": Fault(
         "a failed sync counts as a success", ("lone",), _flushed_after_failure
     ),
-    "offset-twice": Fault("an opened queue gives an offset again", PAIRS, _offset_twice),
+    "offset-twice": Fault(
+        "an opened queue gives an offset again", PAIRS, _offset_twice, is_found_soon=False
+    ),
     "no-dispatch-at-opening": Fault(
         "recovery does not dispatch the last records", ("lone", *PAIRS), _no_dispatch_at_opening
     ),
@@ -407,7 +422,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "bytes-flipped": Fault("a slave receives a wrong bit", PAIRS, _bytes_flipped),
     "log-too-long": Fault("a slave adds more than it got", PAIRS, _own_offset_ahead),
-    "acks-lost-at-stop": Fault("a broker that stops drops acks", ("lone", "sync"), _acks_lost),
+    "acks-lost-at-stop": Fault(
+        "a broker that stops drops acks", ("lone", "sync"), _acks_lost, is_found_soon=False
+    ),
     "acks-not-parked": Fault("acks stay in memory", ("lone", "sync"), _ack_not_parked),
     "never-revived": Fault(
         "unacknowledged messages do not come back", ("lone", "sync"), _never_revived
@@ -416,17 +433,25 @@ FAULTS: dict[str, Fault] = {
         "what a consumer sends back is acknowledged before the log is durable",
         ("lone",),
         _send_back_before_sync,
+        is_found_soon=False,
     ),
     "topics-not-copied": Fault(
-        "a slave acknowledges messages of topics that it lacks", PAIRS, _topics_not_copied
+        "a slave acknowledges messages of topics that it lacks",
+        PAIRS,
+        _topics_not_copied,
+        is_found_soon=False,
     ),
     "offsets-not-lowered": Fault(
         "a promoted slave keeps consumer offsets after the ends of queues",
         ("sync", "async"),
         _lower_offsets_skipped,
+        is_found_soon=False,
     ),
     "early-dispatch": Fault(
-        "consumers see messages that a power cut may remove", ("lone",), _early_dispatch
+        "consumers see messages that a power cut may remove",
+        ("lone",),
+        _early_dispatch,
+        is_found_soon=False,
     ),
 }
 
