@@ -14,6 +14,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -44,6 +45,7 @@ from sim.plan import plan
 from sim.run import play, seed_of_day
 
 SEEDS_MAX = 200
+SCENARIOS = Path(__file__).parent / "scenarios"
 FAULTS_PER_RUN = 6
 """More than in other runs, so that more of them happen together with the one put in."""
 
@@ -59,12 +61,14 @@ class Fault:
         kinds: Kinds of clusters in which it can be seen.
         put_in: Puts it in, as long as the context lasts.
         is_found_soon: Whether a few tens of seeds find it; the others need a longer search.
+        scenario: Name of a scenario that finds it, instead of random ones.
     """
 
     text: str
     kinds: tuple[str, ...]
     put_in: Callable[[], Patch]
     is_found_soon: bool = True
+    scenario: str = ""
 
 
 def _replaced(owner: Any, name: str, body: Callable[..., Any]) -> Patch:
@@ -433,7 +437,7 @@ FAULTS: dict[str, Fault] = {
         "what a consumer sends back is acknowledged before the log is durable",
         ("lone",),
         _send_back_before_sync,
-        is_found_soon=False,
+        scenario="send-back-and-power-cut",
     ),
     "topics-not-copied": Fault(
         "a slave acknowledges messages of topics that it lacks",
@@ -462,6 +466,8 @@ def search(name: str, first: int, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
     for number in range(seeds_max):
         kind = fault.kinds[number % len(fault.kinds)]
         lines = plan(first + number, faults=FAULTS_PER_RUN, kind=kind)
+        if fault.scenario:
+            lines = (SCENARIOS / f"{fault.scenario}.txt").read_text("utf-8").splitlines()
         with fault.put_in():
             outcome = play(first + number, lines)
         if outcome.problems and not play(first + number, lines).problems:
