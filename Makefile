@@ -136,6 +136,14 @@ soak: jdk-dev venv ## Run property, damage, kill, fault and hostile tests for lo
 faults: venv ## Play replication with faults for REPUT_FAULT_SEEDS seeds (200), 25 s each
 	cd tests && $(abspath $(BIN))/python -m faults.run $(FAULT_OPTIONS)
 
+# Virtual time: a second of a processor for each seed of 40 s.
+SEEDS ?= 100
+sim: venv ## Simulate clusters with SEEDS seeds (100), from that of today on
+	cd tests && $(abspath $(BIN))/python -m sim.run --seeds $(SEEDS)
+
+sim-faults: venv ## Put faults in by hand, and count the seeds until the simulation finds each
+	cd tests && $(abspath $(BIN))/python -m sim.faults
+
 # Alone, one process: other tests would be the noise that stalls are measured against.
 hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECONDS (3600)
 	REPUT_HOSTILE_SECONDS=$(REPUT_HOSTILE_SECONDS) $(BIN)/python -m pytest -m hostile tests/hostile
@@ -168,4 +176,4 @@ clean: ## Remove caches and build output; .venv and its like stay
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test bytecode check quick t fmt lint types layers docs bench soak faults hostile interop-all nightly spark-versions spark-jar clean
+.PHONY: help venv jdk jdk-dev run test bytecode check quick t fmt lint types layers docs bench soak faults sim sim-faults hostile interop-all nightly spark-versions spark-jar clean

@@ -133,10 +133,11 @@ class LossyDisk(Disk):
                 table[target + path.removeprefix(source)] = table.pop(path)
 
     def _keep_names(self, folders: list[Path]) -> None:
-        for folder in folders:
-            there = {str(path) for path in folder.iterdir() if path.is_file()}
-            gone = {path for path in self._names if Path(path).parent == folder} - there
-            for name in gone:
+        # Texts and not paths: a simulation does this thousands of times.
+        for folder in map(str, folders):
+            with os.scandir(folder) as entries:
+                there = sorted(entry.path for entry in entries if entry.is_file())
+            for name in [name for name in self._names if name.rpartition("/")[0] == folder]:
                 del self._names[name]
             for name in there:
                 self._names[name] = self._id(name)

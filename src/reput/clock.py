@@ -11,7 +11,7 @@ _NS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
-    """Three times: one for timestamps, one for durations, one for times that clients send."""
+    """Four times: of timestamps, of durations, of what clients send, and of slices of work."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch; may jump, also backwards."""
@@ -24,6 +24,9 @@ class Clock(Protocol):
 
         It differs from ``now_ms`` only in tests that advance the time of a broker.
         """
+
+    def work_s(self) -> float:
+        """Return seconds since an arbitrary moment, precise enough for slices of work."""
 
 
 class SystemClock:
@@ -40,6 +43,10 @@ class SystemClock:
     def client_ms(self) -> int:
         """Return milliseconds since the epoch."""
         return time.time_ns() // _NS_PER_MS
+
+    def work_s(self) -> float:
+        """Return seconds since an arbitrary moment."""
+        return time.perf_counter()
 
 
 class ManualClock:
@@ -64,6 +71,10 @@ class ManualClock:
     def client_ms(self) -> int:
         """Return milliseconds since the epoch."""
         return self._now_ms
+
+    def work_s(self) -> float:
+        """Return the time of the machine: work takes time, also while this clock does not."""
+        return time.perf_counter()
 
     def advance(self, duration_ms: int) -> None:
         """Advance all times."""

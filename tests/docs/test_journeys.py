@@ -524,7 +524,7 @@ def test_every_thread_of_a_broker_is_on_its_page() -> None:
         for file in (PACKAGE / folder).rglob("*.py"):
             source = file.read_text("utf-8")
             started |= set(re.findall(r'\bname=f?"((?:reput-|rebuild-)[\w-]*)', source))
-            started |= set(re.findall(r'(?:Worker|Sync)Thread\("([\w-]+)"', source))
+            started |= set(re.findall(r'(?:WorkerThread|sync_thread)\("([\w-]+)"', source))
     assert listed == {name if name[-1] != "-" else f"{name}1" for name in started}
 
 

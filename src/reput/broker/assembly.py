@@ -37,6 +37,7 @@ from reput.broker.held_requests import HeldPull, HeldRequests
 from reput.broker.identity import Identity
 from reput.broker.lite.lite_pops import HeldLitePop, LitePops
 from reput.broker.lite.subscriptions import LiteSubscriptions
+from reput.broker.machine import Machine
 from reput.broker.offset.commits import OffsetCommits
 from reput.broker.offset.ends import lower_offsets
 from reput.broker.offset.resets import ResetOffsets
@@ -113,6 +114,8 @@ class Basis:
     """Begins to reopen the store, with its log cut at a physical offset."""
     plain: PlainAccess | None
     """Access control 1.0; None if it is off."""
+    machine: Machine
+    """Its disks, threads and sockets."""
 
     @property
     def root(self) -> str:
@@ -145,7 +148,7 @@ class SqlFilters(NamedTuple):
 
 def load_filters(basis: Basis) -> SqlFilters:
     """Load the filters of a store, which needs them when it opens."""
-    config, disk = basis.settings.broker, Disk()
+    config, disk = basis.settings.broker, basis.machine.disk()
     disk.make_folder(basis.root)
     compiled = Filters(config)
     by_group = ConsumerFilters(
@@ -174,7 +177,13 @@ def assemble(basis: Basis, store: MessageStore, filters: SqlFilters) -> Parts:
         WriteFailed: The disk failed.
     """
     pull_subscriptions = PullSubscriptions(store)
-    ground = _Ground(basis, store, pull_subscriptions, WriteFailures(basis.clock.monotonic_ms))
+    ground = _Ground(
+        basis,
+        store,
+        pull_subscriptions,
+        WriteFailures(basis.clock.monotonic_ms),
+        basis.machine.disk(),
+    )
     loaded = _load(ground)
     clients = _make_clients(ground, loaded, filters.by_group)
     writing = _make_writing(ground, loaded, clients.groups)
@@ -195,7 +204,7 @@ class _Ground:
     store: MessageStore
     pull_subscriptions: PullSubscriptions
     failures: WriteFailures
-    disk: Disk = field(default_factory=Disk)
+    disk: Disk
     disk_thread: WorkerThread = field(default_factory=lambda: WorkerThread("reput-disk"))
     quarantine: Quarantine = field(default_factory=Quarantine)
     tasks: Tasks = field(default_factory=Tasks)
@@ -366,7 +375,7 @@ class _Writing:
 def _make_writing(ground: _Ground, loaded: _Loaded, groups: Groups[Channel]) -> _Writing:
     store, clock, topics = ground.store, ground.clock, loaded.topics
     put_stalls = PutStalls(ground.settings, clock)
-    sync_thread = SyncThread("reput-sync", store.sync)
+    sync_thread = ground.basis.machine.sync_thread("reput-sync", store.sync)
     pending_replies = PendingReplies(
         store,
         topics,
@@ -612,7 +621,13 @@ def _make_replication(
 ) -> Replication:
     basis, store, clock = ground.basis, ground.store, ground.clock
     slave_port = SlavePort(
-        basis.settings, basis.identity, store, pending_replies, clock, basis.certificates
+        basis.settings,
+        basis.identity,
+        store,
+        pending_replies,
+        clock,
+        basis.certificates,
+        basis.machine,
     )
     follower = Follower(
         basis.settings,
@@ -624,6 +639,7 @@ def _make_replication(
         status,
         metadata.copy_topics,
         basis.on_cut,
+        basis.machine,
     )
     return Replication(basis.identity, slave_port, follower, metadata)
 

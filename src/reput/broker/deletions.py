@@ -75,12 +75,18 @@ class Deletions:
     async def delete_topics(self, topics: list[str]) -> None:
         """Delete topics that are already invisible to clients. Raises ``WriteFailed``."""
         await self._save(self._topics.table)
-        await run_in_slices(self._deliveries.stats.update())  # before the store forgets these puts
+        await run_in_slices(
+            self._deliveries.stats.update(), seconds=self._clock.work_s
+        )  # before the store forgets these puts
         doomed = set(topics)
-        await run_in_slices(self._forget_offsets(lambda topic, _: topic in doomed))
+        await run_in_slices(
+            self._forget_offsets(lambda topic, _: topic in doomed), seconds=self._clock.work_s
+        )
         for topic in topics:
             self._resets.delete(topic=topic)
-            await run_in_slices(self._deliveries.stats.forget_topic(topic))
+            await run_in_slices(
+                self._deliveries.stats.forget_topic(topic), seconds=self._clock.work_s
+            )
         await self._flush()
         # Without a break: from here on a send may create a topic again, whose offsets must be kept.
         recreated = {topic for topic in topics if self._topics.delete(topic, self._clock.now_ms())}
@@ -108,11 +114,15 @@ class Deletions:
         Args:
             ends: Topic -> physical offset before which the master has deleted it.
         """
-        await run_in_slices(self._deliveries.stats.update())
-        await run_in_slices(self._forget_offsets(lambda topic, _: topic in ends))
+        await run_in_slices(self._deliveries.stats.update(), seconds=self._clock.work_s)
+        await run_in_slices(
+            self._forget_offsets(lambda topic, _: topic in ends), seconds=self._clock.work_s
+        )
         for topic, end in ends.items():
             self._resets.delete(topic=topic)
-            await run_in_slices(self._deliveries.stats.forget_topic(topic))
+            await run_in_slices(
+                self._deliveries.stats.forget_topic(topic), seconds=self._clock.work_s
+            )
             await self._remove(self._store.begin_deletion_before(topic, end))
         await self._save(self._deliveries.consumer_offsets)
         for topic in ends:
@@ -139,12 +149,14 @@ class Deletions:
         """Delete the state of a group without settings. Raises ``WriteFailed``."""
         await self._save(self._groups.table)
         if not keeps_offsets:
-            await run_in_slices(self._forget_offsets(lambda _, name: name == group))
+            await run_in_slices(
+                self._forget_offsets(lambda _, name: name == group), seconds=self._clock.work_s
+            )
             await self._save(self._deliveries.consumer_offsets)
         self._resets.delete(group=group)
         self._orders.delete(group=group)
         self._request_modes.delete(group=group)
-        await run_in_slices(self._deliveries.stats.forget_group(group))
+        await run_in_slices(self._deliveries.stats.forget_group(group), seconds=self._clock.work_s)
 
     def _forget_offsets(self, is_gone: Callable[[str, str], bool]) -> Iterable[None]:
         """Delete consumer offsets by topic and group."""
@@ -183,7 +195,7 @@ class Deletions:
         store, offsets = self._store, self._deliveries.consumer_offsets
         unused = store.unused_queues()
         groups: dict[str, list[str]] = {queue.topic: [] for queue in unused}
-        await run_in_slices(self._add_readers(groups))
+        await run_in_slices(self._add_readers(groups), seconds=self._clock.work_s)
         for queues in chunks(unused, CHUNK):
             await self._flush()
             removal = store.begin_removal(queues)
@@ -205,5 +217,5 @@ class Deletions:
     async def _remove(self, removal: Removal | None) -> None:
         removals = self._store.removals
         if removal is not None:
-            await run_in_slices(removals.release(removal))
+            await run_in_slices(removals.release(removal), seconds=self._clock.work_s)
         await self._disk_thread.run(removals.finish)  # including removals that failed before

@@ -307,7 +307,7 @@ class Loops:
     async def _run_holds(self) -> None:
         parts = self._parts
         while True:
-            await run_in_slices(self.expire_held())
+            await run_in_slices(self.expire_held(), seconds=parts.clock.work_s)
             self._turn("holds")
             monotonic_ms = parts.clock.monotonic_ms()
             left_ms = parts.held_pulls.left_ms(monotonic_ms, IDLE_MS)
@@ -330,7 +330,7 @@ class Loops:
         while True:
             await parts.saved_tables.save_due()
             now_ms = parts.clock.now_ms()
-            await run_in_slices(parts.deliveries.stats.sample(now_ms))
+            await run_in_slices(parts.deliveries.stats.sample(now_ms), seconds=parts.clock.work_s)
             parts.pending_replies.put_times.step(parts.clock.now_ms())
             self._turn("tables")
             await self._wait(TABLES_MS)
@@ -341,7 +341,7 @@ class Loops:
             parts.members.expire()
             now_ms = parts.clock.monotonic_ms()
             timeout_ms = config.lite_subscription_check_timeout_mills
-            await run_in_slices(parts.lite.expire(now_ms - timeout_ms))
+            await run_in_slices(parts.lite.expire(now_ms - timeout_ms), seconds=parts.clock.work_s)
             self._turn("clients")
             await self._wait(CLIENTS_MS)
 
@@ -362,7 +362,7 @@ class Loops:
             parts.topics,
             parts.subscription_groups,
             parts.store,
-            parts.clock.now_ms(),
+            parts.clock,
         )
 
     async def _run_access(self, control: PlainControl) -> None:

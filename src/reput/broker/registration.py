@@ -82,6 +82,10 @@ class _EncodedTopic(NamedTuple):
     text: msgspec.Raw
 
 
+_Changed = dict[str, None]
+"""Names of topics, in the order of their changes."""
+
+
 class Registration:
     """Registers a broker with each name server separately: a slow one does not delay the others.
 
@@ -101,11 +105,11 @@ class Registration:
         self._clock = clock
         self._client: RemotingClient | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by name server
-        self._pending: dict[str, set[str] | None] = {}  # topics by name server; None for all
+        self._pending: dict[str, _Changed | None] = {}  # topics by name server; None for all
         self._up_to_date: dict[
             str, Channel
         ] = {}  # name servers that have all but the pending topics
-        self._changed: set[str] | None = set()  # topics that no name server has got; None for all
+        self._changed: _Changed | None = {}  # topics that no name server has got; None for all
         self._is_due = False
         self._texts: dict[str, _EncodedTopic] = {}  # by topic
         self._making = asyncio.Lock()
@@ -152,14 +156,14 @@ class Registration:
         if topic is None:
             self._changed = None
         elif self._changed is not None:
-            self._changed.add(topic)
+            self._changed[topic] = None
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._begin_changed)
 
     def _begin_changed(self) -> None:
         self._is_due = False
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
         self._begin(changed)
 
     def begin(self) -> list[asyncio.Task[None]]:
@@ -169,7 +173,7 @@ class Registration:
         """
         return self._begin(None)
 
-    def _begin(self, topics: set[str] | None) -> list[asyncio.Task[None]]:
+    def _begin(self, topics: _Changed | None) -> list[asyncio.Task[None]]:
         client, servers = self._client, self._settings.broker.name_servers
         if client is None:
             return []
@@ -179,7 +183,7 @@ class Registration:
         for gone in self._masters.keys() - set(servers):
             del self._masters[gone]
         for server in servers:
-            pending = self._pending.get(server, set())
+            pending = self._pending.get(server, {})
             self._pending[server] = None if topics is None or pending is None else pending | topics
             if server not in self._tasks:
                 self._tasks[server] = asyncio.create_task(self._register_pending(client, server))
@@ -201,7 +205,7 @@ class Registration:
         finally:
             self._tasks.pop(server, None)
 
-    async def _register(self, client: RemotingClient, server: str, topics: set[str] | None) -> None:
+    async def _register(self, client: RemotingClient, server: str, topics: _Changed | None) -> None:
         """Send topics to a name server; all if None, or if its connection is new."""
         # Until it has replied, it is unknown which topics it has.
         channel_before = self._up_to_date.pop(server, None)

@@ -21,6 +21,7 @@ from reput.broker.fastpath.frontend import Frontend
 from reput.broker.identity import Identity, host_of
 from reput.broker.kernels import hot as fast_kernels
 from reput.broker.loops import Loops
+from reput.broker.machine import Machine
 from reput.broker.master_guard import AnotherMaster
 from reput.broker.parts import Parts
 from reput.broker.port import Port
@@ -40,7 +41,6 @@ from reput.remoting.server import BytesService, RemotingServer, Service
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
 from reput.store.config import BrokerRole, StoreConfig
-from reput.store.files.disk import Disk
 from reput.store.kernels import hot
 from reput.store.message_store import MessageStore
 from reput.store.opening.log_cut import cut_log
@@ -61,6 +61,7 @@ class Broker:
         tls: Settings of TLS; by default RocketMQ's.
         access: Settings of access control; by default all requests are served.
         wrap_port: Wraps the service of each port; tests inject faults there.
+        machine: Its disks, threads and sockets.
 
     Raises:
         InvalidOption: A file of TLS cannot be used.
@@ -81,6 +82,7 @@ class Broker:
         tls: TlsSettings | None = None,
         access: AccessSettings | None = None,
         wrap_port: Callable[[BytesService], Service] = lambda port: port,
+        machine: Machine | None = None,
     ) -> None:
         self.settings = LiveConfig(config, store_config, config_path, tls=tls, access=access)
         self.clock = clock or SystemClock()
@@ -89,6 +91,7 @@ class Broker:
             ConnectionLimits.of(config, descriptors.connections_max()),
             tls=self.settings.tls,
             proxies=config.proxies,
+            seconds=self.clock.work_s,
         )
         self._access_refusals = AccessRefusals(self.clock.monotonic_ms)
         self.failure: Exception | None = None
@@ -98,6 +101,7 @@ class Broker:
         self.on_open: Callable[[], object] = lambda: None
         """Called when store and parts are new: at the start, and after a change of the role."""
         self._wrap_port = wrap_port
+        self._machine = machine or Machine()
         self._plain: PlainAccess | None = None
         self._slave_socket: socket.socket | None = None
         """The port for slaves of a broker that becomes master."""
@@ -182,7 +186,10 @@ class Broker:
         filters = assembly.load_filters(self._basis())
         begun_ms = self.clock.monotonic_ms()
         self.store = MessageStore.open(
-            config=self.settings.store, clock=self.clock, filters=filters.by_group
+            config=self.settings.store,
+            clock=self.clock,
+            disk=self._machine.disk(),
+            filters=filters.by_group,
         )
         self._log_recovery(self.clock.monotonic_ms() - begun_ms)
         await self._serve_store(filters)
@@ -206,6 +213,7 @@ class Broker:
             self.change_settings,
             self._begin_reopening,
             self._plain,
+            self._machine,
         )
 
     async def _serve_store(self, filters: SqlFilters) -> None:
@@ -244,6 +252,7 @@ class Broker:
             parts.commits,
             self.settings.request_tls,
             self.settings.request_signer,
+            self.clock.work_s,
         ).run()
 
     async def stop(self) -> None:
@@ -338,7 +347,9 @@ class Broker:
         if self._slave_socket is not None:
             return
         try:
-            self._slave_socket = open_port(plan.broker, plan.store, self.identity.port)
+            self._slave_socket = open_port(
+                plan.broker, plan.store, self.identity.port, self._machine
+            )
         except OSError as error:
             allowed = f"a port that can be opened: {error.strerror or error}"
             raise InvalidOption("haListenPort", plan.store.ha_listen_port, allowed) from error
@@ -406,7 +417,7 @@ class Broker:
         self.settings.enter_role()
         if cut_at is not None:
             report = await asyncio.to_thread(
-                cut_log, self.settings.store, cut_at, self.clock.now_ms(), Disk()
+                cut_log, self.settings.store, cut_at, self.clock.now_ms(), self._machine.disk()
             )
             _log.warning(
                 "%d bytes from physical offset %d on were cut from the log; they are in %s",
@@ -422,6 +433,7 @@ class Broker:
             MessageStore.open,
             config=self.settings.store,
             clock=self.clock,
+            disk=self._machine.disk(),
             filters=filters.by_group,
         )
         await self._serve_store(filters)

@@ -59,6 +59,7 @@ class NameServer:
             ConnectionLimits.of(value, descriptors.connections_max()),
             tls=config.tls,
             proxies=value.proxies,
+            seconds=self.clock.work_s,
         )
         """Connections, their cost, and refused requests."""
         self.parts = Parts(
@@ -184,7 +185,7 @@ class NameServer:
         def step(deadline: float) -> bool:
             has_ended = True
             try:
-                has_ended, _ = time_slices.advance(work, deadline)
+                has_ended, _ = time_slices.advance(work, deadline, self.serving.slices.seconds)
             finally:
                 self._is_tidying = not has_ended
             return not has_ended

@@ -7,7 +7,6 @@ sides can send requests: a broker also sends requests to its clients.
 import asyncio
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
@@ -207,7 +206,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
             self._put_off(view, end, shared)
         else:
             self._handle(view, end)
-        if time.perf_counter() > self._deadline and not self.is_closed:
+        if shared.slices.seconds() > self._deadline and not self.is_closed:
             self._wait_for_turn(shared)  # the loop would read it again in this turn
 
     def _put_off(self, view: memoryview, end: int, shared: ServerState) -> None:
@@ -336,7 +335,7 @@ class Channel(Addressed, asyncio.BufferedProtocol):
         elif (
             self._shared is not None
             and not self._is_stalled
-            and time.perf_counter() > self._deadline
+            and self._shared.slices.seconds() > self._deadline
         ):
             self._is_stalled = True
             self._wait_for_turn(self._shared)

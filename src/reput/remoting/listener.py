@@ -51,7 +51,8 @@ class Listener(Generic[_C]):
         self.host = host
         self.port = port
         """Port it listens on, after ``start``."""
-        self.channels: set[_C] = set()
+        self.channels: dict[_C, None] = {}
+        """The connections, oldest first."""
         self.state = state or ServerState()
         self._server: asyncio.Server | None = None
 

@@ -190,7 +190,7 @@ class RemotingServer(Listener[Channel]):
 
     def on_open(self, channel: Channel) -> None:
         """Register a new connection; close it if it exceeds a limit."""
-        self.channels.add(channel)
+        self.channels[channel] = None
         excess = None if channel.is_inner else self._count(channel)
         self._service.on_open(channel)
         if self._is_stopping:
@@ -242,7 +242,7 @@ class RemotingServer(Listener[Channel]):
         """Run a slice of a long request; return True if it has ended, and send its reply."""
         try:
             with counting(channel.count_made):
-                has_ended, reply = time_slices.advance(work, deadline)
+                has_ended, reply = time_slices.advance(work, deadline, self.state.slices.seconds)
         except Exception as error:  # noqa: BLE001 - the outermost edge of a request
             has_ended, reply = True, self._failed(channel, request, error)
         if has_ended:
@@ -273,7 +273,7 @@ class RemotingServer(Listener[Channel]):
 
     def on_closed(self, channel: Channel, error: Exception | None) -> None:
         """Remove a closed connection."""
-        self.channels.discard(channel)
+        self.channels.pop(channel, None)
         if not channel.is_inner:
             self.state.closed(channel)
         if not self.channels:

@@ -8,7 +8,6 @@ import asyncio
 import enum
 import logging
 import os
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import cast
@@ -206,7 +205,7 @@ class TlsAcceptor:
                 self._begun.popitem(last=False)[0].advance()
             if self._new:
                 self._new.popitem(last=False)[0].advance()
-            if time.perf_counter() >= deadline:
+            if self._slices.seconds() >= deadline:
                 break
         return bool(self._begun or self._new)
 

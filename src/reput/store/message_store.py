@@ -526,6 +526,11 @@ class MessageStore:
         """Set whether the fast path puts messages that wait for the timer; at first it does not."""
         self._block.takes_timers = is_on
 
+    @property
+    def puts_wait(self) -> bool:
+        """True if a put is acknowledged only by the disk (SYNC_FLUSH) or by slaves."""
+        return self._waiting.is_needed
+
     def begin_wait(self) -> PendingPut | None:
         """Return the pending put of the records that the fast path has just appended.
 

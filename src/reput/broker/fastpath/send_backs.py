@@ -1,7 +1,8 @@
 """Fast path of code 36: messages sent back in one read of a connection are copied in one put.
 
 A kernel reads the requests as numbers (``fastpath.request_table``), and copies each record to the
-retry topic (``Copier.put_for_retry``). Dead letters fall back to the processor.
+retry topic (``Copier.put_for_retry``). Dead letters fall back to the processor, and so does
+everything if puts wait for the disk or for slaves.
 """
 
 import random
@@ -68,6 +69,8 @@ class FastSendBacks:
         is_writable = parts.settings.broker.broker_permission & PERM_WRITE
         if not parts.identity.is_master or not parts.put_stalls.is_over or not is_writable:
             return 0
+        if parts.store.puts_wait:
+            return 0  # the processor holds the replies until the copies are safe
         begun_ms = parts.clock.monotonic_ms()
         copies, groups, properties = self._copies(rows)
         if not copies:

@@ -70,7 +70,7 @@ class MemberNotices:
         def step(deadline: float) -> bool:
             has_ended = True
             try:
-                has_ended, _ = time_slices.advance(work, deadline)
+                has_ended, _ = time_slices.advance(work, deadline, self._slices.seconds)
             finally:
                 if has_ended:
                     self._is_begun = False

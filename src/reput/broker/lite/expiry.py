@@ -9,6 +9,7 @@ from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.lite.lite_pops import QUEUE_ID, LitePops
 from reput.broker.lite.subscriptions import group_of
 from reput.broker.topic.topics import Topics
+from reput.clock import Clock
 from reput.format import names
 from reput.remoting.long_replies import CHUNK, chunks
 from reput.remoting.time_slices import Steps, run_in_slices
@@ -26,11 +27,12 @@ async def expire(
     topics: Topics,
     subscription_groups: SubscriptionGroups,
     store: MessageStore,
-    now_ms: int,
+    clock: Clock,
 ) -> int:
     """Delete the lite topics that have expired; return their number. Raises ``WriteFailed``."""
     expired: list[str] = []
-    await run_in_slices(_find(topics, store, now_ms, expired))
+    search = _find(topics, store, clock.now_ms(), expired)
+    await run_in_slices(search, seconds=clock.work_s)
     for queues in chunks(expired, CHUNK):
         groups = [name for name, group in subscription_groups.all().items() if group_of(group)]
         for queue in queues:

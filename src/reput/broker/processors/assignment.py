@@ -81,7 +81,9 @@ async def _reply_with_route(
         reply = yield from _reply(parts, request, query, queues)
 
     try:
-        await run_in_slices(divide(await parts.registration.route(query.topic)))
+        await run_in_slices(
+            divide(await parts.registration.route(query.topic)), seconds=parts.clock.work_s
+        )
     except ReputError as error:
         reply = commands.reply(request, error.response_code, str(error))
     except Exception as error:  # noqa: BLE001 - the outermost edge of a request

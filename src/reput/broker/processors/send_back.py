@@ -60,11 +60,15 @@ def send_back(parts: Parts, channel: Channel, request: Command) -> Command | Non
         ) from refused
     origin = retries.origin(stored.properties.get(props.RETRY_TOPIC, stored.topic), group.name)
 
+    # Unlike in Java: the consumer continues, so a copy that a crash removes would never come back.
+    # The copy keeps Java's property WAIT.
+    message.waits = True
+
     # Only dead letters may wait in the timer.
     is_dead = names.is_dlq_topic(message.topic) or message.topic == names.TIMER_TOPIC
 
     def answer(result: PutResult) -> Command:
-        if result.status is PutStatus.PUT_OK:
+        if result.status.is_stored:
             parts.deliveries.stats.sent_back(origin, group.name, is_dead=is_dead)
         return _reply(request, result)
 
@@ -72,7 +76,8 @@ def send_back(parts: Parts, channel: Channel, request: Command) -> Command | Non
 
 
 def _reply(request: Command, result: PutResult) -> Command:
-    if result.status is PutStatus.PUT_OK:
+    # Also if it was late for the disk or slaves: another copy would be no safer.
+    if result.status.is_stored:
         return commands.reply(request)
     remark = f"{result.status.name}: {result.reason}" if result.reason else result.status.name
     return commands.reply(request, ResponseCode.SYSTEM_ERROR, remark)

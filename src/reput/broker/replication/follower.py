@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator
 
 from reput.broker.identity import Identity
+from reput.broker.machine import Machine
 from reput.broker.registration import MasterAddresses, Registration
 from reput.broker.replication import tail_check
 from reput.broker.replication.log_receiver import (
@@ -29,7 +30,6 @@ from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.broker.replication.topic_check import TopicCheck
 from reput.broker.settings.config import HA_PORT_DISTANCE
 from reput.broker.settings.live import LiveConfig
-from reput.broker.threads import SyncThread
 from reput.broker.topic.topics import Topics
 from reput.clock import Clock
 from reput.errors import InvalidOption, ReputError, WriteFailed
@@ -129,6 +129,7 @@ class Follower:
         copy_topics: Copies the topics of the master; raises ``ReputError``.
         on_cut: Called with the physical offset at which the log must be cut before the slave can
             follow; the follower has ended then.
+        machine: Connects to the master, and syncs the log.
     """
 
     def __init__(
@@ -142,6 +143,7 @@ class Follower:
         status: SlaveStatus,
         copy_topics: Callable[[MasterRequests], Awaitable[None]],
         on_cut: Callable[[int], object],
+        machine: Machine,
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -152,13 +154,14 @@ class Follower:
         self.status = status
         self._copy_all_topics = copy_topics
         self._on_cut = on_cut
+        self._machine = machine
         self._client: RemotingClient | None = None
         self._task: asyncio.Task[None] | None = None
         self._range_task: asyncio.Task[None] | None = None
         self._topics_task: asyncio.Task[None] | None = None
         self._receiver: LogReceiver | None = None
         self._dispatching: asyncio.TimerHandle | None = None
-        self._sync_thread = SyncThread("reput-acks", store.sync)
+        self._sync_thread = machine.sync_thread("reput-acks", store.sync)
         self._has_new_master = asyncio.Event()
         self._followed = MasterAddresses()  # of the current attempt
         self._topics_problem = ""  # why the last copy of the topics failed
@@ -478,7 +481,7 @@ class Follower:
         certificates = self._settings.ha_tls
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                plain = await _open_socket(host, port)
+                plain = await self._machine.connect(host, port)
                 if certificates is None:
                     return PlainConnection(plain)
                 return EncryptedConnection(await _encrypted(plain, certificates))
@@ -586,26 +589,3 @@ async def _encrypted(plain: socket.socket, certificates: ssl.SSLContext) -> TlsS
 
 
 _HINT = "; haTlsEnable must be the same on both sides, and the log of the master has its reason"
-
-
-async def _open_socket(host: str, port: int) -> socket.socket:
-    """Connect to the first address of a host that accepts. Raises ``OSError``."""
-    loop = asyncio.get_running_loop()
-    failure = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
-    ):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.sock_connect(sock, address)
-        except OSError as error:
-            failure = error
-            sock.close()
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    raise failure

@@ -184,8 +184,10 @@ class MetadataSync:
             self._request_modes.replace(modes)
         consumer_offsets = await done(tables.consumer_offsets)
         if consumer_offsets is not None:
-            await run_in_slices(self._forget_deleted(consumer_offsets))
-            await run_in_slices(self._copy_new_offsets(consumer_offsets))
+            await run_in_slices(self._forget_deleted(consumer_offsets), seconds=self._clock.work_s)
+            await run_in_slices(
+                self._copy_new_offsets(consumer_offsets), seconds=self._clock.work_s
+            )
         await self._take_positions()
         if self._waiting is None:
             delay_offsets = await done(tables.delay_offsets)
@@ -226,7 +228,9 @@ class MetadataSync:
         if waiting.timer is not None:
             self._timers.copy_progress(waiting.timer)
         if waiting.consumer_offsets is not None:
-            await run_in_slices(self._copy_offsets(waiting.consumer_offsets))
+            await run_in_slices(
+                self._copy_offsets(waiting.consumer_offsets), seconds=self._clock.work_s
+            )
 
     def _forget_deleted(self, theirs: dict[tuple[str, str], Queues]) -> Iterable[None]:
         """Delete the consumer offsets of deleted topics and groups that the master lacks, too.

@@ -186,7 +186,7 @@ class NamedTables:
         copy, reply = self._topic_copy, await MasterTables(master).topics()
         if copy.is_current(reply):
             return True
-        await run_in_slices(copy.take(reply, self._clock.now_ms()))
+        await run_in_slices(copy.take(reply, self._clock.now_ms()), seconds=self._clock.work_s)
         self.deleted_topics -= reply.entries.keys()
         self._doomed = {name: end for name, end in self._doomed.items() if name in copy.missing}
         dispatched_offset = self._store.dispatcher.dispatched_offset
@@ -211,7 +211,7 @@ class NamedTables:
         copy, reply = self._group_copy, await MasterTables(master).groups()
         if copy.is_current(reply):
             return
-        await run_in_slices(copy.take(reply, self._clock.now_ms()))
+        await run_in_slices(copy.take(reply, self._clock.now_ms()), seconds=self._clock.work_s)
         if reply.forbidden is not None:
             self._groups.copy_forbidden(reply.forbidden)
         deleted = copy.missing

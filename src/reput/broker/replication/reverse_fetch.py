@@ -19,7 +19,8 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from reput.broker import master_guard
 from reput.broker.offset.commits import OffsetCommits
@@ -68,7 +69,9 @@ class ReverseFetch:
         commits: OffsetCommits,
         tls: ssl.SSLContext | None = None,
         signer: Signer | None = None,
+        seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._seconds = seconds
         self._tls = tls
         self._signer = signer
         self._config = config
@@ -95,7 +98,7 @@ class ReverseFetch:
                 DURATION_S_MAX,
             )
         for address, theirs in answered:
-            await run_in_slices(self._take(address, theirs))
+            await run_in_slices(self._take(address, theirs), seconds=self._seconds)
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncIterator[RemotingClient]:

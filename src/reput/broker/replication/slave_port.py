@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from reput.broker import limits
 from reput.broker.identity import Identity
+from reput.broker.machine import Machine
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.replication.counts import ReplicationCounts
 from reput.broker.replication.flow import FlowControl
@@ -39,7 +40,6 @@ from reput.store.config import BrokerRole, DurableIn, StoreConfig
 from reput.store.message_store import MessageStore
 
 _PORT_MAX = 65_535
-_BACKLOG = 1024
 _ACCEPTS_PER_TURN = 64
 _ACCEPT_PAUSE_S = 1.0
 _STEP_MS_MIN = 25
@@ -50,13 +50,16 @@ _NO_ACK = -1
 _log = logging.getLogger(__name__)
 
 
-def open_port(broker: BrokerConfig, store: StoreConfig, request_port: int) -> socket.socket:
+def open_port(
+    broker: BrokerConfig, store: StoreConfig, request_port: int, machine: Machine
+) -> socket.socket:
     """Open the port for slaves of a broker.
 
     Args:
         broker: Its addresses.
         store: Has the port, or a negative number for the one after that for requests.
         request_port: The port for requests.
+        machine: Opens it.
 
     Raises:
         OSError: The port is in use.
@@ -68,19 +71,12 @@ def open_port(broker: BrokerConfig, store: StoreConfig, request_port: int) -> so
         allowed = f"a port up to {_PORT_MAX}, since listenPort is {request_port}"
         raise InvalidOption("haListenPort", port, allowed)
     try:
-        return _listen(broker.bind_address, wanted)
+        return machine.listen(broker.bind_address, wanted)
     except OSError:
         if port >= 0 or broker.listen_port:
             raise
         # The port for requests was chosen by the system: the next one may be in use.
-        return _listen(broker.bind_address, 0)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    listening.setblocking(False)
-    return listening
+        return machine.listen(broker.bind_address, 0)
 
 
 class SlavePort:
@@ -93,6 +89,7 @@ class SlavePort:
         pending_replies: Replies to sends that wait for slaves.
         clock: The clock.
         certificates: Returns the certificate of new connections, for ``haTlsEnable``.
+        machine: Opens the port.
     """
 
     def __init__(
@@ -103,9 +100,11 @@ class SlavePort:
         pending_replies: PendingReplies,
         clock: Clock,
         certificates: Callable[[], ssl.SSLContext | None] = lambda: None,
+        machine: Machine | None = None,
     ) -> None:
         self._settings = settings
         self._certificates = certificates
+        self._machine = machine or Machine()
         self._peers = settings.broker.ha_peers
         self._identity = identity
         self._pending_replies = pending_replies
@@ -173,7 +172,7 @@ class SlavePort:
         self._loop = asyncio.get_running_loop()
         broker, store = self._settings.broker, self._settings.store
         if listening is None:
-            listening = open_port(broker, store, self._identity.port)
+            listening = open_port(broker, store, self._identity.port, self._machine)
         self._listening = listening
         self.port = self._listening.getsockname()[1]
         self._identity.ha_address = f"{broker.broker_ip2}:{self.port}"

@@ -57,7 +57,7 @@ async def write_table(
     written = Written.OVERTAKEN  # if another thread writes the table, its write may have failed
     try:
         while written is Written.OVERTAKEN:
-            await run_in_slices(table.prepare())
+            await run_in_slices(table.prepare(), seconds=clock.work_s)
             now_ms = clock.now_ms()
             draft = table.take(now_ms)
             write = functools.partial(table.write, draft, now_ms, is_durable=is_durable)

@@ -7,7 +7,6 @@ read meanwhile; neither is one whose peer does not read its answers.
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, cast
 
@@ -271,7 +270,7 @@ class GrpcChannel(Addressed, asyncio.BufferedProtocol):
         self.close()
 
     def _has_time(self) -> bool:
-        return time.perf_counter() < self._deadline and not self.is_closed
+        return self._state.slices.seconds() < self._deadline and not self.is_closed
 
     def _wait_for_turn(self) -> None:
         if not self._waits_for_turn:

@@ -153,7 +153,7 @@ class GrpcServer(Listener[GrpcChannel]):
 
     def on_open(self, channel: GrpcChannel) -> None:
         """Register a new connection; close it if it exceeds a limit."""
-        self.channels.add(channel)
+        self.channels[channel] = None
         self._watched.add(channel)
         excess = self._count(channel)
         if self.is_stopping:
@@ -181,7 +181,7 @@ class GrpcServer(Listener[GrpcChannel]):
     def on_closed(self, channel: GrpcChannel) -> None:
         """Remove a closed connection."""
         self._beginning.remove(channel)
-        self.channels.discard(channel)
+        self.channels.pop(channel, None)
         self._watched.discard(channel)
         self.state.closed(channel)
         self._closed.set()
