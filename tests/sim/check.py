@@ -3,7 +3,7 @@
 1. **early**: a delayed message is not seen before its time.
 2. **rolled back**: a half message without a commit is never seen.
 3. **acknowledged again**: a popped message is not delivered again after its acknowledgement, unless
-   its broker died.
+   its broker died since the pop, or a clock was set in between, so that the pop may be over.
 4. **undelivered**: each group has consumed, or popped and acknowledged, all stored messages after
    healing, unless a slave was promoted: consumers may have read what it did not have.
 5. **beyond**: a master has no consumer offset after the end of its queue.
@@ -43,7 +43,7 @@ class Record:
         promotions: Number of promotions.
         errors: Errors that programs have reported.
         facts: Rules that were broken while the run lasted.
-        has_jumps: Whether the clock of a broker was set.
+        jumps_ms: Times when the clock of a broker was set.
         set_back_ms: By how much clocks were set: delayed messages may be due so much later.
     """
 
@@ -53,7 +53,7 @@ class Record:
     promotions: int = 0
     errors: list[str] = field(default_factory=list)
     facts: list[Fact] = field(default_factory=list)
-    has_jumps: bool = False
+    jumps_ms: list[int] = field(default_factory=list)
     set_back_ms: int = 0
 
 
@@ -88,7 +88,7 @@ def _may_be(problem: Problem, record: Record) -> bool:
 
 
 def _early(record: Record) -> Iterator[Fact]:
-    if record.has_jumps:
+    if record.jumps_ms:
         return
     due_ms = record.sight.due_ms
     for read in record.history.reads:
@@ -114,7 +114,9 @@ def _acked_again(record: Record) -> Iterator[Fact]:
         if popped.time_ms <= acked_ms.get(key, popped.time_ms):
             continue
         # A pop from before a death may come back beside the one that was acknowledged.
-        if not any(died_ms >= first_ms[key] for died_ms in record.deaths_ms):
+        has_died = any(died_ms >= first_ms[key] for died_ms in record.deaths_ms)
+        is_late = any(first_ms[key] <= set_ms <= acked_ms[key] for set_ms in record.jumps_ms)
+        if not has_died and not is_late:
             text = f"{key}, acknowledged at {acked_ms[key]} ms, was popped at {popped.time_ms} ms"
             yield Fact("acknowledged again", text)
 

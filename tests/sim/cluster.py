@@ -294,7 +294,7 @@ class Cluster:
 
     async def do_clock(self, name: str, change: str) -> None:
         """Set the time of day of a machine."""
-        self.record.has_jumps = True
+        self.record.jumps_ms.append(self.now_ms())
         change_ms = int(_seconds(change.lstrip("+")) * 1000)
         self._hosts[name].clock.jumped_ms += change_ms
         # Also one that is set forward: the next master may have an earlier time.

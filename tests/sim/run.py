@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import seeds
 from faults.history import Problem
 from reput.errors import ReputError
 from sim.check import Fact, Record, check, summary
@@ -111,7 +112,7 @@ def play(seed: int, lines: Sequence[str], trace: Path | None = None) -> Outcome:
         folder = stack.enter_context(_folder())
         chance = random.Random(seed)
         loop = Loop(chance, Trace(lines_file))
-        loop.work_s = chance.choice((1e-6, 1e-6, 1e-4, 2e-3))
+        loop.work_s = chance.choice((1e-6, 1e-6, 1e-4, 1e-3))
         cluster = Cluster(loop, chance, folder)
         problems: list[Problem | Fact]
         try:
@@ -176,12 +177,12 @@ def main() -> int:
     if options.log:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     if options.seed is not None:
-        seeds: Sequence[int] = [options.seed]
+        played: Sequence[int] = [options.seed]
     else:
         first = options.first if options.first is not None else seeds.today()
-        seeds = range(first, first + options.seeds)
+        played = range(first, first + options.seeds)
     outcomes = Totals()
-    for seed in seeds:
+    for seed in played:
         if options.scenario is not None:
             lines = options.scenario.read_text(encoding="utf-8").splitlines()
         else:
