@@ -1,4 +1,4 @@
-"""Priorities choose queues; tests/interop/test_light_queues.py compares with 5.5.0."""
+"""Priorities choose queues; tests/interop/test_priority.py compares with 5.5.0."""
 
 import pytest
 
