@@ -642,6 +642,8 @@ class Timers:
             )
             count = (times or 0) + 1
             return parcel(self._store, waiting.data, _TOPIC, 0, _marks(enqueued_ms, now_ms, count))
+        if waiting.recalled_key is not None:
+            return None  # it should have been rolled before this time
         if self._is_recalled(waiting):
             self.recalled_count += 1
             return None

@@ -354,6 +354,19 @@ def test_a_rolled_recall_counts_once(counted: Subject) -> None:
     assert counted.timers.metrics.counts() == {"T": 0}
 
 
+def test_a_recall_that_is_late_to_be_rolled_is_not_delivered(counted: Subject) -> None:
+    counted.put(b"recall", TIMER_DELIVER_MS=str(START_MS + 25_000), UNIQ_KEY="own",
+                TIMER_DEL_UNIQKEY="other")  # fmt: skip
+    counted.run()
+    assert len(counted.timers) == 1
+    counted.clock.advance(30_000)
+    counted.run()
+    assert len(counted.timers) == 0
+    assert counted.bodies() == []
+    assert counted.timers.recalled_count == 0
+    assert counted.timers.metrics.counts() == {"T": 0}
+
+
 def test_a_message_without_destination_is_not_counted(counted: Subject) -> None:
     properties = props.encode({"TIMER_OUT_MS": str(START_MS)})
     counted.store.put(IncomingMessage(names.TIMER_TOPIC, b"lost", 0, properties))
