@@ -2,7 +2,8 @@
 
 A recall is subtracted until its message is due: a recalled message counts as if it had left. As in
 Java a count may be negative, as a recall may name a message that does not wait; so the order of
-counting does not matter. Messages come with a hash of their topic, which is cheap to count; the
+counting does not matter. Other than in Java, a second recall of a message is not subtracted, nor a
+recall that is republished. Messages come with a hash of their topic, which is cheap to count; the
 topic's name is looked up once per hash. Source: rocketmq 5.5.0 ``TimerMetrics``,
 ``TimerMessageStore``.
 """
