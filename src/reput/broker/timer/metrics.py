@@ -1,7 +1,11 @@
 """Number of messages of each topic that wait for the timer, as request code 61 returns it.
 
-Messages come with a hash of their topic, which is cheap to count; the topic's name is looked up
-once per hash. Source: rocketmq 5.5.0 ``TimerMetrics``.
+A recall is subtracted until its message is due: a recalled message counts as if it had left. As in
+Java a count may be negative, as a recall may name a message that does not wait; so the order of
+counting does not matter. Other than in Java, a second recall of a message is not subtracted, nor a
+recall that is republished. Messages come with a hash of their topic, which is cheap to count; the
+topic's name is looked up once per hash. Source: rocketmq 5.5.0 ``TimerMetrics``,
+``TimerMessageStore``.
 """
 
 from collections.abc import Callable
@@ -29,9 +33,14 @@ class TimerMetrics:
         self._changed_ms = 0
 
     def add(self, topic: str, change: int, now_ms: int) -> None:
-        """Add a change of a topic's count."""
+        """Add a change of a topic's count.
+
+        A message without a destination has no topic, "", and is not counted.
+        """
+        if not topic:
+            return
         entry = self._topics.setdefault(topic, _Topic())
-        entry.count = max(entry.count + change, 0)
+        entry.count += change
         entry.changed_ms = self._changed_ms = now_ms
         self._version += abs(change)
 

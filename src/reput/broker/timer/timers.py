@@ -138,6 +138,8 @@ class Timers:
         """Heap of the keys of ``_recalls``."""
         self._recall_places: OrderedDict[int, int] = OrderedDict()
         """TIMER_OUT_MS -> lowest queue offset of its recalls, in queue order."""
+        self._counted_recalls: list[tuple[int, str]] = []
+        """Heap of TIMER_OUT_MS and topic: recalls that are subtracted from the topic's count."""
         self._taken_up = 0
         """Queue offset of the next message to be taken up."""
         self._before = TimerProgress()
@@ -308,6 +310,8 @@ class Timers:
         """Skip all messages that wait now."""
         self._runs = TimerRuns()
         self._taken_up += self.pending_count
+        self.metrics = TimerMetrics()
+        self._counted_recalls = []
 
     def progress(self, now_ms: int) -> TimerProgress:
         """Return the progress; a slave's is that of its master."""
@@ -486,7 +490,9 @@ class Timers:
         if waiting.recalled_key not in keys:
             keys.add(waiting.recalled_key)
             self._recall_count += 1
-        self.metrics.add(waiting.topic, -1, now_ms)  # for the message that it cancels
+            # Until then its message waits, but is not to be delivered.
+            self.metrics.add(waiting.topic, -1, now_ms)
+            heapq.heappush(self._counted_recalls, (waiting.out_ms, waiting.topic))
         return None if leaves_ms == waiting.out_ms else leaves_ms
 
     def _count(self, entries: Entries, waiting: Numbers, change: int, now_ms: int) -> None:
@@ -511,7 +517,7 @@ class Timers:
     def _deliver(self, now_ms: int) -> bool:
         entries = self._runs.first(now_ms - self._precision_ms, MESSAGES_PER_STEP)
         if not len(entries):
-            self._forget_recalls(now_ms - self._precision_ms)
+            self._end_recalls(now_ms)
             return False
         entries = entries[: fitting(entries["size"].tolist(), BYTES_PER_STEP)]
         places = np.zeros((len(entries), word_count(words.Place)), np.int64)
@@ -542,7 +548,7 @@ class Timers:
             begin += done
             if begin < end:
                 break
-        has_left = ~is_odd[:begin]
+        has_left = ~is_odd[:begin] & (waiting[:begin, words.TIMER.is_recall] == 0)
         self._count(entries[:begin][has_left], waiting[:begin][has_left], -1, now_ms)
         self._runs.drop(begin)
         self._has_changed = self._has_changed or begin > 0
@@ -578,16 +584,21 @@ class Timers:
     ) -> int:
         """Copy messages to their destinations; return how many of them are finished.
 
-        Messages that the kernel leaves to Python are marked in ``is_odd``: ``_parcel`` counts them.
+        Messages that the kernel leaves to Python are marked in ``is_odd``, and counted here.
         """
         done = 0
+        topics: dict[int, str] = {}
 
         def parcel_of(number: int) -> Parcel | None:
             is_odd[done + number] = True
             entry = entries[done + number].tolist()
             next_parcel = None
+            waiting = self._read(entry[1:])
+            if waiting is not None and waiting.recalled_key is None:
+                topics[done + number] = waiting.topic
             try:
-                next_parcel = self._parcel(entry, now_ms)
+                if waiting is not None:
+                    next_parcel = self._parcel(waiting, entry, now_ms)
             except (WriteFailed, OSError, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001 - clients choose the content of a message
@@ -604,11 +615,14 @@ class Timers:
                 break
             if not outcome.status.is_final:
                 self._refused(outcome.status, outcome.reason, now_ms)
-                return done
+                topics.pop(done, None)  # it is still waiting
+                break
             self._skip(int(entries["queue_offset"][done]), outcome.reason)
             done += 1
-        if self._pause.clear():
+        if done == len(places) and self._pause.clear():
             _log.info("the timer has recovered")
+        for topic in topics.values():
+            self.metrics.add(topic, -1, now_ms)
         return done
 
     def _refused(self, status: PutStatus, reason: str, now_ms: int) -> None:
@@ -616,24 +630,23 @@ class Timers:
         if self._pause.begin(problem, now_ms):
             _log.error("the timer cannot deliver; retried every %d ms: %s", RETRY_MS, problem)
 
-    def _parcel(self, entry: tuple[int, int, int, int], now_ms: int) -> Parcel | None:
+    def _parcel(
+        self, waiting: _Waiting, entry: tuple[int, int, int, int], now_ms: int
+    ) -> Parcel | None:
         """Return the copy of a due message; None if it must not be delivered."""
         leaves_ms, queue_offset = entry[:2]
-        waiting = self._read(entry[1:])
-        if waiting is None:
-            return None
         enqueued_ms = waiting.stored_ms // self._precision_ms * self._precision_ms
         if waiting.out_ms > max(leaves_ms, now_ms - self._precision_ms):
             times = props.number(
                 props.find(waiting.properties, props.TIMER_ROLL_TIMES), JAVA_INT_MAX
             )
             count = (times or 0) + 1
-            self.metrics.add(waiting.topic, -1, now_ms)  # the rolled copy is counted again
             return parcel(self._store, waiting.data, _TOPIC, 0, _marks(enqueued_ms, now_ms, count))
+        if waiting.recalled_key is not None:
+            return None  # it should have been rolled before this time
         if self._is_recalled(waiting):
             self.recalled_count += 1
             return None
-        self.metrics.add(waiting.topic, -1, now_ms)
         place = destination(waiting.properties)
         if place is None:
             self._skip(queue_offset, "it has no destination")
@@ -653,11 +666,18 @@ class Timers:
         # With appendTopicForTimerDeleteKey, and before 5.4, RocketMQ's key includes the topic.
         return key in keys or topic + b"+" + key in keys
 
-    def _forget_recalls(self, limit_ms: int) -> None:
-        """Forget the recalls of past times, after ``RECALLS_KEPT_MS``.
+    def _end_recalls(self, now_ms: int) -> None:
+        """Count recalls no longer whose messages have left, and forget those of earlier times.
 
-        The recalled message may have been rolled, and not be taken up yet.
+        They are kept for ``RECALLS_KEPT_MS``: the recalled message may have been rolled, and not
+        be taken up yet.
         """
+        limit_ms = now_ms - self._precision_ms
+        counted = self._counted_recalls
+        for _ in range(MESSAGES_PER_STEP):
+            if not counted or counted[0][0] > limit_ms:
+                break
+            self.metrics.add(heapq.heappop(counted)[1], 1, now_ms)
         times = self._recall_times
         for _ in range(MESSAGES_PER_STEP):
             if not times or times[0] > limit_ms - RECALLS_KEPT_MS:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import golden
@@ -17,14 +18,17 @@ from reput.broker.timer.timers import Timers
 from reput.clock import ManualClock
 from reput.errors import CorruptRecord, RequestRefused
 from reput.format import message as record, names, properties as props, timer_check
+from reput.format.kernels.rows import word_count
 from reput.format.message import Host, StoredMessage
 from reput.format.timer_check import TimerCheck
 from reput.store.config import BrokerRole
 from reput.store.files.disk import Disk
+from reput.store.kernels import copy_args as words
 from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.tables.timer_table import TimerProgress, TimerTable
 from reput.store.verify import documents
+from reput.store.writing.copying import Places
 from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, RoomyDisk, Stores
 
@@ -270,10 +274,118 @@ def test_a_refused_message_is_retried_before_later_ones(
     monkeypatch.setattr(subject.store.copier, "put", lambda *_, **__: (0, 0))
     subject.run()
     assert subject.bodies() == [b"0", b"1"]
+    assert subject.timers.metrics.counts() == {"T": 3}
     assert subject.timers.next_due_ms(subject.now_ms) == subject.now_ms + timers.RETRY_MS
     subject.clock.advance(timers.RETRY_MS)
     subject.run()
     assert subject.bodies() == [b"%d" % number for number in range(5)]
+    assert subject.timers.metrics.counts() == {"T": 0}
+
+
+# --- counts --------------------------------------------------------------------------
+
+
+def read_nothing(places: Places) -> npt.NDArray[np.int64]:
+    """Leave the properties of all messages to Python, as without kernels."""
+    rows = np.zeros((len(places), word_count(words.TimerProperties)), np.int64)
+    rows[:, words.TIMER.out_ms] = -1
+    return rows
+
+
+@pytest.fixture(params=["kernels", "Python"])
+def counted(
+    request: pytest.FixtureRequest, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> Subject:
+    """A timer whose messages are read by kernels, and one with Python only."""
+    # A message is rolled if it waits for more than ten seconds.
+    subject = Subject(stores, timer_roll_window_slot=10)
+    if request.param == "Python":
+        monkeypatch.setattr(subject.store.copier, "timer_properties", read_nothing)
+        monkeypatch.setattr(subject.store.copier, "put", lambda *_, **__: (0, 0))
+    return subject
+
+
+def test_a_recall_before_other_messages_counts_like_one_after_them(counted: Subject) -> None:
+    """The count was at least zero, and the kernel path counted recalls last."""
+    counted.recall("a", START_MS + 5_000)
+    counted.put_at(b"a", START_MS + 5_000)
+    counted.put_at(b"b", START_MS + 5_000)
+    counted.run()
+    assert counted.timers.metrics.counts() == {"T": 1}
+    counted.clock.advance(5_000)
+    counted.run()
+    assert counted.bodies() == [b"b"]
+    assert counted.timers.metrics.counts() == {"T": 0}
+
+
+def test_a_recall_is_subtracted_until_its_message_is_due(counted: Subject) -> None:
+    """Two recalls of a message, and one of no message, used to change the count for ever."""
+    counted.put_at(b"a", START_MS + 3_000)
+    counted.put_at(b"b", START_MS + 8_000)
+    counted.recall("a", START_MS + 3_000)
+    counted.recall("a", START_MS + 3_000)
+    counted.run()
+    assert counted.timers.metrics.counts() == {"T": 1}
+    counted.recall("none", START_MS + 3_000)
+    counted.recall("nor this", START_MS + 3_000)
+    counted.run()
+    assert counted.timers.metrics.counts() == {"T": -1}  # as in Java
+    counted.clock.advance(3_000)
+    counted.run()
+    assert counted.timers.metrics.counts() == {"T": 1}
+    counted.clock.advance(5_000)
+    counted.run()
+    assert counted.bodies() == [b"b"]
+    assert counted.timers.metrics.counts() == {"T": 0}
+
+
+def test_a_rolled_recall_counts_once(counted: Subject) -> None:
+    counted.put_at(b"a", START_MS + 25_000)
+    counted.put_at(b"b", START_MS + 25_000)
+    counted.recall("a", START_MS + 25_000)
+    for _ in range(24):
+        counted.run()
+        assert counted.timers.metrics.counts() == {"T": 1}
+        counted.clock.advance(1_000)
+    counted.clock.advance(1_000)
+    counted.run()
+    assert counted.store.max_offset(names.TIMER_TOPIC, 0) > 5, "else the recall was not rolled"
+    assert counted.bodies() == [b"b"]
+    assert counted.timers.metrics.counts() == {"T": 0}
+
+
+def test_a_recall_that_is_late_to_be_rolled_is_not_delivered(counted: Subject) -> None:
+    counted.put(b"recall", TIMER_DELIVER_MS=str(START_MS + 25_000), UNIQ_KEY="own",
+                TIMER_DEL_UNIQKEY="other")  # fmt: skip
+    counted.run()
+    assert len(counted.timers) == 1
+    counted.clock.advance(30_000)
+    counted.run()
+    assert len(counted.timers) == 0
+    assert counted.bodies() == []
+    assert counted.timers.recalled_count == 0
+    assert counted.timers.metrics.counts() == {"T": 0}
+
+
+def test_a_message_without_destination_is_not_counted(counted: Subject) -> None:
+    properties = props.encode({"TIMER_OUT_MS": str(START_MS)})
+    counted.store.put(IncomingMessage(names.TIMER_TOPIC, b"lost", 0, properties))
+    counted.put_at(b"a", START_MS + 5_000)
+    counted.store.step()
+    counted.run()
+    assert counted.timers.metrics.counts() == {"T": 1}
+
+
+def test_skipped_messages_are_not_counted(counted: Subject) -> None:
+    for body in (b"a", b"b", b"c"):
+        counted.put_at(body, START_MS + 5_000)
+    counted.recall("a", START_MS + 5_000)
+    counted.run()
+    assert counted.timers.metrics.counts() == {"T": 2}
+    counted.timers.skip_all()
+    counted.clock.advance(5_000)
+    counted.run()
+    assert not any(counted.timers.metrics.counts().values())
 
 
 # --- recalls -------------------------------------------------------------------------
