@@ -33,7 +33,7 @@ pytestmark = pytest.mark.hostile
 class Turns(enum.Enum):
     """How the work of a request alternates with that of other requests."""
 
-    SLICED = "a generator, run in slices of 5 ms"
+    SLICED = "a generator, run in slices of 3 ms"
     CONSTANT = "at once: a few look-ups, or work that the named limits keep below a slice"
     LATER = "answered later, by a task or a loop that takes turns, or in a thread"
 
@@ -117,7 +117,7 @@ BROKER: dict[Code, Rule] = {
         limits.CONNECTION_GROUPS, limits.MEMBERSHIPS, *_FILTERS, *_NEW_GROUPS, *_JSON,
     ),
     Code.UNREGISTER_CLIENT: constant("two memberships", *_NAMES),
-    Code.CHECK_CLIENT_CONFIG: constant("one filter", *_FILTERS, *_JSON),
+    Code.CHECK_CLIENT_CONFIG: sliced(*_FILTERS, *_JSON),
     Code.GET_CONSUMER_LIST_BY_GROUP: sliced(limits.GROUP_MEMBERS),
     Code.LOCK_BATCH_MQ: sliced(limits.LOCK_QUEUES, limits.LOCKS_PER_ADDRESS, *_JSON),
     Code.UNLOCK_BATCH_MQ: sliced(limits.LOCK_QUEUES, *_JSON),

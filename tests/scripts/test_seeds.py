@@ -120,7 +120,10 @@ def test_skipped_cases_are_no_part_of_the_sample() -> None:
 
 CONFTEST = """
 from pathlib import Path
+import hypothesis
 import seeds
+hypothesis.settings.register_profile("default", database=None, derandomize=False)
+hypothesis.settings.load_profile("default")
 def pytest_configure(config):
     config.pluginmanager.register(seeds.Plugin(config, Path(__file__).parent / "seeds.toml"))
 """

@@ -30,7 +30,10 @@ class BegunWork(Coroutine[Any, Any, _T]):
     def throw(self, *error: Any) -> Any:
         """Continue with an error, such as a cancellation."""
         self._is_resumed = True
-        return self._work.throw(*error)
+        try:
+            return self._work.throw(*error)
+        finally:
+            del error  # whose traceback has this frame
 
     def close(self) -> None:
         """End the coroutine."""
