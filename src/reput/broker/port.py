@@ -1,7 +1,5 @@
 """A port of the broker: requests go to the fast path, which leaves the others to processors."""
 
-from collections.abc import Generator
-
 from reput.broker.fastpath.frontend import Frontend
 from reput.broker.parts import Parts
 from reput.broker.processors.table import PROCESSORS
@@ -10,8 +8,7 @@ from reput.format import command as commands
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.channel import Channel
-from reput.remoting.server import LongReply
-from reput.remoting.time_slices import Steps
+from reput.remoting.server import LongReply, served_after
 
 _NOT_ON_FAST_PORT = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
@@ -51,14 +48,7 @@ class Port:
         checking = access.admit(request, channel.address)
         if checking is None:
             return self._serve(channel, request)
-        return self._serve_after(checking, channel, request)
-
-    def _serve_after(
-        self, checking: Steps[None], channel: Channel, request: Command
-    ) -> Steps[Command | None]:
-        yield from checking
-        reply = self._serve(channel, request)
-        return (yield from reply) if isinstance(reply, Generator) else reply
+        return served_after(checking, lambda: self._serve(channel, request))
 
     def _serve(self, channel: Channel, request: Command) -> Command | LongReply | None:
         processor = PROCESSORS.get(request.code)

@@ -281,6 +281,13 @@ class RemotingServer(Listener[Channel]):
         self._service.on_closed(channel)
 
 
+def served_after(steps: Steps[None], serve: Callable[[], Command | LongReply | None]) -> LongReply:
+    """Run steps, then serve a request."""
+    yield from steps
+    reply = serve()
+    return (yield from reply) if isinstance(reply, Generator) else reply
+
+
 def _close(work: LongReply) -> None:
     """End a long request, unless it runs now and ends its own connection."""
     if inspect.getgeneratorstate(work) != inspect.GEN_RUNNING:

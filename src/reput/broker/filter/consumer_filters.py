@@ -140,9 +140,7 @@ class ConsumerFilters:
             topics.add(subscription.topic)
             if subscription.sub_string and not selection.is_tag_type(subscription.expression_type):
                 expression_type, text = subscription.expression_type, subscription.sub_string
-                compiling = self._compile_in_steps(expression_type, text)
-                if compiling is not None:
-                    yield from compiling
+                yield from self._compile_in_steps(expression_type, text) or ()
                 has_changed |= self._register(group, subscription, clock, newest_ms)
                 yield
         for known in self._of_group(group):

@@ -177,9 +177,7 @@ def check_client_config(parts: Parts, channel: Channel, request: Command) -> Lon
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, selection.NO_CLASS_FILTER)
     expression_type, expression = subscription.expression_type, subscription.sub_string
     if not selection.is_tag_type(expression_type):
-        compiling = parts.filters.compile_in_steps(expression_type, expression)
-        if compiling is not None:
-            yield from compiling
+        yield from parts.filters.compile_in_steps(expression_type, expression) or ()
         parts.filters.of_expression(expression_type, expression)
     return commands.reply(request)
 

@@ -8,9 +8,8 @@ generator: it yields at least once a millisecond so that other requests are serv
 reply. It iterates over copies: anything may change while it pauses.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from reput.broker.parts import Parts
 from reput.broker.processors import (
     access,
     assignment,
@@ -37,15 +36,10 @@ from reput.broker.processors import (
     transactions,
 )
 from reput.format.codes import RequestCode as Code
-from reput.format.command import Command
-from reput.remoting.channel import Channel
-from reput.remoting.server import LongReply
-
-Processor = Callable[[Parts, Channel, Command], Command | LongReply | None]
 
 _PULL = expressions.compiling(pull.pull_message, "expressionType", "subscription")
 
-PROCESSORS: Mapping[int, Processor] = {
+PROCESSORS: Mapping[int, expressions.Processor] = {
     # sending
     Code.SEND_MESSAGE: send.send_message,
     Code.SEND_MESSAGE_V2: send.send_message,
