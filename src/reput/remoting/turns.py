@@ -131,8 +131,8 @@ class Turns:
                 count += self._wake_first(key)
                 if key not in self._waiting:
                     keys.remove(key)
-        if self._waiting:
-            self._schedule()
+        if self._waiting or count:
+            self._schedule()  # after those that are woken: to charge the last one for its own time
         elif not self._woken_count:
             self._order = FairOrder()
             self._places.clear()

@@ -139,6 +139,37 @@ async def test_keys_that_use_little_are_served_before_those_that_use_much() -> N
 
 
 @both_loops
+async def test_time_in_which_nobody_waits_is_charged_to_nobody() -> None:
+    """The last one that had waited paid for the time after it, and then waited for seconds."""
+    clock = Clock()
+    turns = Turns(slice_s=4.0, seconds=clock)
+    slices_used = 0
+
+    async def busy(number: int) -> None:
+        nonlocal slices_used
+        while True:
+            ticket = await turns.take(number)
+            clock.now_s += 4.0
+            slices_used += 1
+            await turns.pause(number, ticket)
+
+    await turns.take("first")
+    clock.now_s += 4.0
+    await turns.take("small")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    clock.now_s += 1_000.0  # the loop is idle, or does other work
+    running = tasks(*(busy(number) for number in range(30)))
+    await settled(lambda: slices_used > 90)
+    before = slices_used
+    await turns.take("small")
+    assert slices_used - before <= 3
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+@both_loops
 async def test_work_that_does_not_wait_leaves_the_time_of_the_next_turn() -> None:
     """Tasks waited for a second: each turn's time was over that of another task before began."""
     clock = Clock()
