@@ -11,7 +11,7 @@ _NS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
-    """Four times: of timestamps, of durations, of what clients send, and of slices of work."""
+    """Times of timestamps, of durations, of what clients send, of slices and of use."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch; may jump, also backwards."""
@@ -27,6 +27,9 @@ class Clock(Protocol):
 
     def work_s(self) -> float:
         """Return seconds since an arbitrary moment, precise enough for slices of work."""
+
+    def used_s(self) -> float:
+        """Return the time that this thread has used, in seconds: it stands while others run."""
 
 
 class SystemClock:
@@ -47,6 +50,10 @@ class SystemClock:
     def work_s(self) -> float:
         """Return seconds since an arbitrary moment."""
         return time.perf_counter()
+
+    def used_s(self) -> float:
+        """Return the CPU time of this thread, in seconds."""
+        return time.thread_time()
 
 
 class ManualClock:
@@ -75,6 +82,10 @@ class ManualClock:
     def work_s(self) -> float:
         """Return the time of the machine: work takes time, also while this clock does not."""
         return time.perf_counter()
+
+    def used_s(self) -> float:
+        """Return the CPU time of this thread, in seconds."""
+        return time.thread_time()
 
     def advance(self, duration_ms: int) -> None:
         """Advance all times."""

@@ -57,6 +57,9 @@ class HostClock:
     def work_s(self) -> float:
         return self._loop.work_time()
 
+    def used_s(self) -> float:
+        return self._loop.work_time()
+
 
 class SimSyncThread(SyncThread):
     """A thread that syncs, at a point that the seed chooses."""

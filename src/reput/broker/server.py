@@ -92,6 +92,7 @@ class Broker:
             tls=self.settings.tls,
             proxies=config.proxies,
             seconds=self.clock.work_s,
+            used_seconds=self.clock.used_s,
         )
         self._access_refusals = AccessRefusals(self.clock.monotonic_ms)
         self.failure: Exception | None = None

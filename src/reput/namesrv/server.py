@@ -60,6 +60,7 @@ class NameServer:
             tls=config.tls,
             proxies=value.proxies,
             seconds=self.clock.work_s,
+            used_seconds=self.clock.used_s,
         )
         """Connections, their cost, and refused requests."""
         self.parts = Parts(

@@ -78,6 +78,7 @@ class ServerState:
         tls: Settings of TLS; None: connections are plain, and their first byte is not looked at.
         proxies: Networks whose connections begin with a PROXY header.
         seconds: The clock of the time slices.
+        used_seconds: The clock of the time that each client uses.
 
     Raises:
         InvalidOption: A file of TLS cannot be used.
@@ -90,14 +91,15 @@ class ServerState:
         tls: TlsSettings | None = None,
         proxies: Sequence[Network] = (),
         seconds: Callable[[], float] = time.perf_counter,
+        used_seconds: Callable[[], float] = time.thread_time,
     ) -> None:
         made = connection_limits or ConnectionLimits()
         self.connection_limits = made
-        self.slices = TimeSlices(slice_s, seconds)
+        self.slices = TimeSlices(slice_s, seconds, used_seconds)
         """Running long requests."""
-        self.turns = Turns(slice_s, seconds)
+        self.turns = Turns(slice_s, seconds, used_seconds)
         """Time of the calls of gRPC in each turn of the loop."""
-        self.reads = Turns(_READS * slice_s, seconds)
+        self.reads = Turns(_READS * slice_s, seconds, used_seconds)
         """Time of long reads, and of all reads of gRPC, in each turn of the loop."""
         self.room = ByteRoom(
             limits.GRPC_WORKED_ON_BYTES,

@@ -38,8 +38,8 @@ Step = Callable[[float], bool]
 class _AddressWork:
     """The work of an address."""
 
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        self._seconds = seconds
+    def __init__(self, used_seconds: Callable[[], float]) -> None:
+        self._used_seconds = used_seconds
         self._order = FairOrder()
         self._numbers = itertools.count()
         self._work: list[tuple[float, int, Hashable, Step]] = []  # a heap
@@ -59,7 +59,7 @@ class _AddressWork:
         """Run a step of the key whose turn it is; add it again if more is left."""
         _, _, key, step = heapq.heappop(self._work)
         self._order.serve(key)
-        self._served, self._since = key, self._seconds()
+        self._served, self._since = key, self._used_seconds()
         try:
             if step(deadline):
                 self.add(key, step)
@@ -69,7 +69,7 @@ class _AddressWork:
             self._served = None
 
     def _charge(self) -> None:
-        now = self._seconds()
+        now = self._used_seconds()
         self._order.charge(self._served, now - self._since)
         self._since = now
 
@@ -80,15 +80,21 @@ class TimeSlices:
     Args:
         slice_s: Time slice, in seconds.
         seconds: The clock of the slices.
+        used_seconds: The clock of the time that each connection uses, which stands while another
+            process runs. None: that of the slices.
     """
 
     def __init__(
-        self, slice_s: float = SLICE_S, seconds: Callable[[], float] = time.perf_counter
+        self,
+        slice_s: float = SLICE_S,
+        seconds: Callable[[], float] = time.perf_counter,
+        used_seconds: Callable[[], float] | None = None,
     ) -> None:
         self.slice_s = slice_s
         """Time slice, in seconds."""
         self.seconds = seconds
         """The clock of the slices."""
+        self._used_seconds = used_seconds or seconds
         self._queues: OrderedDict[str, _AddressWork] = OrderedDict()  # by address, in turn
         self._is_scheduled = False
         self._run_deadline: float | None = None
@@ -112,7 +118,7 @@ class TimeSlices:
         """
         queue = self._queues.get(address)
         if queue is None:
-            queue = self._queues[address] = _AddressWork(self.seconds)
+            queue = self._queues[address] = _AddressWork(self._used_seconds)
         queue.add(step if key is None else key, step)
         self._schedule()
 

@@ -33,19 +33,26 @@ class Turns:
     Args:
         slice_s: Time of all tasks in a turn, in seconds.
         seconds: The clock of the turns.
+        used_seconds: The clock of the time that a task uses, which stands while another process
+            runs: a busy machine makes no client wait longer than the others. None: that of the
+            turns.
     """
 
     def __init__(
-        self, slice_s: float = SLICE_S, seconds: Callable[[], float] = time.perf_counter
+        self,
+        slice_s: float = SLICE_S,
+        seconds: Callable[[], float] = time.perf_counter,
+        used_seconds: Callable[[], float] | None = None,
     ) -> None:
         self._slice_s = slice_s
         self._seconds = seconds
+        self._used_seconds = used_seconds or seconds
         self._deadline: float | None = None  # of this turn; None before the first task asks
         self._waiting: dict[Hashable, list[tuple[int, asyncio.Future[None]]]] = {}
         self._places: dict[Hashable, float] = {}  # of these keys, and of woken ones
         self._tickets = itertools.count(1)
         self._order = FairOrder()
-        self._served: tuple[Hashable, float] | None = None  # who works, after it has waited; since
+        self._served: tuple[Hashable, float] | None = None  # who works; used before
         self._woken_count = 0
         self._is_scheduled = False
 
@@ -102,14 +109,14 @@ class Turns:
             if not self.is_over or self._slice_s <= 0:
                 self._places.pop(key, None)
                 self._order.serve(key)
-                self._served = key, self._seconds()
+                self._served = key, self._used_seconds()
                 return
 
     def _charge(self) -> None:
         """Count the time of the task that has worked until now."""
         if self._served is not None:
             key, since = self._served
-            self._order.charge(key, self._seconds() - since)
+            self._order.charge(key, self._used_seconds() - since)
             self._served = None
 
     def _schedule(self) -> None:

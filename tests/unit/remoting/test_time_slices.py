@@ -81,10 +81,14 @@ async def test_addresses_take_turns() -> None:
     assert log == ["a0", "x0", "b0", "x1", "c0", "a1", "b1", "c1"]
 
 
-async def test_the_connection_of_an_address_that_has_used_the_least_is_next() -> None:
+@pytest.mark.parametrize("stolen_s", [0.0, 100.0], ids=["alone", "beside other processes"])
+async def test_the_connection_of_an_address_that_has_used_the_least_is_next(
+    stolen_s: float,
+) -> None:
     """Short reads waited for a slice of each busy connection of their address, 0.9 s."""
     clock = Clock()
-    slices = TimeSlices(1.0, clock)
+    stolen_sum_s = 0.0
+    slices = TimeSlices(1.0, clock, lambda: clock.now_s - stolen_sum_s)
     log: list[str] = []
 
     def busy(name: str) -> None:
@@ -99,8 +103,10 @@ async def test_the_connection_of_an_address_that_has_used_the_least_is_next() ->
         slices.add(step, "one", name)
 
     def short(deadline: float) -> bool:
+        nonlocal stolen_sum_s
         log.append("short")
-        clock.now_s += 0.01
+        clock.now_s += 0.01 + stolen_s
+        stolen_sum_s += stolen_s
         return False
 
     for name in "abcdef":

@@ -139,6 +139,38 @@ async def test_keys_that_use_little_are_served_before_those_that_use_much() -> N
 
 
 @both_loops
+async def test_the_time_of_other_processes_is_charged_to_nobody() -> None:
+    """A client that was served while the machine was busy waited for a second afterwards."""
+    clock, used = Clock(), Clock()
+    turns = Turns(slice_s=4.0, seconds=clock, used_seconds=used)
+    slices_used = 0
+
+    async def busy(number: int) -> None:
+        nonlocal slices_used
+        while True:
+            ticket = await turns.take(number)
+            clock.now_s += 4.0
+            used.now_s += 4.0
+            slices_used += 1
+            await turns.pause(number, ticket)
+
+    running = tasks(*(busy(number) for number in range(30)))
+    await settled(lambda: slices_used > 90)
+    waits = []
+    for _ in range(20):
+        before = slices_used
+        await turns.take("small")
+        clock.now_s += 100.0  # another process runs
+        used.now_s += 0.01
+        waits.append(slices_used - before)
+        await asyncio.sleep(0)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert max(waits) <= 3
+
+
+@both_loops
 async def test_time_in_which_nobody_waits_is_charged_to_nobody() -> None:
     """The last one that had waited paid for the time after it, and then waited for seconds."""
     clock = Clock()

@@ -46,6 +46,8 @@ class Proxy:
             ),  # the others: to brokers
             tls=settings.tls,
             proxies=config.proxies,
+            seconds=self.clock.work_s,
+            used_seconds=self.clock.used_s,
         )
         """Connections of clients, their cost, and refused requests."""
         tls = settings.tls
