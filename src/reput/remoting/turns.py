@@ -110,6 +110,7 @@ class Turns:
                 self._places.pop(key, None)
                 self._order.serve(key)
                 self._served = key, self._used_seconds()
+                self._schedule()  # so that it is charged for its own time only
                 return
 
     def _charge(self) -> None:
@@ -138,8 +139,8 @@ class Turns:
                 count += self._wake_first(key)
                 if key not in self._waiting:
                     keys.remove(key)
-        if self._waiting or count:
-            self._schedule()  # after those that are woken: to charge the last one for its own time
+        if self._waiting:
+            self._schedule()
         elif not self._woken_count:
             self._order = FairOrder()
             self._places.clear()

@@ -2,9 +2,13 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
 
 from remoting_subject import both_loops
+from reput.grpc.http2.begun_work import BegunWork
 from reput.remoting.time_slices import Steps
 from reput.remoting.turns import RELEASED_MAX, Turns
 
@@ -19,6 +23,11 @@ async def settled(is_done: Callable[[], object]) -> int:
             return number
         await asyncio.sleep(0)
     raise AssertionError("it is never done")
+
+
+def begun(work: Coroutine[Any, Any, int]) -> "asyncio.Task[int]":
+    """Run work as a call of gRPC: it becomes a task when it waits."""
+    return asyncio.ensure_future(BegunWork(work, work.send(None)))
 
 
 def tasks(*work: Awaitable[object]) -> list["asyncio.Future[object]"]:
@@ -171,7 +180,10 @@ async def test_the_time_of_other_processes_is_charged_to_nobody() -> None:
 
 
 @both_loops
-async def test_time_in_which_nobody_waits_is_charged_to_nobody() -> None:
+@pytest.mark.parametrize("as_task", [asyncio.ensure_future, begun], ids=["task", "begun work"])
+async def test_time_in_which_nobody_waits_is_charged_to_nobody(
+    as_task: Callable[[Coroutine[Any, Any, int]], "asyncio.Future[int]"],
+) -> None:
     """The last one that had waited paid for the time after it, and then waited for seconds."""
     clock = Clock()
     turns = Turns(slice_s=4.0, seconds=clock)
@@ -187,7 +199,7 @@ async def test_time_in_which_nobody_waits_is_charged_to_nobody() -> None:
 
     await turns.take("first")
     clock.now_s += 4.0
-    await turns.take("small")
+    await as_task(turns.take("small"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     clock.now_s += 1_000.0  # the loop is idle, or does other work
