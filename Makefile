@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
 BIN := .venv/bin
+# Some containers set it: each process that a test starts, and each worker, would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests of one xdist group share a worker, so that Spark starts one JVM and not four. Many tests wait
 # for brokers: four workers keep two cores busy.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
