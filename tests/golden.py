@@ -43,6 +43,9 @@ STORES = [
 ]
 """Every store with a separate archive, as (version, name)."""
 
+OPENED = [(version, name) for version, name in STORES if name != "unclean"]
+"""Every store that Java opened after it was written; ``unclean`` is as a killed broker left it."""
+
 TORN = [
     (version, variant)
     for version in VERSIONS

@@ -1,6 +1,7 @@
 """Invalid and hostile frames: each results in a command, a refusal or ``NotAFrame``."""
 
 import contextlib
+import functools
 import json
 import struct
 import tracemalloc
@@ -25,6 +26,7 @@ def json_frame(fields: bytes, flag: int = 0) -> bytes:
     return frame(b'{"code":11,"flag":%d,"opaque":7,"extFields":%b}' % (flag, fields), body=b"body")
 
 
+@functools.cache  # the largest ones take a second
 def object_of(count: int, value: bytes = b'"v"') -> bytes:
     return b"{" + b",".join(b'"k%d":%b' % (i, value) for i in range(count)) + b"}"
 

@@ -14,11 +14,10 @@ from reput.errors import CorruptRecord
 from reput.format import cq_unit, sys_flag as flags
 from reput.format.cq_unit import BatchUnit, ExtUnit, Unit
 
-OPENED = [
-    (version, name)
-    for version, name in golden.STORES
-    + [(v, f"torn/{n}-recovered") for v in golden.VERSIONS for n in golden.torn_recovered(v)]
-    if golden.manifest(version, name)["opened"]
+OPENED = golden.OPENED + [
+    (version, f"torn/{variant}-recovered")
+    for version in golden.VERSIONS
+    for variant in golden.torn_recovered(version)
 ]
 
 # --- reading a queue by hand ----------------------------------------------
@@ -48,6 +47,7 @@ def plain_queues(version: str, name: str) -> Iterator[tuple[dict[str, Any], int,
 
 @pytest.mark.parametrize(("version", "name"), OPENED)
 def test_every_unit_equals_javas(version: str, name: str) -> None:
+    assert golden.manifest(version, name)["opened"]
     for queue, start, data in plain_queues(version, name):
         first, last = (queue[bound] * cq_unit.SIZE - start for bound in ("minOffset", "maxOffset"))
         if first == last:

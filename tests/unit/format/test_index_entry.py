@@ -12,11 +12,10 @@ from reput.errors import CorruptRecord
 from reput.format import index_entry, java
 from reput.format.index_entry import Entry, Header
 
-OPENED = [
-    (version, name)
-    for version, name in golden.STORES
-    + [(v, f"torn/{n}-recovered") for v in golden.VERSIONS for n in golden.torn_recovered(v)]
-    if golden.manifest(version, name)["opened"]
+OPENED = golden.OPENED + [
+    (version, f"torn/{variant}-recovered")
+    for version in golden.VERSIONS
+    for variant in golden.torn_recovered(version)
 ]
 
 # --- reading an index file by hand ----------------------------------------
