@@ -60,8 +60,7 @@ def send_back(parts: Parts, channel: Channel, request: Command) -> Command | Non
         ) from refused
     origin = retries.origin(stored.properties.get(props.RETRY_TOPIC, stored.topic), group.name)
 
-    # Unlike in Java: the consumer continues, so a copy that a crash removes would never come back.
-    # The copy keeps Java's property WAIT.
+    # known-bugs.md#send-back-before-disk. The copy keeps Java's property WAIT.
     message.waits = True
 
     # Only dead letters may wait in the timer.
