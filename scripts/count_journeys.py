@@ -168,7 +168,12 @@ def _store_config(root: Path, **settings: Any) -> StoreConfig:
 
 
 def _broker(root: Path, **settings: Any) -> Broker:
-    here = {"broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1", "listen_port": 0}
+    here = {
+        "broker_ip1": "127.0.0.1",
+        "bind_address": "127.0.0.1",
+        "listen_port": 0,
+        "broker_fast_failure_enable": False,  # no refusal on a busy machine, whose puts stall
+    }
     own = {key: settings.pop(key) for key in ("broker_id", "reput_fast_path") if key in settings}
     return Broker(
         BrokerConfig(broker_name="broker-a", **here, **own), _store_config(root, **settings)
