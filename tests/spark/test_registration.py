@@ -40,7 +40,7 @@ def test_a_read_chooses_the_python_of_workers(
 ) -> None:
     built = store_builder.build(tmp_path / "store", store_builder.messages(3))
     monkeypatch.delenv("PYSPARK_PYTHON")
-    # A session of its own: the source is registered in it.
+    # A separate session: the source is registered in it.
     session = spark.newSession()
     monkeypatch.setattr(session.sparkContext, "pythonExec", str(other_python(tmp_path)))
     assert len(reput.spark.read(session, str(built.root)).collect()) == 3

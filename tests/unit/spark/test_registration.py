@@ -10,7 +10,7 @@ from pyspark_rocketmq import DefaultSource
 from reput.spark.registration import PYTHON_VARIABLE, let_workers_find_source
 
 OTHER = "/usr/bin/python3"
-"""Python that Spark starts for workers if nobody chooses one."""
+"""Python that Spark starts for workers by default."""
 
 
 class Session:
