@@ -30,6 +30,8 @@ VERSION = pytest.mark.parametrize(
 )
 """The rows of each version's stores are tested without a JVM; see above."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+PUSHED_MAX = None if PREDICATES_END_WITH_QUERY or golden.IS_SOAK else 2
+"""Number of predicates that are tried with the setting; the source of this PySpark takes none."""
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = """
     topic string, broker string, queue_id int, queue_offset long, physical_offset long,
@@ -137,7 +139,7 @@ def test_predicates_select_the_same_rows_pushed_or_not(spark: SparkSession) -> N
     offsets = table["physical_offset"]
     assert [offsets.filter(table[str(i)]).to_pylist() for i in range(len(cases))] == expected
     with pushdown(spark, "true"):
-        for (predicate, _), places in zip(cases, expected, strict=True):
+        for (predicate, _), places in [*zip(cases, expected, strict=True)][:PUSHED_MAX]:
             rows = frame.filter(predicate).select("physical_offset").collect()
             assert sorted(row[0] for row in rows) == places, str(predicate)
 
@@ -157,7 +159,7 @@ def test_predicates_on_damage_rows_are_the_same_pushed_or_not(
     columns = ("physical_offset", "msg_id")
     whole = frame.selectExpr(*columns, *(f"{text} AS `{text}`" for text in cases)).collect()
     with pushdown(spark, "true"):
-        for predicate, is_shown in cases.items():
+        for predicate, is_shown in [*cases.items()][:PUSHED_MAX]:
             rows = frame.filter(predicate).select(*columns).collect()
             selected = sorted(map(tuple, rows))
             assert selected == sorted(tuple(row[:2]) for row in whole if row[predicate]), predicate
