@@ -8,8 +8,29 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+import golden
 from reput.spark import accelerator
 from spark import object_store
+
+SETTINGS = {
+    # A short start matters more than fast queries: most of a test's time is compilation.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+}
+QUICK_SETTINGS = {
+    # The start loads thousands of Spark's classes, whose bytecode is that of its release.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+    # Each query would compile separate classes. Plans are the same; the results of compiled
+    # queries are tested by make soak and make spark-versions.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings of sessions that run few rows through many queries, unless with ``make soak``."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,17 +46,10 @@ def spark() -> Iterator[SparkSession]:
     os.environ |= object_store.ENVIRONMENT
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        session = (
-            SparkSession.builder.master("local[2]")
-            # A short start matters more than fast queries: most of a test's time is compilation.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .getOrCreate()
-        )
+        builder = SparkSession.builder.master("local[2]")
+        for name, value in (SETTINGS | ({} if golden.IS_SOAK else QUICK_SETTINGS)).items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
     yield session
     session.stop()
 

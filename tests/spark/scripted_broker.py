@@ -1,5 +1,6 @@
 """A server that replies to pulls as a test says, on one connection after the other."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,8 @@ from typing import Self
 from reput.format import command as commands
 from reput.format.command import LENGTH, Command
 
-_DEADLINE_S = 30.0
+_END_SECONDS = 30.0
+"""Longest time until the thread ends, in s. The server itself waits for ever: Spark may be slow."""
 Replies = Callable[[Sequence[Command]], Sequence[bytes] | None]
 """Returns frames in reply to requests that arrived together; None closes the connection."""
 
@@ -24,7 +26,7 @@ class ScriptedBroker:
     def __init__(self, replies: Replies) -> None:
         self._replies = replies
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(_DEADLINE_S)
+        self._connection: socket.socket | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
         host, port = self._listener.getsockname()
         self.address = f"{host}:{port}"
@@ -39,8 +41,11 @@ class ScriptedBroker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(_DEADLINE_S)
+        for waiting in (self._listener, self._connection):
+            if waiting is not None:
+                with contextlib.suppress(OSError):  # it is closed already
+                    waiting.shutdown(socket.SHUT_RDWR)
+        self._thread.join(_END_SECONDS)
         self._listener.close()
 
     def _serve(self) -> None:
@@ -49,8 +54,8 @@ class ScriptedBroker:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            self._connection = connection
             with connection:
-                connection.settimeout(_DEADLINE_S)
                 for requests in _requests(connection):
                     frames = self._replies(requests)
                     if frames is None:

@@ -125,7 +125,7 @@ def task_at(address: str) -> dict[str, Any]:
 def rows_of(spark: SparkSession, tasks: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Return the rows of each task; the last one has the place where Python reads on."""
     options = option_texts.parse({"nameServer": "127.0.0.1:1"})
-    pulls = {"batchSize": BATCH, "timeoutMs": 10_000, "tasks": tasks}
+    pulls = {"batchSize": BATCH, "timeoutMs": 300_000, "tasks": tasks}
     plan = accelerator.plan_of_pulled(options, COLUMNS, pulls)
     replacement = placed()[0]
 

@@ -28,7 +28,7 @@ pytestmark = [
     ),
 ]
 
-FLIPS = 300 if golden.IS_SOAK else 24
+FLIPS = 300 if golden.IS_SOAK else 8
 SMALL_PARTITIONS = "20k"
 FAILURES = (ReputError, Py4JJavaError)
 """Errors of the plan, and of the jar."""

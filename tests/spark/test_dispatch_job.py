@@ -19,7 +19,6 @@ import seeds
 from reput import config
 from reput.format import properties
 from reput.spark.jobs.dispatch import dispatch, run_dispatch
-from reput.spark.jobs.dispatch.follow import follow
 from reput.spark.jobs.running import Done, SparkRunner, Task, TaskFailed
 from reput.store.config import StoreConfig
 from reput.store.files import paths
@@ -66,9 +65,6 @@ def test_spark_writes_the_bytes_of_java(version: str, spark: SparkSession, tmp_p
     surveyed = [(done, count) for stage, done, count in steps if stage == "survey"]
     assert (surveyed[0], surveyed[-1]) == ((0, result.ranges), (result.ranges, result.ranges))
     assert {stage for stage, _, _ in steps} == {"survey", "write"}
-    difference = dispatch(spark, str(store), config=options, dry_run=True).difference
-    assert difference is not None
-    assert difference.is_same
 
 
 def dying_once(
@@ -138,30 +134,6 @@ def test_a_run_whose_workers_died_is_finished_by_the_next(
             assert not (target / paths.INDEX).exists()
     assert 0 < failures <= 2
     assert_as_java(target, store)
-
-
-def test_a_store_is_followed_while_it_grows(spark: SparkSession, tmp_path: Path) -> None:
-    root, target = tmp_path / "store", tmp_path / "target"
-    config = StoreConfig(store_path_root_dir=str(root))
-    stages: list[str] = []
-    with MessageStore.open(config=config) as store:
-        fill(store, 0, 300)
-        store.queues.write_out()
-        counts = iter([200, 0])
-
-        def more(_: Any) -> bool:
-            count = next(counts)
-            fill(store, 300, 300 + count)
-            store.queues.write_out()
-            return not count
-
-        done = follow(
-            spark, str(root), str(target), poll_seconds=0, until=more, range_bytes=20_000,
-            progress=lambda stage, *_: stages.append(stage),
-        )  # fmt: skip
-        assert (done.steps, done.records, done.units, done.is_caught_up) == (2, 500, 500, True)
-    assert {*stages} == {"survey", "write"}
-    assert_same(target, root)
 
 
 def fill(store: MessageStore, first: int, stop: int) -> None:

@@ -60,31 +60,31 @@ def mq(folder: Path) -> Iterator[LocalBroker]:
         yield running
 
 
-@pytest.mark.parametrize("setting", ["true", "false"])
 def test_rows_and_columns_equal_those_of_the_store(
-    spark: SparkSession, mq: LocalBroker, folder: Path, setting: str
+    spark: SparkSession, mq: LocalBroker, folder: Path
 ) -> None:
-    spark.conf.set(PUSHDOWN, setting)
-    try:
-        running = load(spark, mq.namesrv_addr, maxRecordsPerPartition=60, pushdown=True)
-        of_store = spark.read.format("rocketmq").load(str(folder), allowLive=True, broker=BROKER)
-        assert running.schema == of_store.schema
-        assert running.rdd.getNumPartitions() >= COUNT // 60
-        everything = rows_of(running)
-        assert len(everything) == COUNT + 1
-        assert everything == rows_of(of_store)
-        predicate = (
-            (F.col("topic") == "Orders")
-            & (F.col("tags") == "Tag1")
-            & F.col("queue_offset").between(10, 20)
-            & (F.col("store_timestamp") >= F.lit(everything[0]["store_timestamp"]))
-        )
-        chosen = rows_of(running.filter(predicate))
+    running = load(spark, mq.namesrv_addr, maxRecordsPerPartition=60, pushdown=True)
+    of_store = spark.read.format("rocketmq").load(str(folder), allowLive=True, broker=BROKER)
+    assert running.schema == of_store.schema
+    assert running.rdd.getNumPartitions() >= COUNT // 60
+    everything = rows_of(running)
+    assert len(everything) == COUNT + 1
+    assert everything == rows_of(of_store)
+    predicate = (
+        (F.col("topic") == "Orders")
+        & (F.col("tags") == "Tag1")
+        & F.col("queue_offset").between(10, 20)
+        & (F.col("store_timestamp") >= F.lit(everything[0]["store_timestamp"]))
+    )
+    for setting in ("true", "false"):
+        spark.conf.set(PUSHDOWN, setting)
+        try:
+            chosen = rows_of(running.filter(predicate))
+        finally:
+            spark.conf.unset(PUSHDOWN)
         assert chosen == [
             row for row in everything if row["tags"] == "Tag1" and 10 <= row["queue_offset"] <= 20
         ]
-    finally:
-        spark.conf.unset(PUSHDOWN)
 
 
 def test_later_messages_are_in_the_next_frame(spark: SparkSession, mq: LocalBroker) -> None:

@@ -1,4 +1,8 @@
-"""A program that was started without activating its environment reads stores all the same."""
+"""A program that was started without activating its environment reads stores all the same.
+
+Which sessions get the Python of the program is tested without a JVM, in
+tests/unit/spark/test_registration.py.
+"""
 
 import os
 import subprocess
@@ -6,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from reput.client import Message, blocking
-from reput.testing import LocalBroker
-
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+import reput.spark
+import store_builder
 
 PROGRAM = """
 import sys
@@ -18,21 +21,35 @@ from pyspark.sql import SparkSession
 import reput.spark
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print("rows", reput.spark.read(spark, sys.argv[1], topic="T").count())
-print("rows", spark.read.format("rocketmq").option("topic", "T").load(sys.argv[1]).count())
+print("rows", len(reput.spark.read(spark, sys.argv[1]).collect()))
+print("rows", spark.read.format("rocketmq").load(sys.argv[1]).count())
 """
 
 
-def test_workers_run_the_python_of_the_program(tmp_path: Path) -> None:
-    with (
-        LocalBroker(topics={"T": 1}, folder=tmp_path / "store") as mq,
-        blocking.Producer("P", namesrv=mq.namesrv_addr) as producer,
-    ):
-        producer.send(Message("T", b"x"))
-    other = tmp_path / "bin" / "python3"  # the first one of PATH, without reput
+def other_python(folder: Path) -> Path:
+    """Return a Python that fails, as one without reput does."""
+    other = folder / "bin" / "python3"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\necho 'this Python has no reput' >&2\nexit 1\n")
     other.chmod(0o755)
+    return other
+
+
+def test_a_read_chooses_the_python_of_workers(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = store_builder.build(tmp_path / "store", store_builder.messages(3))
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    # A separate session: the source is registered in it.
+    session = spark.newSession()
+    monkeypatch.setattr(session.sparkContext, "pythonExec", str(other_python(tmp_path)))
+    assert len(reput.spark.read(session, str(built.root)).collect()) == 3
+
+
+@pytest.mark.soak  # it starts a separate JVM, which has no Python chosen
+def test_workers_run_the_python_of_the_program(tmp_path: Path) -> None:
+    built = store_builder.build(tmp_path / "store", store_builder.messages(3))
+    other = other_python(tmp_path)  # the first one of PATH
     program = tmp_path / "job.py"
     program.write_text(PROGRAM)
     environment = {
@@ -43,7 +60,7 @@ def test_workers_run_the_python_of_the_program(tmp_path: Path) -> None:
     environment["PATH"] = f"{other.parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     ran = subprocess.run(
-        [sys.executable, program, tmp_path / "store"],
+        [sys.executable, program, built.root],
         capture_output=True,
         text=True,
         check=False,
@@ -52,4 +69,4 @@ def test_workers_run_the_python_of_the_program(tmp_path: Path) -> None:
         env=environment,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    assert ran.stdout.count("rows 1") == 2
+    assert ran.stdout.count("rows 3") == 2

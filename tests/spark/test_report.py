@@ -1,9 +1,11 @@
 """The report of a store: its numbers equal those of the store, whether or not keys were indexed."""
 
 import contextlib
+import dataclasses
+import functools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import golden
 from reput.cli import main as cli
 from reput.spark.jobs.audit import run_audit
 from reput.spark.jobs.running import SequentialRunner
-from reput.spark.report import Agreement, collect
+from reput.spark.report import Agreement, Report, collect
 from reput.store.files import paths
 from reput.store.reader import StoreReader
 from reput.store.verify import Severity, verify
@@ -21,11 +23,24 @@ from reput.store.verify import Severity, verify
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+@pytest.fixture(scope="module")
+def report_of(spark: SparkSession) -> Callable[[str], Report]:
+    """Return ``report_of(store)``: the report of an unchanged store, which is collected once."""
+
+    @functools.cache
+    def collect_once(store: str) -> Report:
+        return collect(spark, store)
+
+    return collect_once
+
+
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 @pytest.mark.sampled(9)
-def test_queues_and_index_of_java_agree_with_the_log(version: str, spark: SparkSession) -> None:
+def test_queues_and_index_of_java_agree_with_the_log(
+    version: str, spark: SparkSession, report_of: Callable[[str], Report]
+) -> None:
     store = golden.unpack(version, "clean")
-    report = collect(spark, str(store))
+    report = report_of(str(store))
     messages = golden.messages(version, "clean")
     assert report.messages == len(messages)
     assert report.bytes == sum(topic.bytes for topic in report.topics)
@@ -63,6 +78,7 @@ def test_a_deleted_topic_lacks_no_queues_for_any_of_the_tools(
 
 def test_the_command_writes_the_page(
     spark: SparkSession,
+    report_of: Callable[[str], Report],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -71,7 +87,12 @@ def test_the_command_writes_the_page(
     def session(*_: object) -> Iterator[SparkSession]:
         yield spark
 
+    def collect_once(session: SparkSession, store: Path, *_: object, allow_live: bool) -> Report:
+        assert (session, allow_live) == (spark, False)
+        return dataclasses.replace(report_of(str(store)))
+
     monkeypatch.setattr("reput.spark.session.local_session", session)
+    monkeypatch.setattr("reput.spark.report.collect", collect_once)
     store, page = str(golden.unpack("4.9.7", "clean")), tmp_path / "page.html"
     arguments = ["pipeline", "report", "--store", store, "--report", str(page)]
     assert cli.run([*arguments, "--json"]) == 0

@@ -80,18 +80,13 @@ PARTS: list[tuple[pc.Expression, Constraint]] = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "constraint"), WHOLE, ids=range(len(WHOLE)))
-def test_predicates_that_are_constraints(expression: pc.Expression, constraint: Constraint) -> None:
-    tree = expressions.tree_of(expression)
-    assert constraint_of(tree, frozenset()) == (constraint, True)
-
-
-@pytest.mark.parametrize(("expression", "constraint"), PARTS, ids=range(len(PARTS)))
-def test_predicates_of_which_a_part_is_a_constraint(
-    expression: pc.Expression, constraint: Constraint
+@pytest.mark.parametrize(("expected", "is_whole"), [(WHOLE, True), (PARTS, False)])
+def test_predicates_that_are_constraints_or_have_one(
+    expected: list[tuple[pc.Expression, Constraint]], is_whole: bool
 ) -> None:
-    tree = expressions.tree_of(expression)
-    assert constraint_of(tree, frozenset()) == (constraint, False)
+    for expression, constraint in expected:
+        tree = expressions.tree_of(expression)
+        assert constraint_of(tree, frozenset()) == (constraint, is_whole), str(expression)
 
 
 def test_values_that_options_replace_are_no_constraint() -> None:

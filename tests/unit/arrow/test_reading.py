@@ -27,26 +27,7 @@ def clean() -> Path:
     return golden.unpack("4.9.7", "clean")
 
 
-def rows_of(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for batch in reader:
-        batch.validate(full=True)
-        rows += batch.to_pylist(maps_as_pydicts="strict")
-    return rows
-
-
 # --- rows -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("version", "name"), golden.EACH_STORE)
-@pytest.mark.sampled(4)
-def test_every_message_equals_its_manifest_in_the_order_of_the_log(version: str, name: str) -> None:
-    store = golden.unpack(version, name)
-    # Many tasks for several threads; one of each store has the default.
-    rows = rows_of(
-        reput.arrow.scan(store, readIsolation="all", maxBytesPerPartition="8k", threads=3)
-    )
-    assert [reading.comparable(version, row) for row in rows] == reading.expected(version, name)
 
 
 def test_columns_in_the_order_of_the_caller() -> None:

@@ -58,13 +58,6 @@ def topics_of(messages: Messages) -> list[str]:
 # --- whole stores -----------------------------------------------------------
 
 
-@STORE
-def test_every_message_equals_its_manifest(version: str, name: str) -> None:
-    got = read(golden.unpack(version, name), readIsolation=ALL)
-    expected = reading.expected(version, name)
-    assert [reading.comparable(version, row) for row in got.rows] == expected
-
-
 @VERSION
 @pytest.mark.sampled(3)
 def test_every_undamaged_recovered_variant_equals_its_manifest(version: str) -> None:

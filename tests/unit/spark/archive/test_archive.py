@@ -202,15 +202,6 @@ def test_an_archive_is_read_and_restored_like_its_store(
     assert all(int(key) >= end for key in old.keys() - new.keys())
 
 
-@VERSION
-@pytest.mark.sampled(3)
-def test_rows_equal_the_manifest(version: str, archives: dict[str, tuple[Path, Path]]) -> None:
-    _, archived = archives[version]
-    got = reading.read(archived, broker=reading.BROKER, readIsolation="all")
-    rows = [reading.comparable(version, row) for row in got.messages]
-    assert rows == reading.expected(version, "clean")
-
-
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"readIsolation": "committed"},

@@ -118,14 +118,6 @@ def test_rows_equal_those_of_a_batch_read(
     assert got == reading.read(store, **options).messages
 
 
-@VERSION
-@pytest.mark.sampled(3)
-def test_rows_equal_the_manifest(version: str) -> None:
-    store = golden.unpack(version, "clean")
-    got = everything(earliest(store, readIsolation="all"), TriggerLimits(max_offsets=100))
-    assert [reading.comparable(version, row) for row in got] == reading.expected(version, "clean")
-
-
 def test_messages_of_5x_batches_are_read_once_with_any_limit() -> None:
     names = [name for version, name in golden.STORES if version == "5.5.0"]
     batch_stores = [

@@ -16,12 +16,13 @@ from reput.errors import InvalidOption, StoreUnavailable
 from reput.format import properties
 from reput.spark.jobs.dispatch import run_dispatch
 from reput.spark.jobs.dispatch.extract import StoreChanged
-from reput.spark.jobs.dispatch.follow import Followed, run_follow
+from reput.spark.jobs.dispatch.follow import Followed, follow as follow_on, run_follow
 from reput.store.files import paths
 from reput.store.files.disk import Disk
 from reput.store.message_store import MessageStore
 from reput.store.writing.incoming import IncomingMessage
 from spark.dispatch_setting import Here, Killed, assert_same, build, small
+from spark.in_process import InProcess
 
 
 class Traffic:
@@ -87,6 +88,31 @@ def test_the_target_equals_the_live_store(tmp_path: Path) -> None:
         *("consumequeue", "dispatch.json", "index", "lock"),
     ]
     assert done.as_json()["is_caught_up"]
+
+
+def test_a_session_reports_its_steps_while_the_store_grows(tmp_path: Path) -> None:
+    root, target = tmp_path / "store", tmp_path / "target"
+    stages: list[str] = []
+    session: Any = InProcess()
+    with MessageStore.open(config=small(root)) as store:
+        traffic = Traffic(store, seed=5)
+        traffic.put(60)
+        store.queues.write_out()
+        counts = iter([40, 0])
+
+        def more(_: Followed) -> bool:
+            count = next(counts)
+            traffic.put(count)
+            store.queues.write_out()
+            return not count
+
+        done = follow_on(
+            session, str(root), str(target), config=small(root), poll_seconds=0, until=more,
+            range_bytes=3000, progress=lambda stage, *_: stages.append(stage),
+        )  # fmt: skip
+        assert (done.steps, done.records, done.units, done.is_caught_up) == (2, 100, 100, True)
+    assert {*stages} == {"survey", "write"}
+    assert_same(target, root)
 
 
 class Stopped(Exception):
