@@ -29,7 +29,7 @@ class Clock(Protocol):
         """Return seconds since an arbitrary moment, precise enough for slices of work."""
 
     def used_s(self) -> float:
-        """Return the time that this thread has used, in seconds: it stands while others run."""
+        """Return the time that this thread has used, in seconds: constant while others run."""
 
 
 class SystemClock:
@@ -75,7 +75,7 @@ class ManualClock:
         """Return milliseconds since the epoch."""
         return self._now_ms
 
-    # Those of the machine: work takes time, also while this clock stands.
+    # Those of the machine: work takes time, also while this clock does not advance.
     work_s = staticmethod(time.perf_counter)
     used_s = staticmethod(time.thread_time)
 

@@ -80,7 +80,7 @@ class TimeSlices:
     Args:
         slice_s: Time slice, in seconds.
         seconds: The clock of the slices.
-        used_seconds: The clock of the time that each connection uses, which stands while another
+        used_seconds: The clock of the time that each connection uses, constant while another
             process runs. None: that of the slices.
     """
 

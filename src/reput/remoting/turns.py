@@ -33,9 +33,8 @@ class Turns:
     Args:
         slice_s: Time of all tasks in a turn, in seconds.
         seconds: The clock of the turns.
-        used_seconds: The clock of the time that a task uses, which stands while another process
-            runs: a busy machine makes no client wait longer than the others. None: that of the
-            turns.
+        used_seconds: The clock of the time that a task uses, constant while another process runs:
+            a busy machine makes no client wait longer than the others. None: that of the turns.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ async def test_keys_that_use_little_are_served_before_those_that_use_much() -> N
 
 
 @both_loops
-async def test_the_time_of_other_processes_is_charged_to_nobody() -> None:
+async def test_the_time_of_other_processes_is_not_charged() -> None:
     """A client that was served while the machine was busy waited for a second afterwards."""
     clock, used = Clock(), Clock()
     turns = Turns(slice_s=4.0, seconds=clock, used_seconds=used)
@@ -181,7 +181,7 @@ async def test_the_time_of_other_processes_is_charged_to_nobody() -> None:
 
 @both_loops
 @pytest.mark.parametrize("as_task", [asyncio.ensure_future, begun], ids=["task", "begun work"])
-async def test_time_in_which_nobody_waits_is_charged_to_nobody(
+async def test_time_without_waiting_calls_is_not_charged(
     as_task: Callable[[Coroutine[Any, Any, int]], "asyncio.Future[int]"],
 ) -> None:
     """The last one that had waited paid for the time after it, and then waited for seconds."""
