@@ -1,14 +1,16 @@
 """Break the source in one place at a time, and find which suite of tests notices; ``make mutants``.
 
     python scripts/mutants.py run [--jobs 2] [--minutes 60] [--last package] [--day 0..6] [ID ...]
-    python scripts/mutants.py report       # writes tests/PROTECTION.md
-    python scripts/mutants.py draw         # writes tests/mutants.toml again, see mutation_places.py
+    python scripts/mutants.py cost unit/store model     # CPU seconds of suites without a mutant
+    python scripts/mutants.py coverage unit             # lines that suites reach; needs coverage
+    python scripts/mutants.py report                    # writes tests/PROTECTION.md
+    python scripts/mutants.py draw                      # writes tests/mutants.toml again
 
 ``tests/mutants.toml`` has the mutants. Each is applied to a worktree of the last commit below
 ``build/mutants``, never to your files, and is played against ``STAGES`` of tests, the cheapest ones
 first, until a test fails. A test kills a mutant if it fails with it and passes without it; of the
 later stages, whose tests depend on time, it must fail with it twice. Results go to
-``tests/mutants.json`` after each mutant: a run that was interrupted goes on with the others, and
+``tests/mutants.json`` after each mutant: a run that was interrupted continues with the others, and
 ``--last`` lets a run stop before the long stages, which a later run plays.
 """
 
@@ -36,10 +38,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import affected_tests
 import mutation_places
+import protection_report
 from mutation_places import LIST, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "tests" / "mutants.json"
+DOCUMENT = ROOT / "tests" / "PROTECTION.md"
 SEED = 20261130
 """The seed with which the mutants were drawn, and of the tests in each run."""
 STAGES = ("module", "package", "simulation", "faults", "others")
@@ -108,12 +112,6 @@ def failed_test(output: str) -> str | None:
     return None
 
 
-def suite_of(test: str) -> str:
-    """Return the suite of a test: ``tests/unit/store``, ``tests/model``."""
-    parts = test.partition("::")[0].split("/")
-    return "/".join(parts[: 3 if parts[1] == "unit" else 2])
-
-
 class Tree:
     """A worktree of the last commit, in which mutants are applied and played.
 
@@ -131,9 +129,10 @@ class Tree:
         git = ("git", "worktree", "add", "--quiet", "--force", "--detach")
         if not self.path.exists():
             subprocess.run([*git, str(self.path), "HEAD"], cwd=ROOT, check=True)
-        for command in (("checkout", "--quiet", "--force", "--detach"), ("clean", "-fdxq")):
-            head = [_head()] if command[0] == "checkout" else []
-            subprocess.run(["git", *command, *head], cwd=self.path, check=True)
+        self.commit = _head()[:8]
+        checkout = ("checkout", "--quiet", "--force", "--detach", self.commit)
+        for command in (checkout, ("clean", "-fdxq")):
+            subprocess.run(["git", *command], cwd=self.path, check=True)
         for library in (ROOT / "src").glob("reput/*/kernels/*.so"):
             shutil.copy2(library, self.path / library.relative_to(ROOT))
         self.build()
@@ -183,12 +182,21 @@ class Tree:
             for library in self._libraries():
                 shutil.copy2(self.kept / library.relative_to(self.path), library)
 
-    def pytest(self, words: Sequence[str], limit_s: float) -> tuple[int | None, str]:
-        """Run pytest; return its exit code, or None after the time limit, and its output."""
+    def pytest(
+        self, words: Sequence[str], limit_s: float, below: Sequence[str] = ()
+    ) -> tuple[int | None, str]:
+        """Run pytest; return its exit code, or None after the time limit, and its output.
+
+        Args:
+            words: Its arguments.
+            limit_s: Time limit in seconds.
+            below: Module that runs it, with options.
+        """
         options = ("-x", "-v", "--tb=short", "-n", "0", "-rfE", "-p", "no:cacheprovider")
         limits = ("-o", f"faulthandler_timeout={TEST_S}", "-o", "faulthandler_exit_on_timeout=true")
         mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "pytest", *options, *limits]
+        run_by = ("-m", *below) if below else ()
+        command = [sys.executable, *run_by, "-m", "pytest", *options, *limits]
         with self.log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, f"--basetemp={self.temporary}", *words],
@@ -207,7 +215,9 @@ class Tree:
 
 def _head() -> str:
     command = ("git", "rev-parse", "HEAD")
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def _end(mark: str) -> None:
@@ -269,7 +279,7 @@ def play(
             result["stages"][stage]["cut"] = True
         result["killer"] = killer
         result["unsound"] = sorted({*result["unsound"], *skipped})
-    return result
+    return {**result, "commit": tree.commit}
 
 
 def _cpu_s() -> float:
@@ -321,20 +331,20 @@ def to_play(
     return [each for each in mutants if is_open(each) and each.is_in(sources[each.file])]
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Play mutants and write each result."""
+def run(arguments: argparse.Namespace) -> int:
+    """Play mutants and write each result; return 1 if one survives that was killed before."""
     import grimp
 
     mutants = in_turn(mutation_places.read(LIST))
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+    results = read_results()
+    played = results["mutants"] if arguments.day is None else {}
     stages = STAGES[: STAGES.index(arguments.last) + 1]
-    sources = mutation_places.sources(ROOT)
-    chosen = to_play(mutants, results, stages, sources)
-    if arguments.day is not None:
-        chosen = [each for number, each in enumerate(mutants) if number % 7 == arguments.day]
-        results, chosen = {}, to_play(chosen, {}, stages, sources)
     if arguments.ids:
-        chosen = [each for each in mutants if each.id in arguments.ids]
+        mutants = [each for each in mutants if each.id in arguments.ids]
+        played.update((name, {}) for name in arguments.ids)
+    if arguments.day is not None:
+        mutants = mutants[arguments.day :: 7]
+    waiting = iter(to_play(mutants, played, stages, mutation_places.sources(ROOT)))
     graph = grimp.build_graph("reput", cache_dir=str(ROOT / ".import_linter_cache"))
     files = affected_tests.files_of(ROOT / "tests", graph.modules)
     importers = affected_tests.importers_in(graph)
@@ -343,10 +353,10 @@ def run(arguments: argparse.Namespace) -> None:
     for number in range(arguments.jobs):
         numbers.put(number)
     until = time.monotonic() + 60 * arguments.minutes
+    is_worse = False
     with concurrent.futures.ProcessPoolExecutor(
         arguments.jobs, context, initializer=_start_job, initargs=(numbers,)
     ) as pool:
-        waiting = iter(chosen)
         tasks: dict[concurrent.futures.Future[dict[str, Any]], Mutant] = {}
         while True:
             while len(tasks) < arguments.jobs and time.monotonic() < until:
@@ -355,31 +365,109 @@ def run(arguments: argparse.Namespace) -> None:
                     break
                 choice = affected_tests.choose([mutant.file], files, importers, {})
                 paths = tests_of(mutant, ROOT / "tests", choice.files)
-                played = {stage: paths[stage] for stage in stages}
-                task = pool.submit(_play_here, mutant, played, results.get(mutant.id, {}))
+                arguments_of = {stage: paths[stage] for stage in stages}
+                task = pool.submit(_play_here, mutant, arguments_of, played.get(mutant.id, {}))
                 tasks[task] = mutant
             if not tasks:
-                break
+                return int(is_worse)
             for task in concurrent.futures.wait(tasks, return_when="FIRST_COMPLETED").done:
-                mutant = tasks.pop(task)
-                results[mutant.id] = {**task.result(), "commit": _head()[:8]}
-                print(mutant.id, results[mutant.id]["killer"] or "survived", flush=True)
+                mutant, result = tasks.pop(task), task.result()
+                was_killed = results["mutants"].get(mutant.id, {}).get("killer")
+                is_worse |= bool(was_killed and not result["killer"])
+                print(mutant.id, result["killer"] or "survived", flush=True)
                 if arguments.day is None:
-                    _write(results)
+                    played[mutant.id] = result
+                    write_results(results)
 
 
-def _write(results: Mapping[str, Any]) -> None:
-    rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(results[name])}" for name in sorted(results))
+def read_results() -> dict[str, Any]:
+    """Return what earlier runs have found: ``mutants``, ``suites`` and ``coverage``."""
+    empty: dict[str, Any] = {"mutants": {}, "suites": {}, "coverage": {}}
+    if not RESULTS.is_file():
+        return empty
+    return {**empty, **json.loads(RESULTS.read_text(encoding="utf-8"))}
+
+
+def write_results(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write results, a line for each, so that a change of one is a change of its line."""
+    parts = []
+    for part, rows in results.items():
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows))
+        parts.append(f'"{part}": {{\n{lines}\n}}')
     staged = RESULTS.with_suffix(".tmp")
-    staged.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
+    staged.write_text(f"{{{', '.join(parts)}}}\n", encoding="utf-8")
     staged.replace(RESULTS)
+
+
+def cost(arguments: argparse.Namespace) -> int:
+    """Measure the CPU seconds of suites."""
+    tree = Tree(0)
+    for suite in arguments.suites:
+        began = _cpu_s()
+        code, _ = tree.pytest([f"tests/{suite}", "--maxfail=1000"], 24 * 3600)
+        results = read_results()
+        results["suites"][suite] = round(_cpu_s() - began)
+        write_results(results)
+        print(suite, results["suites"][suite], f"exit code {code}", flush=True)
+    return 0
+
+
+def coverage(arguments: argparse.Namespace) -> int:
+    """Measure the lines that suites reach, in the process of the tests."""
+    tree = Tree(0)
+    data = tree.path.with_name("coverage")
+    words = (f"--data-file={data}", "--source=src/reput")
+    tree.pytest(
+        [f"tests/{suite}" for suite in arguments.suites], 24 * 3600, ("coverage", "run", *words)
+    )
+    report = data.with_suffix(".json")
+    command = ("coverage", "json", "--quiet", f"--data-file={data}", f"-o{report}")
+    subprocess.run([sys.executable, "-m", *command], cwd=tree.path, check=True)
+    results = read_results()
+    results["coverage"] = {
+        name.removeprefix("src/reput/"): [
+            file["summary"]["covered_lines"],
+            file["summary"]["num_statements"],
+        ]
+        for name, file in json.loads(report.read_text(encoding="utf-8"))["files"].items()
+        if file["summary"]["num_statements"]
+    }
+    write_results(results)
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the document."""
+    mutants, results = mutation_places.read(LIST), read_results()
+    DOCUMENT.write_text(
+        protection_report.document(
+            mutants, results, mutation_places.sources(ROOT), ROOT / "tests", SEED
+        ),
+        encoding="utf-8",
+    )
+    return 0
+
+
+def draw(arguments: argparse.Namespace) -> int:
+    """Draw mutants; those whose lines are unchanged stay."""
+    known = mutation_places.read(LIST) if LIST.is_file() else []
+    mutants = mutation_places.draw(mutation_places.sources(ROOT), SEED, known)
+    mutation_places.write(LIST, mutants, SEED)
+    print(f"seed {SEED}: {len(mutants)} mutants, {len({*mutants} - {*known})} of them new")
+    return 0
 
 
 def main(words: list[str]) -> int:
     """Run a command of the script."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(required=True)
-    command = commands.add_parser("run", help="play mutants")
+    for function in (report, draw):
+        commands.add_parser(function.__name__).set_defaults(call=function)
+    for function in (cost, coverage):
+        command = commands.add_parser(function.__name__)
+        command.set_defaults(call=function)
+        command.add_argument("suites", nargs="+", help="folders of tests")
+    command = commands.add_parser("run")
     command.set_defaults(call=run)
     command.add_argument("--jobs", type=int, default=2, help="number of worktrees")
     command.add_argument("--minutes", type=float, default=1e6, help="begin no mutant after these")
@@ -387,8 +475,7 @@ def main(words: list[str]) -> int:
     command.add_argument("--day", type=int, choices=range(7), help="a seventh; writes no results")
     command.add_argument("ids", nargs="*", help="these mutants alone")
     arguments = parser.parse_args(words)
-    arguments.call(arguments)
-    return 0
+    return int(arguments.call(arguments))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The places of the source where a mutant can be, and the list of those that are played.
+"""The places of the source where a mutant can be, and the list of the mutants.
 
 ``draw`` takes, for each area, the places with the smallest hashes of a seed and their text, from
 each operator in turn. So a second draw after a change of the source replaces those mutants alone
@@ -19,7 +19,10 @@ from pathlib import Path
 
 LIST = Path(__file__).resolve().parent.parent / "tests" / "mutants.toml"
 AREAS: dict[str, tuple[int, str]] = {
-    "putting": (18, r"store/(writing/(putting|incoming|copying|flush)|log/(commit_log|mapped_f.*))"),
+    "putting": (
+        18,
+        r"store/(writing/(putting|incoming|copying|flush)|log/(commit_log|mapped_f.*))",
+    ),
     "recovery": (18, r"store/(opening/.*|log/torn_records)"),
     "dispatch": (12, r"store/writing/dispatch"),
     "index": (12, r"store/index/.*"),
@@ -179,7 +182,11 @@ def _mutable(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes below one that users can notice: no annotations, assertions, log lines."""
     for name, field in ast.iter_fields(node):
         for child in field if isinstance(field, list) else [field]:
-            if not isinstance(child, ast.AST) or name in ("annotation", "returns", "decorator_list"):
+            if not isinstance(child, ast.AST) or name in (
+                "annotation",
+                "returns",
+                "decorator_list",
+            ):
                 continue
             if isinstance(child, ast.Assert | ast.Raise | ast.JoinedStr):
                 continue
@@ -248,8 +255,12 @@ def draw(texts: Mapping[str, str], seed: int, known: Sequence[Mutant] = ()) -> l
     drawn = []
     for area, (count, _) in AREAS.items():
         # Each operator in turn, in an order that differs from area to area.
-        order = sorted(places[area], key=lambda name: hashlib.sha256(f"{area}{name}".encode()).digest())
-        turns = itertools.zip_longest(*(sorted(places[area][name], key=lambda row: row[0]) for name in order))
+        order = sorted(
+            places[area], key=lambda name: hashlib.sha256(f"{area}{name}".encode()).digest()
+        )
+        turns = itertools.zip_longest(
+            *(sorted(places[area][name], key=lambda row: row[0]) for name in order)
+        )
         rows = [row[1] for turn in turns for row in turn if row is not None][:count]
         for number, each in enumerate(rows, 1):
             equivalent = reasons.get((each.file, each.before, each.after), "")
