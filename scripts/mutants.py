@@ -103,7 +103,8 @@ def tests_of(mutant: Mutant, tests: Path, chosen: Iterable[str]) -> dict[str, li
 
 def failed_test(output: str) -> str | None:
     """Return the test that failed, or that did not end, or the file that could not be imported."""
-    failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+?)(?: - .*)?$", output, re.MULTILINE)
+    name = r"tests/[^\s\[]+(?:\[.*?\])?"  # in brackets there may be anything
+    failed = re.search(rf"^(?:FAILED|ERROR) ({name})(?: - .*)?$", output, re.MULTILINE)
     if failed is not None:
         return failed[1]
     if "\nTimeout (" in output:
@@ -353,7 +354,7 @@ def run(arguments: argparse.Namespace) -> int:
     for number in range(arguments.jobs):
         numbers.put(number)
     until = time.monotonic() + 60 * arguments.minutes
-    is_worse = False
+    before, is_worse = dict(results["mutants"]), False
     with concurrent.futures.ProcessPoolExecutor(
         arguments.jobs, context, initializer=_start_job, initargs=(numbers,)
     ) as pool:
@@ -372,12 +373,16 @@ def run(arguments: argparse.Namespace) -> int:
                 return int(is_worse)
             for task in concurrent.futures.wait(tasks, return_when="FIRST_COMPLETED").done:
                 mutant, result = tasks.pop(task), task.result()
-                was_killed = results["mutants"].get(mutant.id, {}).get("killer")
-                is_worse |= bool(was_killed and not result["killer"])
+                is_worse |= not result["killer"] and was_killed(before.get(mutant.id, {}), stages)
                 print(mutant.id, result["killer"] or "survived", flush=True)
                 if arguments.day is None:
                     played[mutant.id] = result
                     write_results(results)
+
+
+def was_killed(result: Mapping[str, Any], stages: Sequence[str]) -> bool:
+    """Return whether a mutant was killed in one of these stages."""
+    return bool(result.get("killer")) and list(result["stages"])[-1] in stages
 
 
 def read_results() -> dict[str, Any]:
@@ -475,6 +480,8 @@ def main(words: list[str]) -> int:
     command.add_argument("--day", type=int, choices=range(7), help="a seventh; writes no results")
     command.add_argument("ids", nargs="*", help="these mutants alone")
     arguments = parser.parse_args(words)
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     return int(arguments.call(arguments))
 
 

@@ -208,10 +208,12 @@ def anchored(source: str, change: Change) -> tuple[str, str] | None:
     end = data.find(b"\n", last)
     for _ in range(ANCHOR_LINES_MAX):
         before = data[begin:end].decode()
-        if before.count("\n") >= ANCHOR_LINES_MAX or not begin:
+        if before.count("\n") >= ANCHOR_LINES_MAX:
             return None
         if _count(source, before) == 1:
             return before, (data[begin:first] + new + data[last:end]).decode()
+        if not begin:
+            return None
         begin = data.rfind(b"\n", 0, begin - 1) + 1
     return None
 
