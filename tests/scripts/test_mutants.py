@@ -1,4 +1,4 @@
-"""``make mutants``: where the source is broken, with which tests, and what is known afterwards."""
+"""``make mutants``: changes of the source, the tests that run with each, and the document."""
 
 import ast
 import importlib.util
@@ -183,6 +183,7 @@ class Tree:
 
     def __init__(self, *runs: tuple[int | None, str]) -> None:
         self.runs = list(runs)
+        self.sound: set[str] = set()
         self.words: list[list[str]] = []
 
     def applied(self, mutant: Any) -> Any:
@@ -294,7 +295,8 @@ def test_the_failed_test_is_found_in_the_output(output: str, expected: str | Non
 
 def test_stages_of_a_module_are_its_tests_then_those_of_its_package() -> None:
     stages = mutants.tests_of(mutant(), ROOT / "tests", ["unit/store/test_reader.py"])
-    assert stages["module"] == ["tests/unit/store/test_reader.py", "tests/unit/store/queues"]
+    assert stages["module"] == ["tests/unit/store/test_reader.py"]
+    assert mutants.tests_of(mutant(), ROOT / "tests", [])["module"] == ["tests/unit/store/queues"]
     assert stages["package"][0] == "tests/unit/store"
     assert stages["simulation"] == ["tests/sim"]
     assert "tests/crash" in stages["faults"]
