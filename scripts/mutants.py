@@ -87,10 +87,12 @@ def tests_of(mutant: Mutant, tests: Path, chosen: Iterable[str]) -> dict[str, li
     below = Path(mutant.file).parent.relative_to("src/reput")
     package = below.parts[0]
     home = f"unit/{below}"
-    named = [path for path in chosen if (tests / path).is_file()]
+    near = [path for path in chosen if path.startswith(f"{home}/")]
+    # Where no test of the folder is closer, all of the folder.
+    folder = [home] if len(below.parts) > 1 and (tests / home).exists() else []
     stages = {
-        "module": named or ([home] if len(below.parts) > 1 else []),
-        "package": [f"unit/{package}", *BESIDE.get(package, ())],
+        "module": near or folder or list(chosen),
+        "package": [*folder, f"unit/{package}", *BESIDE.get(package, ())],
         "simulation": ["sim"] if package in SIMULATED else [],
         "faults": BROKEN.get(package, ()),
         "others": OTHERS.get(package, ("interop",)),
