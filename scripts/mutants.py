@@ -46,8 +46,8 @@ RESULTS = ROOT / "tests" / "mutants.json"
 DOCUMENT = ROOT / "tests" / "PROTECTION.md"
 SEED = 20261130
 """The seed with which the mutants were drawn, and of the tests in each run."""
-STAGES = ("module", "package", "simulation", "faults", "others")
-STAGE_S = {"module": 600, "package": 1200, "simulation": 600, "faults": 1200, "others": 1200}
+STAGES = ("module", "importers", "package", "simulation", "faults", "others")
+STAGE_S = dict.fromkeys(STAGES, 1200)
 """Time limits in seconds. A stage that takes longer has not killed the mutant."""
 TEST_S = 240
 """Time limit of one test in seconds. A test that takes longer has failed."""
@@ -91,7 +91,8 @@ def tests_of(mutant: Mutant, tests: Path, chosen: Iterable[str]) -> dict[str, li
     # Where no test of the folder is closer, all of the folder.
     folder = [home] if len(below.parts) > 1 and (tests / home).exists() else []
     stages = {
-        "module": near or folder or list(chosen),
+        "module": near or folder,
+        "importers": [path for path in chosen if path not in near],
         "package": [*folder, f"unit/{package}", *BESIDE.get(package, ())],
         "simulation": ["sim"] if package in SIMULATED else [],
         "faults": BROKEN.get(package, ()),

@@ -296,15 +296,14 @@ def test_the_failed_test_is_found_in_the_output(output: str, expected: str | Non
 def test_stages_of_a_module_are_its_tests_then_those_of_its_package() -> None:
     near, far = "unit/store/queues/test_batch_queue.py", "unit/store/test_reader.py"
     stages = mutants.tests_of(mutant(), ROOT / "tests", [far, near])
-    assert stages["module"] == [f"tests/{near}"]
+    assert (stages["module"], stages["importers"]) == ([f"tests/{near}"], [f"tests/{far}"])
     assert stages["package"][:2] == ["tests/unit/store/queues", "tests/unit/store"]
     assert stages["simulation"] == ["tests/sim"]
     assert "tests/crash" in stages["faults"]
     assert stages["others"] == ["tests/interop"]
     stages = mutants.tests_of(mutant(), ROOT / "tests", [far])
     assert stages["module"] == ["tests/unit/store/queues"]
-    stages = mutants.tests_of(mutant(file="src/reput/clock.py"), ROOT / "tests", [far])
-    assert stages["module"] == [f"tests/{far}"]
+    assert stages["importers"] == [f"tests/{far}"]
 
 
 def test_processes_that_a_run_leaves_are_killed() -> None:
