@@ -667,6 +667,8 @@ def test_a_newer_timercheck_of_java_is_used(subject: Subject) -> None:
     path.write_bytes(timer_check.encode_file(TimerCheck(START_MS + 1000, 104, 2, 2)))
     subject.clock.advance(9000)
     subject.open()
+    # Until the older messages are read again, the position is that of Java.
+    assert subject.timers.check(subject.now_ms)[:4] == (START_MS + 1000, 0, 2, 2)
     subject.put_at(b"three", subject.now_ms + 1)
     subject.run()
     assert subject.bodies() == [b"two"]
