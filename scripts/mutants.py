@@ -28,6 +28,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -126,10 +127,10 @@ class Tree:
     def __init__(self, number: int) -> None:
         self.path = ROOT / "build" / "mutants" / f"tree-{number}"
         self.kept = self.path.with_name(f"kernels-{number}")
-        self.log = self.path.with_name(f"tree-{number}.txt")
         memory = Path("/dev/shm")
         parent = memory if os.access(memory, os.W_OK) else self.path.parent
         self.temporary = parent / f"reput-mutants-{os.getuid()}-{number}"
+        _end(f"{self.path}:")  # of a run that was killed
         git = ("git", "worktree", "add", "--quiet", "--force", "--detach")
         if not self.path.exists():
             subprocess.run([*git, str(self.path), "HEAD"], cwd=ROOT, check=True)
@@ -199,10 +200,10 @@ class Tree:
         """
         options = ("-x", "-v", "--tb=short", "-n", "0", "-rfE", "-p", "no:cacheprovider")
         limits = ("-o", f"faulthandler_timeout={TEST_S}", "-o", "faulthandler_exit_on_timeout=true")
-        mark = uuid.uuid4().hex
+        mark = f"{self.path}:{uuid.uuid4().hex}"
         run_by = ("-m", *below) if below else ()
         command = [sys.executable, *run_by, "-m", "pytest", *options, *limits]
-        with self.log.open("wb") as output:
+        with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
                 [*command, f"--basetemp={self.temporary}", *words],
                 cwd=self.path, env=self._environment(mark), stdin=subprocess.DEVNULL,
@@ -214,8 +215,10 @@ class Tree:
                 code = None
             _end(mark)
             process.wait()
+            output.seek(0)
+            text = output.read().decode(errors="replace")
         shutil.rmtree(self.temporary, ignore_errors=True)
-        return code, self.log.read_text(encoding="utf-8", errors="replace")
+        return code, text
 
 
 def _head() -> str:
@@ -226,7 +229,7 @@ def _head() -> str:
 
 
 def _end(mark: str) -> None:
-    """Kill the processes that a run started and left: an endless loop would cost a processor."""
+    """Kill the processes whose mark begins with one: an endless loop would cost a processor."""
     wanted = f"REPUT_MUTANT={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
