@@ -275,11 +275,14 @@ def test_a_refused_message_is_retried_before_later_ones(
     subject.run()
     assert subject.bodies() == [b"0", b"1"]
     assert subject.timers.metrics.counts() == {"T": 3}
+    assert subject.timers.may_hold("T")
+    assert not subject.timers.may_hold("U")
     assert subject.timers.next_due_ms(subject.now_ms) == subject.now_ms + timers.RETRY_MS
     subject.clock.advance(timers.RETRY_MS)
     subject.run()
     assert subject.bodies() == [b"%d" % number for number in range(5)]
     assert subject.timers.metrics.counts() == {"T": 0}
+    assert not subject.timers.may_hold("T")
 
 
 # --- counts --------------------------------------------------------------------------
