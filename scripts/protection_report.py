@@ -1,5 +1,6 @@
 """The document ``tests/PROTECTION.md``, from the list of mutants and the results of their runs."""
 
+import datetime
 import os
 import re
 from collections import Counter, defaultdict
@@ -67,14 +68,18 @@ def _introduction(played: Results, states: Mapping[str, str], seed: int) -> str:
     return f"""Written by `scripts/mutants.py report`; do not edit it.
 [mutants.toml](mutants.toml) has {len(states)} changes of the source, drawn with seed {seed}.
 `make mutants` plays each against the tests, the cheapest first, until one fails; the tests' seed is
-the same. [mutants.json](mutants.json) has the results, of commit {", ".join(commits)}, on a machine
-with {os.cpu_count()} processors.
+the same. [mutants.json](mutants.json) has the results, of the commits {", ".join(commits)}.
+The document was written on {datetime.datetime.now(datetime.UTC):%Y-%m-%d} on a machine with
+{os.cpu_count()} processors.
 
 {counts["killed"] + counts["survived"]} of {len(states)} were played, and {whole} of these until a
 test failed or all stages had passed. {counts["killed"]} are killed, {counts["survived"]} survived
-so far, and {counts["equivalent"]} are equivalent: no test can notice them. Those of kernels were
-compiled. A suite is the first to kill a mutant if no cheaper one does: those above it in the order
-of `STAGES` in `scripts/mutants.py`."""
+so far, and {counts["equivalent"]} are equivalent: no test can notice them. A survivor whose row
+does not name the stage `others` may be killed by a later stage that was not played yet.
+
+Kernels are compiled again with each mutant of theirs. A suite is the first to kill a mutant if
+those before it in the order of `STAGES` in `scripts/mutants.py` do not. CPU seconds are those of
+the suite alone, without a mutant (`scripts/mutants.py cost`); an empty cell was not measured."""
 
 
 def _row(*cells: object) -> str:
