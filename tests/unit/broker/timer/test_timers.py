@@ -659,6 +659,23 @@ def test_exactly_the_pending_messages_of_a_java_store_are_delivered(tmp_path: Pa
         assert check.queue_offset == check.master_queue_offset == 65
 
 
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_a_stop_saves_progress_only_if_the_log_is_durable(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, is_durable: bool
+) -> None:
+    subject.put_at(b"one", START_MS + 1000)
+    subject.run()
+    subject.clock.advance(3000)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+    before = subject.table.progress
+    if not is_durable:
+        monkeypatch.setattr(timers, "make_durable", lambda store: False)
+    subject.timers.close(subject.now_ms)
+    assert (subject.table.progress != before) is is_durable
+    assert Path(subject.store.root, "config", "timercheck").exists() is is_durable
+
+
 def test_a_newer_timercheck_of_java_is_used(subject: Subject) -> None:
     """Java's timercheck is newer than ours, and its positions are used."""
     subject.put_at(b"one", START_MS + 1000)
