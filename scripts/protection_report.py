@@ -29,7 +29,7 @@ def state(mutant: Mutant, result: Results | None, source: str | None) -> str:
         return "lost"
     if mutant.equivalent:
         return "equivalent"
-    if not result:
+    if not result or not any(result["stages"].values()):  # no test in the stages so far
         return "not played"
     return "killed" if result["killer"] else "survived"
 
@@ -64,7 +64,7 @@ def document(
 def _introduction(played: Results, states: Mapping[str, str], seed: int) -> str:
     counts = Counter(states.values())
     commits = sorted({result["commit"] for result in played.values()})
-    whole = sum(1 for row in played.values() if row["killer"] or "others" in row["stages"])
+    whole = sum(bool(row["killer"] or "others" in row["stages"]) for row in played.values())
     return f"""Written by `scripts/mutants.py report`; do not edit it.
 [mutants.toml](mutants.toml) has {len(states)} changes of the source, drawn with seed {seed}.
 `make mutants` plays each against the tests, the cheapest first, until one fails; the tests' seed is
@@ -163,8 +163,8 @@ def _equivalent_rows(
 def _coverage_rows(modules: Mapping[str, Sequence[int]]) -> Iterator[str]:
     if not modules:
         yield (
-            "It was not measured: `scripts/mutants.py coverage unit` needs the package coverage, and "
-            "takes more than fifteen minutes."
+            "It was not measured: `scripts/mutants.py coverage unit` needs the package coverage, "
+            "and takes more than fifteen minutes."
         )
         return
     reached, lines = (sum(row[column] for row in modules.values()) for column in (0, 1))

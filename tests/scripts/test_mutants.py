@@ -335,6 +335,7 @@ def test_the_document_counts_each_mutant_once() -> None:
         "mutants": {
             "queues-01": {"killer": TEST, "stages": stages, "commit": "0123abcd"},
             "queues-02": {"killer": None, "stages": stages, "commit": "0123abcd"},
+            "queues-05": {"killer": None, "stages": {"simulation": {}}, "commit": "0123abcd"},
         },
         "suites": {"unit/store": 12.3},
         "coverage": {"store/a.py": [1, 4], "store/b.py": [4, 4]},
