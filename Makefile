@@ -150,6 +150,11 @@ sim-faults: venv ## Put faults in by hand, and count the seeds until the simulat
 hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECONDS (3600)
 	REPUT_HOSTILE_SECONDS=$(REPUT_HOSTILE_SECONDS) $(BIN)/python -m pytest -m hostile tests/hostile
 
+# It has idle priority. An interrupted run is continued.
+mutants: jdk-dev venv ## Break the source in 300 places, and find which tests notice (a day)
+	$(BIN)/python scripts/mutants.py run
+	$(BIN)/python scripts/mutants.py report
+
 interop-all: jdk-dev venv ## Run the tests against every RocketMQ version
 	REPUT_TEST_NEEDS=$(NEEDS) REPUT_INTEROP=all $(PYTEST) -m interop
 
@@ -178,4 +183,4 @@ clean: ## Remove caches and build output; .venv and its like stay
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test bytecode check quick t fmt lint types layers docs bench soak faults sim sim-faults hostile interop-all nightly spark-versions spark-jar clean
+.PHONY: help venv jdk jdk-dev run test bytecode check quick t fmt lint types layers docs bench soak faults sim sim-faults mutants hostile interop-all nightly spark-versions spark-jar clean

@@ -214,7 +214,7 @@ def main(words: list[str]) -> int:
     base, changed = changed_paths(ROOT)
     graph = grimp.build_graph("reput", cache_dir=str(ROOT / ".import_linter_cache"))
     files = files_of(ROOT / "tests", graph.modules)
-    choice = choose(changed, files, _importers(graph), _documents(ROOT / "tests/docs"))
+    choice = choose(changed, files, importers_in(graph), _documents(ROOT / "tests/docs"))
     print(f"{len(changed)} files differ from {base}")
     for path in choice.unknown[:UNKNOWN_MAX]:
         print(f"  no test here: {path}")
@@ -233,7 +233,9 @@ def main(words: list[str]) -> int:
     return 0 if done.returncode == 5 else done.returncode  # 5: all tests of the files are slow
 
 
-def _importers(graph: object) -> Importers:
+def importers_in(graph: object) -> Importers:
+    """Return the function that returns the importers of a module, from grimp's graph."""
+
     @functools.cache
     def importers(module: str) -> Collection[str]:
         if module not in graph.modules:  # type: ignore[attr-defined]

@@ -4,8 +4,8 @@
 
 Seven nights in a row run all that these targets run: ``TARGETS``. Tests are divided by a hash of
 their file's path, so that a new file moves no other one to another night. Runs that last a given
-time or play a number of seeds do a seventh of it each night. ``make spark-versions``, which needs
-separate environments, runs on Sundays.
+time, or play a number of seeds or mutants, do a seventh of it each night. ``make spark-versions``,
+which needs separate environments, runs on Sundays.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ("soak", "faults", "hostile", "interop-all", "spark-versions")
+TARGETS = ("soak", "faults", "hostile", "interop-all", "spark-versions", "mutants")
 """The long targets of the Makefile."""
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 FAULT_SEEDS = 200
@@ -86,6 +86,9 @@ def parts(day: int, paths: Sequence[str], seed: int) -> Iterator[Part]:
     yield Part("faults", ("make", "faults", f"FAULT_OPTIONS={' '.join(play)}"))
     seconds = {"REPUT_HOSTILE_SECONDS": str(-(-HOSTILE_S // len(DAYS)))}
     yield Part("hostile", ("make", "hostile"), seconds)
+    # The later stages are the tests of the other parts.
+    play_mutants = ("run", "--last", "package", "--day", str(day))
+    yield Part("mutants", (sys.executable, "scripts/mutants.py", *play_mutants))
     if day == len(DAYS) - 1:
         yield Part("spark-versions", ("make", "spark-versions"))
 

@@ -128,7 +128,10 @@ def test_a_silent_client_gives_back_its_messages_and_is_forgotten_later() -> Non
         fixture.clock.advance(SILENT_MS + 1)
         await fixture.clients.look()
         assert (fixture.left, len(fixture.clients)) == (["a"], 1)
-        fixture.clock.advance(IDLE_MS)
+        fixture.clock.advance(IDLE_MS - SILENT_MS - 1)  # Java: silent for longer than the limit
+        await fixture.clients.look()
+        assert len(fixture.clients) == 1
+        fixture.clock.advance(1)
         await fixture.clients.look()
         assert len(fixture.clients) == 0
 

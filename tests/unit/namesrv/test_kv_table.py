@@ -55,7 +55,9 @@ async def test_a_put_value_is_on_disk(path: Path) -> None:
     await kv.change("n", "a", "ü\U0001f600")
     text = await asyncio.to_thread(path.read_text, "ascii")
     assert json.loads(text) == {"configTable": {"n": {"a": "ü\U0001f600", "b": "1"}}}
-    assert KvTable(str(path)).namespace("n") == {"a": "ü\U0001f600", "b": "1"}
+    read_again = KvTable(str(path))
+    assert read_again.namespace("n") == {"a": "ü\U0001f600", "b": "1"}
+    assert read_again.key_count == 3  # with the namespace
 
 
 def test_the_file_of_a_java_name_server(path: Path) -> None:

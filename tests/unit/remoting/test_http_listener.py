@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 
 import pytest
@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from reput.limits import Refusals
 from reput.remoting import limits
-from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener
+from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener, on_loop
 
 CONNECTIONS = 4
 REQUEST_BYTES = 1_024
@@ -30,10 +30,13 @@ async def answer(path: str) -> HttpAnswer:
     return NOT_FOUND
 
 
+Answers = Callable[[str], Awaitable[HttpAnswer]]
+
+
 class Running:
     """A listener with small limits."""
 
-    def __init__(self, request_ms: int = REQUEST_MS) -> None:
+    def __init__(self, request_ms: int = REQUEST_MS, answer: Answers = answer) -> None:
         self.refusals = Refusals()
         self.listener = HttpListener(
             answer,
@@ -119,12 +122,16 @@ async def test_the_timeout_is_for_the_whole_request(running: Running) -> None:
     assert running.refusals.counts["http_request_ms"] == 1
 
 
-async def test_a_long_request_is_refused(running: Running) -> None:
+async def test_a_long_request_is_refused(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     reader, writer = await running.connect()
+    host, port = writer.get_extra_info("sockname")
     writer.write(b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * REQUEST_BYTES)
     assert (await reader.readline()) == b"HTTP/1.1 400 Bad Request\r\n"
     writer.close()
     assert running.refusals.counts["http_request_bytes"] == 1
+    assert f"{host}:{port}: HTTP: " in caplog.text
 
 
 async def test_a_client_that_does_not_read_does_not_delay_others() -> None:
@@ -140,6 +147,37 @@ async def test_a_client_that_does_not_read_does_not_delay_others() -> None:
             await loop.sock_sendall(client, b"GET /big HTTP/1.1\r\n\r\n")
         assert (await running.get("/health")).endswith(b"here")
     await running.listener.stop()
+
+
+def is_free(port: int) -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", port)):
+            return True
+    except OSError:
+        return False
+
+
+async def test_a_running_request_is_answered_while_the_listener_stops() -> None:
+    loop, asked, may_end = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    async def wait() -> HttpAnswer:
+        asked.set()
+        await may_end.wait()
+        return HttpAnswer(HTTPStatus.OK, "text/plain", b"late")
+
+    async def answer_late(path: str) -> HttpAnswer:
+        late: HttpAnswer = await on_loop(loop, wait(), 30_000)
+        return late
+
+    running = Running(request_ms=30_000, answer=answer_late)
+    answered = asyncio.create_task(running.get("/"))
+    await asked.wait()
+    stopped = asyncio.create_task(running.listener.stop())
+    while not is_free(running.listener.port):
+        await asyncio.sleep(0)
+    may_end.set()
+    assert (await answered).endswith(b"\r\n\r\nlate")
+    await stopped
 
 
 async def test_stopping_ends_open_connections_and_frees_the_port(running: Running) -> None:

@@ -141,6 +141,20 @@ def test_white_addresses_can_be_needed_besides_the_signature() -> None:
     )
 
 
+def test_addresses_that_skip_the_signature_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    accounts = merge([parse(FILE, "f.yml")])
+    PlainRules(accounts, skips_signature=False)
+    PlainRules(merge([parse(b"accounts: []", "f.yml")]))
+    assert caplog.messages == []
+    rules = PlainRules(accounts)
+    (text,) = caplog.messages
+    assert text.endswith(": 10.0.3.*, 10.0.4.7 (account 'some-user' only)")
+    rules.replace(merge([parse(FILE.replace(b"admin-secret", b"other-secret"), "f.yml")]))
+    assert caplog.messages == [text]
+    rules.replace(merge([parse(FILE.replace(b"10.0.3.*", b"10.0.5.*"), "f.yml")]))
+    assert caplog.messages == [text, text.replace("10.0.3.*", "10.0.5.*")]
+
+
 def test_a_query_is_verified_with_and_without_its_unsigned_field(rules: PlainRules) -> None:
     fields = {"topic": "A", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "0"}
     for later in (False, True):

@@ -49,6 +49,21 @@ def test_ended_checkpoints_leave_the_heap_in_small_steps() -> None:
     assert [item.due_ms for item in checkpoints.due(10_000)] == list(range(4_900, 5_200))
 
 
+def test_a_checkpoint_is_stale_if_many_records_follow_that_are_not_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 20)
+    checkpoints = Checkpoints()
+    known = [checkpoint(number, number) for number in range(25)]
+    for item in known:
+        checkpoints.add(item)
+    assert checkpoints.stale(0, 30) is None, "most records are open checkpoints"
+    for item in known[1:]:
+        checkpoints.end(item)
+    assert checkpoints.stale(0, 20) is None, "few records follow it"
+    assert checkpoints.stale(0, 30) is known[0]
+
+
 def test_due_checkpoints_are_in_order_across_both_heaps() -> None:
     chance = seeds.random("due checkpoints")
     checkpoints = Checkpoints()

@@ -275,11 +275,14 @@ def test_a_refused_message_is_retried_before_later_ones(
     subject.run()
     assert subject.bodies() == [b"0", b"1"]
     assert subject.timers.metrics.counts() == {"T": 3}
+    assert subject.timers.may_hold("T")
+    assert not subject.timers.may_hold("U")
     assert subject.timers.next_due_ms(subject.now_ms) == subject.now_ms + timers.RETRY_MS
     subject.clock.advance(timers.RETRY_MS)
     subject.run()
     assert subject.bodies() == [b"%d" % number for number in range(5)]
     assert subject.timers.metrics.counts() == {"T": 0}
+    assert not subject.timers.may_hold("T")
 
 
 # --- counts --------------------------------------------------------------------------
@@ -656,6 +659,23 @@ def test_exactly_the_pending_messages_of_a_java_store_are_delivered(tmp_path: Pa
         assert check.queue_offset == check.master_queue_offset == 65
 
 
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_a_stop_saves_progress_only_if_the_log_is_durable(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, is_durable: bool
+) -> None:
+    subject.put_at(b"one", START_MS + 1000)
+    subject.run()
+    subject.clock.advance(3000)
+    subject.run()
+    assert subject.bodies() == [b"one"]
+    before = subject.table.progress
+    if not is_durable:
+        monkeypatch.setattr(timers, "make_durable", lambda store: False)
+    subject.timers.close(subject.now_ms)
+    assert (subject.table.progress != before) is is_durable
+    assert Path(subject.store.root, "config", "timercheck").exists() is is_durable
+
+
 def test_a_newer_timercheck_of_java_is_used(subject: Subject) -> None:
     """Java's timercheck is newer than ours, and its positions are used."""
     subject.put_at(b"one", START_MS + 1000)
@@ -667,6 +687,8 @@ def test_a_newer_timercheck_of_java_is_used(subject: Subject) -> None:
     path.write_bytes(timer_check.encode_file(TimerCheck(START_MS + 1000, 104, 2, 2)))
     subject.clock.advance(9000)
     subject.open()
+    # Until the older messages are read again, the position is that of Java.
+    assert subject.timers.check(subject.now_ms)[:4] == (START_MS + 1000, 0, 2, 2)
     subject.put_at(b"three", subject.now_ms + 1)
     subject.run()
     assert subject.bodies() == [b"two"]

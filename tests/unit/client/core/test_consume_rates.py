@@ -15,6 +15,8 @@ def test_rates_and_means() -> None:
     assert status.consume_ok_tps == 9
     assert status.consume_failed_tps == 1
     assert status.consume_failed_msgs == 30
+    durations = rates.listener_durations
+    assert (sum(durations.counts), durations.sum_ms) == (30, 180)
 
 
 def test_rates_without_calls_are_zero() -> None:

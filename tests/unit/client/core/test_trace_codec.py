@@ -85,6 +85,22 @@ def test_consumption_lines_of_older_clients_are_decoded() -> None:
     assert second.outcome is Outcome.TIME_OUT
 
 
+@pytest.mark.parametrize(
+    ("number", "outcome"),
+    [  # the order of Java's ConsumeReturnType
+        (0, Outcome.SUCCESS),
+        (1, Outcome.TIME_OUT),
+        (2, Outcome.EXCEPTION),
+        (3, Outcome.RETURNED_NULL),
+        (4, Outcome.FAILED),
+    ],
+)
+def test_the_outcome_of_a_consumption_is_that_of_java(number: int, outcome: Outcome) -> None:
+    (trace,) = trace_codec.decode(wire(f"SubAfter|C|ID|3|false|k|{number}|9|g"))
+    assert isinstance(trace, Consumed)
+    assert trace.outcome is outcome
+
+
 def test_unknown_lines_are_skipped_and_broken_lines_are_errors() -> None:
     assert trace_codec.decode("") == []
     assert trace_codec.decode(wire("Other|1") + wire("SubBefore|1|null|g|C|ID|2|null")) == [begun()]

@@ -102,6 +102,20 @@ def test_an_impossible_offset_in_a_light_queue(stores: Stores) -> None:
     assert store.max_offset("Topic", 0) == 2
 
 
+def test_files_that_were_dispatched_can_be_deleted(stores: Stores) -> None:
+    """Without waiting for a reader: dispatch at the start holds a file while it reads it alone."""
+    store = stores.open()
+    for _ in range(9):
+        assert store.put(IncomingMessage("Topic", b"x" * 16_000, 0)).status.is_stored
+    store.abandon()  # before its queues had files
+    store = stores.open()
+    assert store.max_offset("Topic", 0) == 9
+    expired = store.log.files.files[:-1]
+    assert len(expired) == 2
+    assert [file.destroy(now_ms=0) for file in expired] == [True, True]
+    store.abandon()
+
+
 class FailsAtBad(FilterBits):
     """Filter bits that fail for messages of the topic ``Bad``."""
 

@@ -289,6 +289,36 @@ def test_the_log_is_flushed_by_pages_or_by_age(tmp_path: Path) -> None:
         assert disk.of("commitlog") == 2
 
 
+def test_queues_are_flushed_by_pages_or_by_age(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    store, clock = make(
+        tmp_path,
+        disk,
+        mapped_file_size_consume_queue=20 * 2_000,
+        flush_interval_consume_queue=1_000,
+        flush_consume_queue_least_pages=2,
+        flush_consume_queue_thorough_interval=60_000,
+    )
+
+    def after_a_second() -> tuple[int, int]:
+        """Return how often queues were flushed, some of them and all."""
+        clock.advance(1_000)
+        store.step()
+        store.step()  # the first may only write them out
+        return disk.of("consumequeue"), disk.of("queues.known")
+
+    with store:
+        store.step()
+        store.put(message())
+        assert [after_a_second() for _ in range(59)] == [(0, 0)] * 59  # one unit, not old
+        assert after_a_second() == (0, 1)  # 60 s: old
+        for _ in range(2 * 4_096 // 20 + 1):
+            store.put(message())
+        store.step()
+        assert disk.of("consumequeue") == 0, "not before the interval"
+        assert after_a_second() == (1, 1)
+
+
 def test_without_a_timer_a_full_batch_of_pages_is_flushed_at_once(tmp_path: Path) -> None:
     """flushCommitLogTimed=false: in Java a put wakes the flush of flushCommitLogLeastPages."""
     store, _ = make(tmp_path, flush_commit_log_timed=False, flush_commit_log_least_pages=4)
