@@ -120,6 +120,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, JavaCl
         client.close()
 
 
+@pytest.mark.rotating
 def test_mqadmin_prints_the_same(
     addresses: tuple[str, str, str, str], tools: dict[str, JavaClient]
 ) -> None:

@@ -18,6 +18,7 @@ from spark.dispatch_setting import Here
 pytestmark = pytest.mark.interop
 
 
+@pytest.mark.sampled(14)
 def test_java_reads_a_rebuilt_store_by_queue_and_by_key(
     java_store: JavaStore, tmp_path: Path
 ) -> None:

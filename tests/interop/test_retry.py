@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import broker_subject
-from interop import java_oracle
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaMessage, JavaReceived
 from reput.broker.server import Broker
@@ -124,6 +123,7 @@ def comparable(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
     return rows
 
 
+@pytest.mark.rotating
 async def test_reconsume_times_grow_with_each_redelivery(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
@@ -139,7 +139,8 @@ async def test_reconsume_times_grow_with_each_redelivery(
     assert ours.stored(names.dlq_topic(group)) == []
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
+@pytest.mark.sampled(14)
+@pytest.mark.rotating
 async def test_a_message_is_a_dead_letter_after_the_last_attempt(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
@@ -160,6 +161,7 @@ async def test_a_message_is_a_dead_letter_after_the_last_attempt(
         assert dead.properties["RETRY_TOPIC"] == group
 
 
+@pytest.mark.rotating
 async def test_consumers_get_equal_messages_from_the_official_broker(
     ours: Ours, java_client: JavaClient, group: str, start_official: StartOfficial
 ) -> None:
@@ -169,6 +171,7 @@ async def test_consumers_get_equal_messages_from_the_official_broker(
     assert comparable(here) == comparable(there)
 
 
+@pytest.mark.rotating
 async def test_a_delayed_message_is_delivered_when_due(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
@@ -192,6 +195,7 @@ async def test_a_delayed_message_is_delivered_when_due(
 # --- the same requests to both brokers --------------------------------------------------------
 
 
+@pytest.mark.rotating
 async def test_both_brokers_give_equal_answers(
     ours: Ours, group: str, start_official: StartOfficial
 ) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from interop import java_oracle
 from interop.java_cluster import JavaMessage
 from interop.mqadmin.sides import Both
 
@@ -49,7 +48,7 @@ def test_connected_clients_are_shown(both: Both) -> None:
     )
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
+@pytest.mark.rotating
 def test_progress_is_shown_and_reset(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         consumers = []
@@ -108,6 +107,7 @@ def test_consume_mode_is_set(both: Both) -> None:
         assert f"consume mode[{name}] popShareQueueNum[1]" in text
 
 
+@pytest.mark.rotating
 def test_groups_are_monitored(both: Both) -> None:
     """``startMonitoring`` runs until it is killed; ``test_console`` covers its requests."""
     if both.is_secured:
