@@ -71,7 +71,7 @@ def main(path: Path) -> None:
             cpu_s[name] += cpu
             wall_s[name] += wall
     for name, seconds in sorted(cpu_s.items(), key=lambda row: ("::" in row[0], -row[1])):
-        print(f"{seconds:8.1f} {wall_s[name]:8.1f}  {name}")
+        sys.stdout.write(f"{seconds:8.1f} {wall_s[name]:8.1f}  {name}\n")
 
 
 if __name__ == "__main__":

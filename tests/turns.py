@@ -1,7 +1,7 @@
 """Tests that take turns: each runs on one day of a period, and the days cost the same.
 
 A test marked ``rotating`` has a row in ``turns.toml`` beside this module, with the CPU time that it
-needs, or its file has one. The rows are dealt to as many days as keep a day below the budget; the
+needs, or its file or folder has one. The rows are dealt to as many days as keep a day below the budget; the
 seed of the day chooses the day. All of them run with ``REPUT_INTEROP=all`` and its like, and one
 that is named runs at once.
 """
@@ -27,7 +27,7 @@ class Turns:
 
     Args:
         budget_s: CPU time of a day, in s.
-        cpu_s: CPU time of each row, in s. A row is a file, or a test without its cases.
+        cpu_s: CPU time of each row, in s. A row is a test without its cases, a file, or a folder.
     """
 
     budget_s: float
@@ -52,7 +52,8 @@ class Turns:
     def row_of(self, test: str) -> str:
         """Return the row of a test: ``tests/file.py::test_name[case]``. Raises ``BadTurn``."""
         test = test.partition("[")[0]
-        for row in (test, test.partition("::")[0]):
+        file = test.partition("::")[0]
+        for row in (test, file, file.rpartition("/")[0]):
             if row in self.cpu_s:
                 return row
         raise BadTurn(f"{test} is marked rotating, but {FILE.name} has no row for it or its file")

@@ -16,7 +16,7 @@ from reput.client.producer import Producer
 from reput.errors import BrokerError, InvalidOption
 from reput.format.bodies import MessageQueue, SubscriptionGroupConfig
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 BROKER = "broker-a"
 
@@ -108,7 +108,6 @@ async def test_settings_of_a_running_broker_are_changed(admin: Admin) -> None:
         assert (await admin.broker_config(BROKER))["defaultQueryMaxNum"] == value
 
 
-@pytest.mark.sampled(14)
 async def test_keys_and_values_are_stored_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
@@ -137,7 +136,6 @@ async def test_write_permission_is_removed_and_restored(start_official: Any) -> 
 # --- topics and groups -------------------------------------------------------------------
 
 
-@pytest.mark.sampled(14)
 async def test_a_topic_is_created_changed_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
@@ -176,7 +174,6 @@ async def test_invalid_topics_are_refused(
         await admin.create_topic(**{"topic": "T", **arguments})
 
 
-@pytest.mark.sampled(14)
 async def test_a_group_is_created_changed_and_deleted(
     official: JavaCluster, java_client: JavaClient, admin: Admin, topic: str
 ) -> None:
@@ -203,7 +200,6 @@ async def test_a_group_is_created_changed_and_deleted(
 # --- offsets -------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(14)
 async def test_bounds_and_offsets_by_time_of_queues(
     official: JavaCluster,
     java_client: JavaClient,
@@ -246,7 +242,6 @@ async def test_units_of_a_queue_are_read(
     ]
 
 
-@pytest.mark.sampled(14)
 async def test_consumer_offsets_are_read_cloned_and_reset(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
@@ -287,7 +282,6 @@ async def is_at(admin: Admin, group: str, queue: MessageQueue, consumer_offset: 
     return await admin.consumer_offset(group, queue) == consumer_offset
 
 
-@pytest.mark.rotating
 async def test_a_running_group_is_shown_and_reset(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:
@@ -342,7 +336,6 @@ async def test_messages_are_found_by_id(admin: Admin, producer: Producer, topic:
         await admin.message_by_offset_id("7F")
 
 
-@pytest.mark.sampled(14)
 async def test_messages_are_found_by_key(
     official: JavaCluster, java_client: JavaClient, admin: Admin, producer: Producer, topic: str
 ) -> None:

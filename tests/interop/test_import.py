@@ -14,7 +14,7 @@ from reput.store.files.disk import Disk
 from reput.store.reader import StoreReader
 from spark.importing import SIZES, batch, write
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 QUEUES = 3
 
@@ -42,7 +42,6 @@ def imported(store: Path) -> list[dict[str, object]]:
     return first + second
 
 
-@pytest.mark.sampled(14)
 def test_java_opens_an_import_and_finds_every_message(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
@@ -80,7 +79,6 @@ def test_java_opens_an_import_and_finds_every_message(
     assert recovered.max_physical_offset == again.max_physical_offset
 
 
-@pytest.mark.rotating
 def test_consumers_of_the_official_broker_read_an_import(
     start_official: StartOfficial, java_client: JavaClient, tmp_path: Path
 ) -> None:
@@ -101,7 +99,6 @@ def test_consumers_of_the_official_broker_read_an_import(
             )
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("count", [5, 300, 900], ids=["in a file", "over two", "over many"])
 def test_java_sees_no_message_of_an_unfinished_import(
     java_store: JavaStore, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -21,7 +21,7 @@ from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting.time_slices import run_whole
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 VERSIONS = pytest.mark.parametrize("version", java_cluster.broker_versions())
 START_S = 60
@@ -97,7 +97,6 @@ async def both(
     return Both(ours, broker)
 
 
-@pytest.mark.sampled(14)
 async def test_mqadmin_prints_the_same_with_both_name_servers(
     both: Both, java_client: JavaClient
 ) -> None:
@@ -140,7 +139,6 @@ async def test_mqadmin_prints_the_same_with_both_name_servers(
     )
 
 
-@pytest.mark.sampled(14)
 async def test_kv_configuration_and_settings_are_changed(
     both: Both, java_client: JavaClient, tmp_path: Path
 ) -> None:
@@ -172,7 +170,6 @@ async def test_kv_configuration_and_settings_are_changed(
     assert differing <= files_and_ports | {"bindAddress"}
 
 
-@pytest.mark.rotating
 @VERSIONS
 @pytest.mark.parametrize("is_compressed", [False, True])
 async def test_a_broker_registers_and_disappears(

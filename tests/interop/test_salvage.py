@@ -13,7 +13,7 @@ from reput.spark.jobs.salvage import Salvaged, salvage
 from spark.in_process import InProcess
 from spark.jobs_setting import flip, log_place, settings
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 BROKEN = 6
 """Interval of damaged messages in the log; small enough for holes at all kinds of positions."""
@@ -44,7 +44,6 @@ def salvaged(version: str, tmp_path: Path, *, has_gap: bool) -> tuple[Path, Salv
     return target, report, whole
 
 
-@pytest.mark.sampled(14)
 @pytest.mark.parametrize("has_gap", [False, True], ids=["holes", "holes-and-a-missing-file"])
 def test_java_opens_a_salvaged_store_and_finds_every_message(
     java_store: JavaStore, has_gap: bool, tmp_path: Path
@@ -82,7 +81,6 @@ def test_java_opens_a_salvaged_store_and_finds_every_message(
     }
 
 
-@pytest.mark.rotating
 def test_consumers_of_the_official_broker_read_a_salvaged_store(
     start_official: StartOfficial, java_client: JavaClient, tmp_path: Path
 ) -> None:

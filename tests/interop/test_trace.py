@@ -178,6 +178,7 @@ def test_traces_of_java_clients_are_found(
     assert printed(tools, cluster, message_id) == lines
 
 
+@pytest.mark.rotating
 async def test_traces_of_python_clients_are_found(cluster: Cluster, tools: JavaClient) -> None:
     config = ClientConfig(namesrv_addr=cluster.namesrv, enable_trace=True)
     async with Producer("python-p", client=config) as producer:

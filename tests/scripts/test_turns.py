@@ -10,7 +10,13 @@ import turns
 from turns import BadTurn, Turns
 
 TESTS = Path(__file__).parents[1]
-ROWS = {"tests/a.py": 30.0, "tests/b.py": 20.0, "tests/b.py::test_long": 50.0, "tests/c.py": 40.0}
+ROWS = {
+    "tests/a.py": 30.0,
+    "tests/b.py": 20.0,
+    "tests/b.py::test_long": 50.0,
+    "tests/c.py": 39.0,
+    "tests/d": 1.0,
+}
 
 
 def test_each_row_runs_on_one_day_of_a_period() -> None:
@@ -34,6 +40,7 @@ def test_the_days_cost_about_the_same() -> None:
     [
         ("tests/b.py::test_long[4.9.7]", "tests/b.py::test_long"),
         ("tests/b.py::test_longer", "tests/b.py"),
+        ("tests/d/e.py::test_x[1]", "tests/d"),
     ],
 )
 def test_a_test_has_a_row_of_its_own_or_that_of_its_file(test: str, row: str) -> None:
@@ -41,8 +48,8 @@ def test_a_test_has_a_row_of_its_own_or_that_of_its_file(test: str, row: str) ->
 
 
 def test_a_test_without_a_row_is_refused() -> None:
-    with pytest.raises(BadTurn, match=r"tests/d\.py::test_x is marked rotating, but turns\.toml"):
-        Turns(70, ROWS).runs("tests/d.py::test_x[1]", 20261130)
+    with pytest.raises(BadTurn, match=r"tests/f\.py::test_x is marked rotating, but turns\.toml"):
+        Turns(70, ROWS).runs("tests/f.py::test_x[1]", 20261130)
 
 
 def test_other_seeds_than_dates_choose_a_day_too() -> None:
@@ -65,7 +72,9 @@ def test_no_day_costs_more_than_the_budget_and_a_tenth() -> None:
 def test_each_row_is_that_of_a_marked_test() -> None:
     for row in turns.load().cpu_s:
         file, _, test = row.partition("::")
-        text = (TESTS.parent / file).read_text(encoding="utf-8")
+        path = TESTS.parent / file
+        files = [path] if path.is_file() else sorted(path.glob("test_*.py"))
+        text = "".join(path.read_text(encoding="utf-8") for path in files)
         if test:
             assert re.search(rf"def {test}\(", text), row
         assert "mark.rotating" in text, row

@@ -10,7 +10,7 @@ import pytest
 from interop.java_cluster import JavaMessage
 from interop.mqadmin.sides import Both
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 def test_groups_are_created_shown_and_deleted(both: Both) -> None:
@@ -48,7 +48,6 @@ def test_connected_clients_are_shown(both: Both) -> None:
     )
 
 
-@pytest.mark.rotating
 def test_progress_is_shown_and_reset(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         consumers = []
@@ -107,7 +106,6 @@ def test_consume_mode_is_set(both: Both) -> None:
         assert f"consume mode[{name}] popShareQueueNum[1]" in text
 
 
-@pytest.mark.rotating
 def test_groups_are_monitored(both: Both) -> None:
     """``startMonitoring`` runs until it is killed; ``test_console`` covers its requests."""
     if both.is_secured:

@@ -7,7 +7,7 @@ import pytest
 
 from interop.mqadmin.sides import Both, Side, masked
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 TRACE_S = 10
 RESULT = re.compile(r"^broker-a +(\d+) +SEND_OK +([0-9A-F]{32,})", re.MULTILINE)
@@ -54,7 +54,6 @@ def _traced(both: Both, side: Side, topic: str) -> str:
     raise AssertionError(f"no trace of five messages, each in {TRACE_S} s")
 
 
-@pytest.mark.rotating
 def test_send_times_are_measured(both: Both, topic: str) -> None:
     masks = [(r"(true|false) \d+$", r"\1 N"), (r"(queueId|queueOffset)=\d+", r"\1=N")]
     text = both.prints("checkMsgSendRT", "-t", topic, "-a", "3", "-s", "16", masks=masks)
@@ -64,7 +63,6 @@ def test_send_times_are_measured(both: Both, topic: str) -> None:
     assert text.count("sendStatus=SEND_OK") == 2
 
 
-@pytest.mark.rotating
 def test_send_times_of_a_cluster_are_measured_repeatedly(both: Both) -> None:
     """``clusterRT`` runs until it is killed, so it runs in a separate process."""
     rows = []
