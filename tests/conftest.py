@@ -80,7 +80,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="make soak: it takes minutes"))
     are_named = any("::" in argument for argument in config.args)
     if not are_named and not any(name in os.environ for name in WHOLE_RUNS):
-        left_out = _outside_of_samples(items) | _out_of_turn(items)
+        try:
+            left_out = _outside_of_samples(items) | _out_of_turn(items)
+        except turns.BadTurn as error:
+            raise pytest.UsageError(str(error)) from error
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
         items[:] = [item for item in items if item.nodeid not in left_out]
 

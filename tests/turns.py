@@ -1,9 +1,9 @@
 """Tests that take turns: each runs on one day of a period, and the days cost the same.
 
 A test marked ``rotating`` has a row in ``turns.toml`` beside this module, with the CPU time that it
-needs, or its file or folder has one. The rows are dealt to as many days as keep a day below the budget; the
-seed of the day chooses the day. All of them run with ``REPUT_INTEROP=all`` and its like, and one
-that is named runs at once.
+needs, or its file or folder has one. The rows are dealt to as many days as the budget of a day
+needs; the seed of the day chooses the day. All of them run with ``REPUT_INTEROP=all`` and its like,
+and one that is named runs at once.
 """
 
 import datetime

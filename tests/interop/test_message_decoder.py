@@ -121,7 +121,7 @@ def test_java_decodes_our_records(oracle: Oracle) -> None:
     random = seeds.random("message decoder", 1)
     check_java_decodes(
         oracle,
-        [random_message(oracle, random, odd_bytes=True) for _ in range(oracle.size(MESSAGES, 80))],
+        [random_message(oracle, random, odd_bytes=True) for _ in range(oracle.size(MESSAGES, 50))],
     )
 
 
@@ -130,7 +130,7 @@ def test_java_decodes_v2(oracle: Oracle) -> None:
         pytest.skip("no such case: 4.x has only V1")
     random = seeds.random("message decoder", 2)
     messages = [
-        random_message(oracle, random, odd_bytes=True) for _ in range(oracle.size(MESSAGES, 80))
+        random_message(oracle, random, odd_bytes=True) for _ in range(oracle.size(MESSAGES, 50))
     ]
     check_java_decodes(oracle, [long_topic(message, random) for message in messages])
 
@@ -153,7 +153,7 @@ def test_java_decodes_malformed_topics(oracle: Oracle) -> None:
 def test_we_encode_and_decode_like_java(oracle: Oracle) -> None:
     random = seeds.random("message decoder", 4)
     messages = []
-    for _ in range(oracle.size(MESSAGES, 80)):
+    for _ in range(oracle.size(MESSAGES, 50)):
         message = random_message(oracle, random)
         properties = props.encode(
             samples.properties(random), last_separator=oracle.version != "4.9.7"
