@@ -278,6 +278,7 @@ def oracle_fixture(
         played: Kind = request.param
         module = request.node.path.stem
         test = _name(request.node, str(played))
+        failed = request.session.testsfailed
         if played.of_day:
             yield request.getfixturevalue("start_oracle")(kind, played.version)
             return
@@ -286,10 +287,13 @@ def oracle_fixture(
                 calls = read(module).get(test, {}).get(played.version, [])
                 recorded = RecordedOracle(played.version, calls)
                 yield recorded
-                recorded.check()
+                if request.session.testsfailed == failed:
+                    recorded.check()
                 return
             listening = _Listening(request.getfixturevalue("start_oracle")(kind, played.version))
             yield listening
+        if request.session.testsfailed > failed:
+            return
         if is_recording():
             write(module, test, played.version, listening.calls)
         else:
