@@ -3,8 +3,8 @@
     REPUT_CPU=/tmp/times .venv/bin/python -m pytest tests/interop/test_pop.py
     .venv/bin/python tests/cpu_times.py /tmp/times      # sums by file, and by test
 
-Run it without workers: the processes of a worker are its own children. Linux only. A shared
-fixture belongs to the first test that needs it.
+Linux only. A shared fixture belongs to the first test that needs it, as does the compilation of
+Java's programs.
 """
 
 import json
@@ -22,7 +22,7 @@ TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 def tree_cpu_s() -> float:
-    """Return the CPU time of this process and of all below it, also of those that ended, in s."""
+    """Return the CPU time of this process and of all below it, also ended ones, in s."""
     parents, ticks = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -41,11 +41,11 @@ class Turns:
     @cached_property
     def day_of(self) -> Mapping[str, int]:
         """Day of each row: the longest first, each to the day that has least."""
-        sums = [0.0] * self.days
+        totals = [0.0] * self.days
         dealt = {}
         for row in sorted(self.cpu_s, key=lambda name: (-self.cpu_s[name], name)):
-            day = sums.index(min(sums))
-            sums[day] += self.cpu_s[row]
+            day = totals.index(min(totals))
+            totals[day] += self.cpu_s[row]
             dealt[row] = day
         return dealt
 

@@ -29,7 +29,7 @@ SEED = 20261130
 """Seed of the recorded examples."""
 VARIABLE = "REPUT_RECORD"
 SHARE = 10
-"""Of so many examples of a run beside a JVM, a recording has one, unless the test says more."""
+"""Examples of a run beside a JVM for each one of a recording, unless the test says otherwise."""
 SHOWN = 20
 """Number of different answers that are shown."""
 
@@ -198,22 +198,22 @@ class _Listening(Oracle):
 
 def differences(recorded: Sequence[Call], live: Sequence[Call]) -> list[str]:
     """Return a paragraph for each of the first calls and answers that are not the recorded ones."""
-    found = []
+    paragraphs = []
     if len(recorded) != len(live):
-        found.append(f"{len(recorded)} calls are recorded, {len(live)} were made")
+        paragraphs.append(f"{len(recorded)} calls are recorded, {len(live)} were made")
     for number, (old, new) in enumerate(zip(recorded, live, strict=False), start=1):
         place = f"call {number}, {new.command}"
         if (old.command, old.asked) != (new.command, new.asked):
-            found.append(f"{place}: other requests than those recorded for {old.command}")
+            paragraphs.append(f"{place}: other requests than those recorded for {old.command}")
         elif old.answers != new.answers:
             lists = not isinstance(old.answers, str) and not isinstance(new.answers, str)
             pairs = zip(old.answers, new.answers, strict=True) if lists else [(old, new)]
-            found += [
+            paragraphs += [
                 f"{place}, request {index}: " + "\n".join(_diff(before, after))
                 for index, (before, after) in enumerate(pairs)
                 if before != after
             ]
-    return found[:SHOWN]
+    return paragraphs[:SHOWN]
 
 
 def _diff(before: Any, after: Any) -> Iterator[str]:

@@ -29,10 +29,10 @@ def test_each_row_runs_on_one_day_of_a_period() -> None:
 
 def test_the_days_cost_about_the_same() -> None:
     table = Turns(70, ROWS)
-    sums: Counter[int] = Counter()
+    totals: Counter[int] = Counter()
     for row, day in table.day_of.items():
-        sums[day] += int(ROWS[row])
-    assert sorted(sums.values()) == [70, 70]
+        totals[day] += int(ROWS[row])
+    assert sorted(totals.values()) == [70, 70]
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_other_seeds_than_dates_choose_a_day_too() -> None:
 
 def test_no_day_costs_more_than_the_budget_and_a_tenth() -> None:
     table = turns.load()
-    sums: Counter[int] = Counter()
+    totals: Counter[int] = Counter()
     for row, day in table.day_of.items():
-        sums[day] += table.cpu_s[row]
-    assert set(sums) == set(range(table.days))
-    assert max(sums.values()) <= table.budget_s * 1.1
+        totals[day] += table.cpu_s[row]
+    assert set(totals) == set(range(table.days))
+    assert max(totals.values()) <= table.budget_s * 1.1
 
 
 def test_each_row_is_that_of_a_marked_test() -> None:
