@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ SEED = 20261130
 VARIABLE = "REPUT_RECORD"
 SHARE = 10
 """Examples of a run beside a JVM for each one of a recording, unless the test says otherwise."""
+_HOME = re.compile(r"/tmp/[\w./-]*/\w+Oracle-[\w.]+")
 SHOWN = 20
 """Number of different answers that are shown."""
 
@@ -205,15 +207,20 @@ def differences(recorded: Sequence[Call], live: Sequence[Call]) -> list[str]:
         place = f"call {number}, {new.command}"
         if (old.command, old.asked) != (new.command, new.asked):
             paragraphs.append(f"{place}: other requests than those recorded for {old.command}")
-        elif old.answers != new.answers:
+        elif _plain(old.answers) != _plain(new.answers):
             lists = not isinstance(old.answers, str) and not isinstance(new.answers, str)
             pairs = zip(old.answers, new.answers, strict=True) if lists else [(old, new)]
             paragraphs += [
                 f"{place}, request {index}: " + "\n".join(_diff(before, after))
                 for index, (before, after) in enumerate(pairs)
-                if before != after
+                if _plain(before) != _plain(after)
             ]
     return paragraphs[:SHOWN]
+
+
+def _plain(value: Any) -> str:
+    """Return a value as text, without the folder that was the home of the JVM."""
+    return _HOME.sub("/home", json.dumps(value, default=str))
 
 
 def _diff(before: Any, after: Any) -> Iterator[str]:
