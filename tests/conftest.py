@@ -14,13 +14,15 @@ from typing import Any
 import hypothesis
 import pytest
 
+import cpu_times
 import golden
 import seeds
 import skips
 import store_fixture
+import turns
 
 WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
-"""Environment variables of runs with all cases of sampled tests."""
+"""Environment variables of runs with all cases of sampled tests, and all rotating tests."""
 
 GC_THRESHOLD = gc.get_threshold()
 
@@ -49,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(seeds.Plugin(config), "seeds")
     except (skips.BadBudget, seeds.BadSeed) as error:
         raise pytest.UsageError(str(error)) from error
+    if cpu_times.VARIABLE in os.environ:
+        plugin = cpu_times.Plugin(Path(os.environ[cpu_times.VARIABLE]))
+        config.pluginmanager.register(plugin, "cpu_times")
     # One folder a session: xdist workers inherit the environment of the process that starts them.
     if not hasattr(config, "workerinput"):
         os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
@@ -75,7 +80,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="make soak: it takes minutes"))
     are_named = any("::" in argument for argument in config.args)
     if not are_named and not any(name in os.environ for name in WHOLE_RUNS):
-        left_out = _outside_of_samples(items)
+        try:
+            left_out = _outside_of_samples(items) | _out_of_turn(items)
+        except turns.BadTurn as error:
+            raise pytest.UsageError(str(error)) from error
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
         items[:] = [item for item in items if item.nodeid not in left_out]
 
@@ -100,6 +108,13 @@ def _outside_of_samples(items: list[pytest.Item]) -> set[str]:
                 left_out.add(item.nodeid)
             tests.add(test)
     return left_out
+
+
+def _out_of_turn(items: list[pytest.Item]) -> set[str]:
+    """Return the ids of the rotating tests that do not run on this day."""
+    table, seed = turns.load(), seeds.today()
+    rotating = (item.nodeid for item in items if item.get_closest_marker("rotating"))
+    return {test for test in rotating if not table.runs(test.partition("@")[0], seed)}
 
 
 def _is_skipped(item: pytest.Item) -> bool:

@@ -22,6 +22,7 @@ public final class SigningOracle extends WordOracle {
         String secretKey = text(words);
         String token = text(words);
         RemotingCommand request = RemotingCommand.createRequestCommand(number(words), null);
+        request.setOpaque(1); // else the number of requests before it
         request.setBody(bytes(words));
         Map<String, String> fields = new LinkedHashMap<>();
         while (words.hasNext()) {

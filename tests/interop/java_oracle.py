@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,17 @@ class JavaUnavailable(Exception):
 
 
 class JavaError(Exception):
-    """Java threw an exception while it processed a request."""
+    """Java threw an exception while it processed a request.
+
+    Args:
+        cause: Text of Java's exception.
+        line: The request; empty if the process itself failed.
+    """
+
+    def __init__(self, cause: str, line: str = "") -> None:
+        super().__init__(f"{line[:500]}: {cause}" if line else cause)
+        self.cause = cause
+        self.line = line
 
 
 def wants_all_versions() -> bool:
@@ -216,7 +227,39 @@ def _artifacts(pom: Path) -> list[ElementTree.Element]:
     return ElementTree.parse(pom).findall(f".//{space}dependency/{space}artifactId")
 
 
-class Oracle:
+class Oracle(ABC):
+    """What answers requests as RocketMQ does: a JVM, or a recording of its answers.
+
+    Args:
+        version: Version of RocketMQ.
+    """
+
+    is_recorded = False
+    """Whether the examples are those of a recording."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self.is_4 = version.startswith("4.")
+
+    @abstractmethod
+    def ask(self, command: str, requests: Iterable[Sequence[Word]]) -> list[Any]:
+        """Return the answer to each request. Raises ``JavaError`` if one of them failed."""
+
+    def ask_one(self, command: str, *words: Word) -> Any:
+        """Return the answer to one request."""
+        return self.ask(command, [words])[0]
+
+    def size(self, whole: int, recorded: int | None = None) -> int:
+        """Return the number of examples.
+
+        Args:
+            whole: Their number beside a JVM.
+            recorded: Their number in a recording; by default a tenth.
+        """
+        return whole
+
+
+class JavaOracle(Oracle):
     """Running ``Oracle.java``; a subclass may run another ``WordOracle`` with other jars.
 
     Args:
@@ -234,8 +277,7 @@ class Oracle:
     """System properties of Java."""
 
     def __init__(self, version: str, work: Path) -> None:
-        self.version = version
-        self.is_4 = version.startswith("4.")
+        super().__init__(version)
         java = tool("java")
         libraries = self.folders(version, work)
         sources = [
@@ -266,8 +308,7 @@ class Oracle:
         return [jars(version)]
 
     def ask(self, command: str, requests: Iterable[Sequence[Word]]) -> list[Any]:
-        """Return the answer to each request. Raises ``JavaError`` if one of them failed."""
-        lines = [" ".join((command, *map(_word, words))) for words in requests]
+        lines = [line_of(command, words) for words in requests]
         to, back = self._process.stdin, self._process.stdout
         assert to is not None
         assert back is not None
@@ -282,19 +323,15 @@ class Oracle:
             values.append((line, json.loads(raw)))
         for line, answer in values:
             if "error" in answer:
-                raise JavaError(f"{line[:500]}: {answer['error']}")
+                raise JavaError(answer["error"], line)
         return [answer["value"] for _, answer in values]
-
-    def ask_one(self, command: str, *words: Word) -> Any:
-        """Return the answer to one request."""
-        return self.ask(command, [words])[0]
 
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
 
 
-class ClusterOracle(Oracle):
+class ClusterOracle(JavaOracle):
     """Oracle that uses classes of brokers or clients."""
 
     def folders(self, version: str, work: Path) -> list[Path]:
@@ -304,6 +341,11 @@ class ClusterOracle(Oracle):
 def property_words(properties: dict[str, str]) -> list[Word]:
     """Return a property map as the words of a request."""
     return [len(properties), *(text for pair in properties.items() for text in pair)]
+
+
+def line_of(command: str, words: Iterable[Word]) -> str:
+    """Return the line of a request."""
+    return " ".join((command, *map(_word, words)))
 
 
 def _word(value: Word) -> str:

@@ -16,7 +16,7 @@ from interop.secured_cluster import ADMIN, ADMIN_SECRET, TOPIC
 from interop.test_plain_broker import GROUPS, REFUSED, TOPICS, ask
 from reput.client import Admin
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_access")]
+pytestmark = [pytest.mark.interop, pytest.mark.rotating, pytest.mark.xdist_group("test_access")]
 
 VERSION = "5.5.0"
 

@@ -16,7 +16,7 @@ from reput.client.producer import Producer
 from reput.errors import BrokerError, InvalidOption
 from reput.format.bodies import MessageQueue, SubscriptionGroupConfig
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 BROKER = "broker-a"
 

@@ -22,7 +22,7 @@ from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput_cluster import ReputCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 Cluster = JavaCluster | ReputCluster
 TOPIC = "Batches"

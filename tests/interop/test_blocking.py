@@ -12,7 +12,7 @@ from reput.client.config import ConsumeFromWhere, ConsumerConfig
 from reput.client.listener import ConsumeContext, ConsumeResult
 from reput.client.message import Message, ReceivedMessage
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 FROM_FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 

@@ -128,6 +128,7 @@ async def measured_cluster(side: str, folder: Path) -> AsyncIterator[list[str]]:
             await name_metrics.stop()
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("side", ["reput", "java"])
 async def test_every_panel_has_series(side: str, tmp_path: Path) -> None:
     of_other_side = {

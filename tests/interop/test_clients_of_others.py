@@ -64,6 +64,7 @@ def new_topic(cluster: Cluster, name: str) -> str:
     return name
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrently", "in-order"])
 def test_sent_messages_are_consumed(client: OtherClient, cluster: Cluster, orderly: bool) -> None:
     if orderly and not client.can_order:
@@ -86,6 +87,7 @@ def test_sent_messages_are_consumed(client: OtherClient, cluster: Cluster, order
     assert client.consume(cluster.namesrv, topic, f"{group}-all", count + 1)
 
 
+@pytest.mark.rotating
 def test_messages_are_redelivered_or_delayed(client: OtherClient, cluster: Cluster) -> None:
     if not client.can_try_again:
         pytest.skip(f"no such case: the {client.name} client cannot request redelivery")
@@ -140,9 +142,7 @@ def test_java_stores_a_batch_of_the_cpp_client_as_one_message(
     assert sorted(message["body"] for message in received) == wanted
 
 
-@pytest.mark.skipif(
-    not java_oracle.wants_all_versions(), reason="make interop-all: Java against Java"
-)
+@pytest.mark.rotating
 def test_the_java_client_passes_the_same_checks(
     official: JavaCluster, java_client: JavaClient
 ) -> None:

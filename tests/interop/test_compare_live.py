@@ -14,6 +14,7 @@ from spark.jobs_setting import flip, log_place
 
 pytestmark = [
     pytest.mark.interop,
+    pytest.mark.rotating,
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore"),

@@ -20,7 +20,7 @@ from reput.client import ConsumeContext, ConsumeResult, Message, MessageQueue, b
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig
 from reput.client.message import ReceivedMessage
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.rotating, pytest.mark.slow]
 
 TOPIC, GROUP = "ConsolePages", "console-pages"
 QUEUES, MESSAGE_COUNT, CONSUMED = 2, 40, 5

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from interop import java_oracle
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaCluster
 from reput.client.admin import Admin
@@ -187,6 +186,7 @@ async def test_two_members_share_until_one_leaves(
     assert set(both.values()) == {1}
 
 
+@pytest.mark.sampled(14)
 async def test_python_and_java_members_share(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:
@@ -344,6 +344,7 @@ async def dead_letters(official: JavaCluster, group: str, count: int) -> list[Re
     return letters
 
 
+@pytest.mark.rotating
 async def test_a_copy_is_sent_if_the_broker_refuses_a_send_back(
     official: JavaCluster, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,7 +371,7 @@ async def test_a_copy_is_sent_if_the_broker_refuses_a_send_back(
     assert second.queue.topic == names.retry_topic(topic)
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
+@pytest.mark.rotating
 async def test_an_overdue_message_is_sent_back(
     official: JavaCluster, producer: Producer, topic: str
 ) -> None:
@@ -728,6 +729,7 @@ async def poll_bodies(consumer: PullConsumer, count: int) -> list[bytes]:
 # --- operators ----------------------------------------------------------------------
 
 
+@pytest.mark.sampled(14)
 async def test_operators_see_and_reset_a_member(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:

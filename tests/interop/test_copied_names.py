@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interop import java_cluster, java_oracle, pairs
+from interop import java_cluster, pairs
 from interop.clusters import PAUSE, until
 from interop.pairs import REPUT, Pair
 from interop.wire import Remote
@@ -17,9 +17,7 @@ from reput.format.codes import RequestCode as Code, ResponseCode
 from reput.format.headers import CreateTopicHeader, GroupNameHeader, TopicHeader
 
 pytestmark = [
-    pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
-    ),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.slow,
 ]

@@ -17,7 +17,6 @@ from interop import pairs
 from interop.clusters import start_cluster, until
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaCluster, Settings
-from interop.java_oracle import wants_all_versions
 from interop.pairs import REPUT, Pair, asked
 from interop.wire import Remote
 from reput.clock import SystemClock
@@ -28,7 +27,7 @@ from reput.format.timer_check import TimerCheck
 from reput_cluster import ReputCluster
 
 pytestmark = [
-    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.slow,
 ]

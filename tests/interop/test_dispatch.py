@@ -15,7 +15,7 @@ from reput.store.config import StoreConfig
 from reput.store.files import paths
 from spark.dispatch_setting import Here
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 def test_java_reads_a_rebuilt_store_by_queue_and_by_key(

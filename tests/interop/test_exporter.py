@@ -20,7 +20,7 @@ from reput.client.admin import Admin
 from reput.client.admin.progress import ConsumeStats
 from reput.client.config import ClientConfig, ConsumeFromWhere, ConsumerConfig
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.rotating, pytest.mark.slow]
 
 TOPIC, GROUP, SENDER = "ExportedOrders", "exported-billing", "exported-sender"
 PLACE = {"cluster": "DefaultCluster", "broker": "broker-a"}

@@ -18,7 +18,7 @@ from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, JavaRecei
 from reput.format import fastjson
 from reput_cluster import ReputCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 Cluster = ReputCluster | JavaCluster
 GUARD_S = 60

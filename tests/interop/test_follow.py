@@ -15,7 +15,7 @@ from reput.store.config import StoreConfig
 from reput.store.files import paths
 from spark.dispatch_setting import Here, files_of
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]
+pytestmark = [pytest.mark.interop, pytest.mark.rotating, pytest.mark.xdist_group("test_spark_live")]
 
 
 @pytest.mark.parametrize("version", java_cluster.broker_versions())

@@ -18,7 +18,7 @@ from reput.format.bodies import (
 from reput.format.codes import PullFlag, RequestCode, ResponseCode
 from reput.format.headers import GroupForbiddenHeader
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -14,7 +14,7 @@ from reput.store.files.disk import Disk
 from reput.store.reader import StoreReader
 from spark.importing import SIZES, batch, write
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 QUEUES = 3
 

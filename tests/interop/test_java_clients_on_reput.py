@@ -185,6 +185,7 @@ def push(
 # --- sending ------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("how", ["sync", "async", "oneway", "batch", "ordered"])
 def test_sent_messages_are_read(
     cluster: Cluster, java_client: JavaClient, topic: str, how: str
@@ -264,6 +265,7 @@ def assert_places(
         assert place == (got.queue_id, got.queue_offset, got.msg_id, got.offset_msg_id)
 
 
+@pytest.mark.sampled(14)
 def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     chance = random.Random(1)
     body = b"compress me " * 1000
@@ -277,6 +279,7 @@ def test_long_bodies_are_compressed(cluster: Cluster, java_client: JavaClient, t
     assert received[noise].store_size > 100_000
 
 
+@pytest.mark.sampled(14)
 def test_bodies_of_4_mebibytes_are_accepted(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -303,6 +306,7 @@ def test_bodies_of_4_mebibytes_are_accepted(
         assert bodies(consumer.take(2)) == sorted([largest, b"and on"])
 
 
+@pytest.mark.sampled(14)
 def test_a_batch_of_thousands_is_stored(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -321,6 +325,7 @@ def test_a_batch_of_thousands_is_stored(
     assert {message.queue_id for message in received} == {result.queue.queue_id}
 
 
+@pytest.mark.sampled(14)
 def test_only_an_admin_creates_topics(other: Cluster, java_client: JavaClient, topic: str) -> None:
     """With automatic creation disabled, sending does not create a topic."""
     with java_client.producer(other.namesrv) as producer:
@@ -352,6 +357,7 @@ def two_members(
     return first, second
 
 
+@pytest.mark.sampled(14)
 def test_two_members_share_until_one_leaves(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -375,6 +381,7 @@ def test_two_members_share_until_one_leaves(
     second.close()
 
 
+@pytest.mark.sampled(14)
 def test_orderly_members_keep_the_order(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -399,6 +406,7 @@ def test_orderly_members_keep_the_order(
             assert [message.body for message in member.received if message.body in of_key] == of_key
 
 
+@pytest.mark.sampled(14)
 def test_an_orderly_member_suspends_its_queue(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -415,6 +423,7 @@ def test_an_orderly_member_suspends_its_queue(
     assert [message.reconsume_times for message in received] == [0, 1] * 3
 
 
+@pytest.mark.sampled(14)
 def test_each_broadcasting_member_gets_all_messages(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -431,6 +440,7 @@ def test_each_broadcasting_member_gets_all_messages(
             member.close()
 
 
+@pytest.mark.sampled(14)
 def test_tags_filter_messages(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     """Messages of other tags with the same hash code pass the broker, but not the client."""
     tags = ["red", "green", "blue", "Aa", "BB", None]
@@ -454,6 +464,7 @@ def test_tags_filter_messages(cluster: Cluster, java_client: JavaClient, topic: 
                 wanted.append(JavaMessage(topic, last, tags=min(filter(None, passing))))
 
 
+@pytest.mark.sampled(14)
 def test_a_message_sent_back_is_redelivered(
     other: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -474,6 +485,7 @@ def test_a_message_sent_back_is_redelivered(
     }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("where", ["FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"])
 def test_a_new_group_in_a_young_topic_gets_all_messages(
     cluster: Cluster, java_client: JavaClient, topic: str, where: str
@@ -493,6 +505,7 @@ def test_a_new_group_in_a_young_topic_gets_all_messages(
             assert bodies(consumer.take(8)) == sorted(sent)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     ("where", "timestamp", "is_old_wanted"),
     [
@@ -535,6 +548,7 @@ def test_a_new_group_in_an_old_topic_begins_at_its_position(
         assert old == [] or (where, old) == ("TIMESTAMP", [b"m19"])
 
 
+@pytest.mark.sampled(14)
 def test_sql92_filters_messages(other: Cluster, java_client: JavaClient, topic: str) -> None:
     make_topic(java_client, other, topic)
     wanted = [
@@ -548,6 +562,7 @@ def test_sql92_filters_messages(other: Cluster, java_client: JavaClient, topic: 
         assert bodies(consumer.take(4)) == [b"10", b"12", b"6", b"8"]
 
 
+@pytest.mark.sampled(14)
 def test_sql92_is_refused_if_disabled(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -559,6 +574,7 @@ def test_sql92_is_refused_if_disabled(
 # --- pull consumers -----------------------------------------------------------------
 
 
+@pytest.mark.sampled(14)
 def test_pulls_have_status_offsets_and_messages(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -611,6 +627,7 @@ def test_pulls_have_status_offsets_and_messages(
         assert len(got["messages"]) == 1
 
 
+@pytest.mark.sampled(14)
 def test_messages_are_found_by_id_and_key(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -641,6 +658,7 @@ def test_messages_are_found_by_id_and_key(
         assert [entry["msgId"] for entry in answer["messageList"]] == [sent[7].msg_id]
 
 
+@pytest.mark.sampled(14)
 def test_a_lite_pull_consumer_subscribes_and_commits(
     cluster: Cluster, java_client: JavaClient, topic: str
 ) -> None:
@@ -661,6 +679,7 @@ def test_a_lite_pull_consumer_subscribes_and_commits(
             assert [message.body for message in consumer.take(1)] == [b"later"]
 
 
+@pytest.mark.sampled(14)
 def test_a_lite_pull_consumer_seeks(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     needs_lite_pull(java_client)
     queue = Queue(topic, "broker-a", 2)
@@ -703,6 +722,7 @@ def needs_lite_pull(java: JavaClient) -> None:
 # --- restarts of the broker ---------------------------------------------------------
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_clients_survive_a_restart(
     own: Cluster, java_client: JavaClient, topic: str, end: str
@@ -778,6 +798,7 @@ def committed(java: JavaClient, cluster: Cluster, group: str) -> dict[str, int]:
 # --- connected clients ----------------------------------------------------------------
 
 
+@pytest.mark.sampled(14)
 def test_mqadmin_shows_the_clients(cluster: Cluster, java_client: JavaClient, topic: str) -> None:
     java, group = java_client, f"{topic}-group"
     make_topic(java, cluster, topic)

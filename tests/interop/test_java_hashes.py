@@ -16,7 +16,7 @@ INT_MIN = -(1 << 31)
 HASHES_TO_INT_MIN = "polygenelubricants"
 
 
-def texts() -> list[str]:
+def texts(oracle: Oracle) -> list[str]:
     random = seeds.random("java hashes", 1)
     alphabets = (samples.PLAIN, samples.PLAIN + samples.ODD, samples.ODD + samples.SURROGATES)
     return [
@@ -25,7 +25,7 @@ def texts() -> list[str]:
         "TagA",
         "TopicA#k1",
         "\ud83d\ude00",  # a surrogate pair in two characters: from slicing, never from json.loads
-        *(samples.text(random, 80, alphabets[i % 3]) for i in range(3000)),
+        *(samples.text(random, 80, alphabets[i % 3]) for i in range(oracle.size(3000))),
     ]
 
 
@@ -41,13 +41,13 @@ def ends_in_int_min(start: str) -> str:
 
 
 def test_string_hashes_are_equal(oracle: Oracle) -> None:
-    expected = oracle.ask("hash", [(text,) for text in texts()])
-    assert [java.string_hash(text) for text in texts()] == expected
+    expected = oracle.ask("hash", [(text,) for text in texts(oracle)])
+    assert [java.string_hash(text) for text in texts(oracle)] == expected
     assert java.string_hash(HASHES_TO_INT_MIN) == INT_MIN
 
 
 def test_key_hashes_are_equal(oracle: Oracle) -> None:
-    keys = [index_entry.key_of("Topic", text) for text in texts()] + texts()
+    keys = [index_entry.key_of("Topic", text) for text in texts(oracle)] + texts(oracle)
     keys += [ends_in_int_min(f"Topic#{i}") for i in range(50)]
     expected = oracle.ask("indexKeyHash", [(key,) for key in keys])
     assert [index_entry.key_hash(key) for key in keys] == expected
@@ -55,21 +55,22 @@ def test_key_hashes_are_equal(oracle: Oracle) -> None:
 
 
 def test_tags_codes_are_equal(oracle: Oracle) -> None:
-    expected = oracle.ask("tagsCode", [(text,) for text in texts()])
-    assert [cq_unit.tags_code(text) for text in texts()] == expected
+    expected = oracle.ask("tagsCode", [(text,) for text in texts(oracle)])
+    assert [cq_unit.tags_code(text) for text in texts(oracle)] == expected
     assert cq_unit.tags_code(HASHES_TO_INT_MIN) == INT_MIN
 
 
 def test_checksums_are_equal(oracle: Oracle) -> None:
     random = seeds.random("java hashes", 2)
-    data = [random.randbytes(random.choice((0, 1, 5, 100, 5000))) for _ in range(500)]
+    data = [random.randbytes(random.choice((0, 1, 5, 100, 5000))) for _ in range(oracle.size(500))]
     assert [body.crc(part) for part in data] == oracle.ask("crc", [(part,) for part in data])
 
 
 def test_offset_ids_of_java_are_decoded(oracle: Oracle) -> None:
     random = seeds.random("java hashes", 3)
     hosts = [
-        samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
+        samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0)
+        for i in range(oracle.size(500, 100))
     ]
     offsets = [samples.number(random, 64) for _ in hosts]
     ids = oracle.ask(
@@ -84,7 +85,8 @@ def test_offset_ids_of_java_are_decoded(oracle: Oracle) -> None:
 def test_java_decodes_our_offset_ids(oracle: Oracle) -> None:
     random = seeds.random("java hashes", 4)
     hosts = [
-        samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0) for i in range(500)
+        samples.host(random, is_v6=oracle.version != "4.5.2" and i % 2 == 0)
+        for i in range(oracle.size(500, 100))
     ]
     ids = [message_id.encode_offset_id(host, samples.number(random, 64)) for host in hosts]
     ids += [text.lower() for text in ids]  # people paste text that tools print

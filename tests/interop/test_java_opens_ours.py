@@ -42,6 +42,7 @@ def an_hour_ago() -> ManualClock:
 # --- complete stores --------------------------------------------------------
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("is_clean", [True, False], ids=["closed", "abandoned"])
 def test_java_finds_every_message(java_store: JavaStore, is_clean: bool, tmp_path: Path) -> None:
     version = java_store.version
@@ -83,6 +84,7 @@ def is_exact_in_4(model: StoreModel, queue: tuple[str, int], time: int) -> bool:
 # --- queues that do not begin at 0 --------------------------------------------
 
 
+@pytest.mark.rotating
 def test_java_reads_a_store_after_expiry(java_store: JavaStore, tmp_path: Path) -> None:
     settings = settings_of(java_store.version)
     clock, model = an_hour_ago(), StoreModel()
@@ -99,6 +101,7 @@ def test_java_reads_a_store_after_expiry(java_store: JavaStore, tmp_path: Path) 
     assert_java_has(model, same_puts.open_with_java(java_store, tmp_path, settings, model))
 
 
+@pytest.mark.rotating
 def test_java_reads_queues_rebuilt_after_expiry(java_store: JavaStore, tmp_path: Path) -> None:
     settings = settings_of(java_store.version)
     clock, model = an_hour_ago(), StoreModel()
@@ -116,6 +119,7 @@ def test_java_reads_queues_rebuilt_after_expiry(java_store: JavaStore, tmp_path:
     assert_java_has(model, same_puts.open_with_java(java_store, tmp_path, settings, model))
 
 
+@pytest.mark.rotating
 def test_java_reads_rebuilt_queues_without_their_first_messages(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
@@ -163,6 +167,7 @@ def test_java_reads_rebuilt_queues_without_their_first_messages(
 # --- alternating writers ------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_both_write_alternately(java_store: JavaStore, tmp_path: Path) -> None:
     version = java_store.version
     if version.startswith("4.5"):

@@ -22,7 +22,6 @@ import pytest
 from interop import java_oracle, wire
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, Settings
-from interop.java_oracle import wants_all_versions
 from interop.pairs import assert_same_logs, stopped
 from interop.wire import Remote
 from ports import free_port
@@ -33,7 +32,7 @@ from reput_cluster import ReputCluster
 
 pytestmark = [
     pytest.mark.interop,
-    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
+    pytest.mark.rotating,
 ]
 
 SLAVES = java_oracle.ALL_VERSIONS if java_oracle.wants_all_versions() else ("5.5.0",)

@@ -33,6 +33,7 @@ if java_oracle.wants_all_versions():
     STORES += ["recovered", "expired-nocq-recovered"]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", STORES)
 def test_a_golden_store_has_the_contents_of_its_manifest(
     java_store: JavaStore, name: str, tmp_path: Path
@@ -40,6 +41,7 @@ def test_a_golden_store_has_the_contents_of_its_manifest(
     assert_as_in_the_manifest(java_store, name, tmp_path)
 
 
+@pytest.mark.rotating
 def test_a_store_of_5_has_the_contents_of_its_manifest(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
@@ -54,6 +56,7 @@ def test_a_store_of_5_has_the_contents_of_its_manifest(
     assert list(view.queues["GoldenBatch-bcq", 0].messages) == [0, 4, 8]
 
 
+@pytest.mark.rotating
 def test_a_killed_store_is_recovered(java_store: JavaStore, tmp_path: Path) -> None:
     version = java_store.version
     manifest = golden.manifest(version, "unclean")
@@ -71,6 +74,7 @@ def test_a_killed_store_is_recovered(java_store: JavaStore, tmp_path: Path) -> N
     }
 
 
+@pytest.mark.rotating
 def test_a_damaged_store_is_refused(java_store: JavaStore, tmp_path: Path) -> None:
     store = golden.copy_store(java_store.version, "ext", tmp_path)
     config = golden.manifest(java_store.version, "ext")["config"]
@@ -165,6 +169,7 @@ V6_BITS = {(V4, V4): 0, (V6, V4): 0x10, (V4, V6): 0x20, (V6, V6): 0x30}
 """Born host and store host -> bits of the sysFlag."""
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("crash", [False, True])
 def test_written_messages_are_found(java_store: JavaStore, crash: bool, tmp_path: Path) -> None:
     hosts = [(V4, V4)] if java_store.version.startswith("4.5") else list(V6_BITS)
@@ -205,6 +210,7 @@ def test_written_messages_are_found(java_store: JavaStore, crash: bool, tmp_path
     assert not (tmp_path / "abort").exists()
 
 
+@pytest.mark.rotating
 def test_illegal_puts_are_refused(java_store: JavaStore, tmp_path: Path) -> None:
     puts = [
         Put("T", 0, b"x" * 40_000),
@@ -218,6 +224,7 @@ def test_illegal_puts_are_refused(java_store: JavaStore, tmp_path: Path) -> None
     assert b"z\x011\x02a\x012\x02m\x013" in golden.log_files(tmp_path)[0].read_bytes()
 
 
+@pytest.mark.rotating
 def test_a_transient_store_pool_is_written_out(java_store: JavaStore, tmp_path: Path) -> None:
     pool = {**SMALL, "transientStorePoolEnable": True, "transientStorePoolSize": 2}
     answers = java_store.write(tmp_path, [Put("T", 0, b"pooled")] * 3, pool).puts
@@ -225,6 +232,7 @@ def test_a_transient_store_pool_is_written_out(java_store: JavaStore, tmp_path: 
     assert len(java_store.open(tmp_path, SMALL).queues["T", 0].messages) == 3
 
 
+@pytest.mark.rotating
 def test_an_unknown_setting_is_an_error(java_store: JavaStore, tmp_path: Path) -> None:
     with pytest.raises(JavaError, match="no setting mappedFileSize"):
         java_store.open(tmp_path, {"mappedFileSize": 1})
@@ -233,6 +241,7 @@ def test_an_unknown_setting_is_an_error(java_store: JavaStore, tmp_path: Path) -
 # --- measuring --------------------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_costs_are_measured(java_store: JavaStore, tmp_path: Path) -> None:
     sizes = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 100_000}
     bench = java_store.bench(tmp_path, sizes, messages=2000, warm_up=500, queues=4)

@@ -140,7 +140,7 @@ async def test_settings_of_light_queues_cannot_be_changed(cluster: Cluster) -> N
         assert await broker.read(name, 1, consumer_group=name)
 
 
-@pytest.mark.skipif(not ALL, reason="make interop-all: starts four brokers")
+@pytest.mark.rotating
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 async def test_a_store_moves_from_java_to_us_and_back(version: str, tmp_path: Path) -> None:
     for turn, kind in enumerate((version, "reput", version)):

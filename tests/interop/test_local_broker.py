@@ -8,6 +8,7 @@ from reput.testing import LocalBroker
 pytestmark = pytest.mark.interop
 
 
+@pytest.mark.sampled(14)
 def test_java_clients_use_a_local_broker(java_client: JavaClient) -> None:
     with LocalBroker(topics={"Orders": 1}) as mq:
         with java_client.producer(mq.namesrv_addr) as producer:
@@ -17,6 +18,7 @@ def test_java_clients_use_a_local_broker(java_client: JavaClient) -> None:
         assert [message.message_id for message in stored] == [message.msg_id for message in sent]
 
 
+@pytest.mark.sampled(14)
 def test_mqadmin_shows_a_local_broker(java_client: JavaClient) -> None:
     with LocalBroker(topics={"Orders": 3}) as mq:
         cluster = java_client.mqadmin("clusterList", namesrv=mq.namesrv_addr)

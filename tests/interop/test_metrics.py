@@ -12,7 +12,7 @@ from interop.record_metrics import VERSION, scrape, settings, shape, traffic
 from ports import free_port
 from reput.broker.monitoring.rocketmq_metrics import LEFT_OUT
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 async def metrics_of(kind: str, folder: Path) -> dict[str, dict[str, Any]]:

@@ -515,6 +515,7 @@ def read_by_java(consumer: JavaPushConsumer, ledger: Ledger) -> Ledger:
     return read
 
 
+@pytest.mark.rotating
 @pytest.mark.slow
 async def test_a_folder_moves_under_load(tmp_path: Path) -> None:
     port = free_port_of_broker()

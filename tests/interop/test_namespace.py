@@ -2,9 +2,8 @@
 
 import pytest
 
-from interop import java_oracle
-from interop.conftest import StartOracle
-from interop.java_oracle import Oracle
+from interop.java_oracle import JavaOracle, Oracle
+from interop.recorded_oracle import oracle_fixture
 from reput.format import names, namespace
 
 pytestmark = pytest.mark.interop
@@ -13,21 +12,13 @@ PLAIN = ("Orders", "a", "tenant", "tenant-2%Orders", "%", "x%y", "TBW102", "RMQ_
 NAMESPACES = ("", "tenant", "MQ_INST_1_b")
 
 
-class NamespaceOracle(Oracle):
+class NamespaceOracle(JavaOracle):
     """Running ``NamespaceOracle.java``."""
 
     main_class = "NamespaceOracle"
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
-        for version in java_oracle.versions()
-    ],
-)
-def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> NamespaceOracle:
-    return start_oracle(NamespaceOracle, request.param)
+java = oracle_fixture(NamespaceOracle)
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -45,7 +36,7 @@ def pairs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("command", ["wrap", "unwrap"])
-def test_names_are_those_of_java(java: NamespaceOracle, command: str) -> None:
+def test_names_are_those_of_java(java: Oracle, command: str) -> None:
     ours = getattr(namespace, command)
     different = {
         (space, name): (ours(space, name), theirs)

@@ -35,7 +35,7 @@ from reput.spark.sending.requests import TaskIdentity
 from reput.spark.sending.send import send
 from spark import live_traffic, reading
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("namespaced")]
+pytestmark = [pytest.mark.interop, pytest.mark.rotating, pytest.mark.xdist_group("namespaced")]
 
 VERSIONS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("5.5.0",)
 FROM_FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)

@@ -21,7 +21,7 @@ from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting.time_slices import run_whole
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 VERSIONS = pytest.mark.parametrize("version", java_cluster.broker_versions())
 START_S = 60

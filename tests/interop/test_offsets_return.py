@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from interop.clusters import until
-from interop.java_oracle import wants_all_versions
 from interop.pairs import REPUT, Pair, asked, committed, tables
 from interop.wire import Remote
 from reput.client import Message, blocking
@@ -15,7 +14,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import UpdateConsumerOffsetHeader
 
 pytestmark = [
-    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.xdist_group("test_offsets_return"),
 ]

@@ -10,7 +10,7 @@ from interop.clusters import KINDS, PAUSE, Cluster
 from interop.java_cluster import JVM, JavaClient, JavaCluster, JavaMessage, PushConsumer, Queue
 from reput_cluster import ReputCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 LOCK_MS = 25_000
 """Duration of a lock, instead of a minute; clients renew their locks every 20 s."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from faults.proxy import Link
-from interop import java_cluster, java_oracle, pairs, wire
+from interop import java_cluster, pairs, wire
 from interop.java_cluster import Settings
 from interop.pairs import REPUT, Pair
 from interop.wire import Remote
@@ -20,9 +20,7 @@ from reput.format.batch import InnerMessage
 from reput.format.codes import RequestCode, ResponseCode
 
 pytestmark = [
-    pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
-    ),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.slow,
     pytest.mark.xdist_group("test_pairs"),

@@ -118,7 +118,7 @@ def counted(*members: PushConsumer) -> Counter[bytes]:
     return Counter(message.body for member in members for message in member.received)
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
+@pytest.mark.rotating
 @on_5_5
 def test_two_members_share_and_failures_are_redelivered(
     java_client: JavaClient, cluster: Cluster, topic: str
@@ -158,6 +158,7 @@ def _not_before(first: list[JavaReceived], again: list[JavaReceived], delay_ms: 
         assert message.store_timestamp - popped[message.body] >= delay_ms
 
 
+@pytest.mark.rotating
 @on_5_5
 def test_a_broker_restarts_while_messages_are_invisible(
     java_client: JavaClient, own: Cluster, topic: str
@@ -177,6 +178,7 @@ def test_a_broker_restarts_while_messages_are_invisible(
         assert set(attempts) == set(bodies)
 
 
+@pytest.mark.rotating
 @on_5_5
 def test_a_broker_is_killed_while_messages_are_invisible(
     java_client: JavaClient, own: Cluster, topic: str
@@ -197,6 +199,7 @@ def test_a_broker_is_killed_while_messages_are_invisible(
         )
 
 
+@pytest.mark.rotating
 @on_5_5
 @pytest.mark.parametrize(("expression", "is_sql"), [("a || c", False), ("number < 3", True)])
 def test_members_get_matching_messages(
@@ -231,6 +234,7 @@ def test_members_get_matching_messages(
         assert counted(member) == Counter(bodies)
 
 
+@pytest.mark.rotating
 @on_5_5
 def test_members_share_queues_with_the_next_ones(
     java_client: JavaClient, cluster: Cluster, topic: str
@@ -250,6 +254,7 @@ def test_members_share_queues_with_the_next_ones(
         assert counted(*members) == Counter(bodies)
 
 
+@pytest.mark.rotating
 @on_5_5
 def test_java_revives_messages_popped_from_ours(
     java_client: JavaClient, topic: str, tmp_path: Path
@@ -269,6 +274,7 @@ def test_java_revives_messages_popped_from_ours(
             assert {message.reconsume_times for message in member.received} == {1}
 
 
+@pytest.mark.rotating
 @on_5_5
 def test_ours_revives_messages_popped_from_java(
     java_client: JavaClient, topic: str, tmp_path: Path

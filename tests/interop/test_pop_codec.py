@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import seeds
-from interop.conftest import StartOracle
 from interop.java_oracle import ClusterOracle, Oracle
+from interop.recorded_oracle import oracle_fixture
 from reput.format import bodies, names, pop_codec
 from reput.format.pop_codec import AckRecord, BatchAckBody, CheckpointRecord, Handle
 from reput.store.files import paths
@@ -19,7 +19,7 @@ from reput.store.tables.pop_tables import (
     RequestModeTable,
 )
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("rocketmq-5.5.0")]
+pytestmark = pytest.mark.interop
 
 TOPICS = ("T", "Orders-1", "%RETRY%G_T", "%RETRY%G+T", "%RETRY%g_with_more_x")
 POP_MS = 1_700_000_000_000
@@ -31,9 +31,7 @@ class PopOracle(ClusterOracle):
     main_class = "PopOracle"
 
 
-@pytest.fixture(scope="module")
-def java(start_oracle: StartOracle) -> PopOracle:
-    return start_oracle(PopOracle, "5.5.0")
+java = oracle_fixture(PopOracle, ["5.5.0"])
 
 
 def test_handles_are_equal(java: Oracle) -> None:
@@ -65,7 +63,7 @@ def test_topic_names_are_equal(java: Oracle) -> None:
 
 def test_checkpoints_are_read_both_ways(java: Oracle) -> None:
     chance = seeds.random("pop codec", 7)
-    for number in range(50):
+    for number in range(java.size(50, 20)):
         start = chance.randrange(1 << 40)
         offsets = sorted(chance.sample(range(start, start + 100), chance.randint(1, 32)))
         ours = CheckpointRecord(

@@ -24,7 +24,7 @@ from reput.client import (
 )
 from reput.client.popping import ANY_QUEUE
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 GUARD_S = 90
 SETTINGS = {"autoCreateTopicEnable": True, "enablePropertyFilter": True}

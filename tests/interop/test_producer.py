@@ -83,6 +83,7 @@ def place(result: SendResult) -> tuple[int, int]:
     return result.queue.queue_id, result.queue_offset
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -118,6 +119,7 @@ async def test_java_reads_our_messages(
     assert read.born_timestamp <= read.store_timestamp
 
 
+@pytest.mark.sampled(14)
 async def test_java_reads_our_batches(
     official: JavaCluster, java_client: JavaClient, producer: Producer, admin: Admin, topic: str
 ) -> None:
@@ -138,6 +140,7 @@ async def test_java_reads_our_batches(
     assert [message.properties["n"] for message in read] == [str(i) for i in range(20)]
 
 
+@pytest.mark.sampled(14)
 async def test_concurrent_sends_arrive_once(
     official: JavaCluster, java_client: JavaClient, producer: Producer, admin: Admin, topic: str
 ) -> None:
@@ -149,6 +152,7 @@ async def test_concurrent_sends_arrive_once(
     assert [read[place(result)].body for result in results] == [b"%d" % i for i in range(3000)]
 
 
+@pytest.mark.sampled(14)
 async def test_oneway_messages_arrive(
     official: JavaCluster, java_client: JavaClient, producer: Producer, admin: Admin, topic: str
 ) -> None:
@@ -164,6 +168,7 @@ async def test_oneway_messages_arrive(
     assert [message.body for message in read.values()] == [b"first", b"oneway"]
 
 
+@pytest.mark.sampled(14)
 async def test_a_delayed_message_is_delivered_later(
     official: JavaCluster, java_client: JavaClient, producer: Producer, topic: str
 ) -> None:
@@ -218,6 +223,7 @@ async def test_a_producer_is_registered_until_it_closes(
     assert await admin.producer_connection(group, topic) == []
 
 
+@pytest.mark.rotating
 async def test_sending_survives_a_restart_of_the_broker(start_official: Any) -> None:
     cluster = start_official()
     config = ProducerConfig(send_timeout_ms=1000)

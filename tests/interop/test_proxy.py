@@ -260,6 +260,7 @@ def secured(
             yield proxy.endpoint
 
 
+@pytest.mark.sampled(14)
 def test_an_sdk_with_the_credentials_of_a_user(sdk: Sdk, secured: str) -> None:
     topic, group = secured_cluster.TOPIC, secured_cluster.GROUP
     with sdk.push(secured, topic, group, user=RIGHT) as consumer:
@@ -268,6 +269,7 @@ def test_an_sdk_with_the_credentials_of_a_user(sdk: Sdk, secured: str) -> None:
     assert (arrived.message_id, arrived.body) == (receipt.message_id, b"signed")
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("topic", "user"),
     [

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from grpc_client import OK, GrpcClient, message
-from interop import java_oracle
 from interop.clusters import until
 from interop.java_cluster import JavaCluster
 from interop.java_oracle import JavaUnavailable
@@ -24,9 +23,7 @@ from reput_cluster import ReputCluster
 
 pytestmark = [
     pytest.mark.interop,
-    pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
-    ),
+    pytest.mark.rotating,
 ]
 
 TOPIC, GROUP = "Moved", "movers"

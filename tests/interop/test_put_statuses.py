@@ -104,6 +104,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(14)
 def test_java_answers_as_listed(java_store: JavaStore, tmp_path: Path) -> None:
     if java_store.version.startswith("4.5"):
         pytest.skip("no such case: only 4.9.7 and 5.x are compared")

@@ -11,6 +11,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 UP = "reput up --port 0 --broker-port 0 --test-controls 0 --"
 TIMEOUT_S = 120
 
+pytestmark = pytest.mark.rotating
+
 
 @pytest.mark.parametrize(
     ("folder", "prepare", "command", "passed"),

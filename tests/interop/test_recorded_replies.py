@@ -12,7 +12,7 @@ import pytest
 import recorded_replies as recorded
 from interop.java_cluster import JavaCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 @pytest.mark.parametrize("version", recorded.VERSIONS)

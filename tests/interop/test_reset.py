@@ -22,7 +22,7 @@ from reput.client.producer import Producer
 from reput.client.pull_consumer import PullConsumer
 from reput.client.push_consumer import PushConsumer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 GUARD_S = 60
 QUICK = {"pollNameServerInterval": 200, "heartbeatBrokerInterval": 1000}

@@ -13,7 +13,7 @@ from reput.spark.jobs.restore import restore
 from reput.store.reader import StoreReader
 from spark.in_process import InProcess
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 Place = tuple[str, int, int]
 

@@ -6,14 +6,13 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import broker_subject
-from interop import java_oracle
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaMessage, JavaReceived
 from reput.broker.server import Broker
@@ -124,6 +123,7 @@ def comparable(messages: list[JavaReceived]) -> list[tuple[Any, ...]]:
     return rows
 
 
+@pytest.mark.rotating
 async def test_reconsume_times_grow_with_each_redelivery(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
@@ -139,7 +139,7 @@ async def test_reconsume_times_grow_with_each_redelivery(
     assert ours.stored(names.dlq_topic(group)) == []
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
+@pytest.mark.rotating
 async def test_a_message_is_a_dead_letter_after_the_last_attempt(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
@@ -149,9 +149,14 @@ async def test_a_message_is_a_dead_letter_after_the_last_attempt(
         until=lambda: ours.broker.store.max_offset(dead_topic, 0),
     )  # fmt: skip
     assert [message.reconsume_times for message in received] == [0, 1, 2]
-    with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
-        (queue,) = await asyncio.to_thread(consumer.queues, dead_topic)
-        letters = (await asyncio.to_thread(consumer.pull, queue, 0)).messages
+
+    def pull() -> Sequence[JavaReceived]:
+        # The consumer asks our broker when it closes, too: not on the loop of the broker.
+        with contextlib.closing(java_client.pull_consumer(ours.namesrv, group)) as consumer:
+            (queue,) = consumer.queues(dead_topic)
+            return consumer.pull(queue, 0).messages
+
+    letters = await asyncio.to_thread(pull)
     # A client that gets no answer within 5 s after it sent a message back also sends a copy.
     assert letters
     for dead in letters:
@@ -160,6 +165,7 @@ async def test_a_message_is_a_dead_letter_after_the_last_attempt(
         assert dead.properties["RETRY_TOPIC"] == group
 
 
+@pytest.mark.rotating
 async def test_consumers_get_equal_messages_from_the_official_broker(
     ours: Ours, java_client: JavaClient, group: str, start_official: StartOfficial
 ) -> None:
@@ -169,6 +175,7 @@ async def test_consumers_get_equal_messages_from_the_official_broker(
     assert comparable(here) == comparable(there)
 
 
+@pytest.mark.rotating
 async def test_a_delayed_message_is_delivered_when_due(
     ours: Ours, java_client: JavaClient, group: str
 ) -> None:
@@ -192,6 +199,7 @@ async def test_a_delayed_message_is_delivered_when_due(
 # --- the same requests to both brokers --------------------------------------------------------
 
 
+@pytest.mark.rotating
 async def test_both_brokers_give_equal_answers(
     ours: Ours, group: str, start_official: StartOfficial
 ) -> None:

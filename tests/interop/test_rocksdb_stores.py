@@ -17,7 +17,7 @@ from interop.java_cluster import ClientError, JavaClient, JavaCluster, JavaMessa
 from reput.store.files import paths
 from reput_cluster import DidNotStart, ReputCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 TOPIC, GROUP = "Kept", "readers"
 ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"

@@ -13,7 +13,7 @@ from reput.spark.jobs.salvage import Salvaged, salvage
 from spark.in_process import InProcess
 from spark.jobs_setting import flip, log_place, settings
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 BROKEN = 6
 """Interval of damaged messages in the log; small enough for holes at all kinds of positions."""

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.interop
 # --- the same bytes -----------------------------------------------------------
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("has_checksums", [False, True], ids=["plain", "checksums"])
 def test_all_files_are_equal(java_store: JavaStore, has_checksums: bool, tmp_path: Path) -> None:
     version = java_store.version
@@ -139,6 +140,7 @@ def files(folder: Path) -> dict[str, bytes]:
 # --- intentional differences --------------------------------------------------
 
 
+@pytest.mark.rotating
 def test_4_9_ends_the_strings_it_makes_without_a_separator(
     java_store: JavaStore, tmp_path: Path
 ) -> None:
@@ -159,6 +161,7 @@ def test_4_9_ends_the_strings_it_makes_without_a_separator(
     ]
 
 
+@pytest.mark.rotating
 def test_4_9_copies_the_properties_of_a_batch(java_store: JavaStore, tmp_path: Path) -> None:
     batch = dataclasses.replace(
         in_batch("Batches", 0, [plain(1), plain(2)]), properties={"UNIQ_KEY": "of-the-batch"}

@@ -59,9 +59,7 @@ SETTINGS = {
 ROOT = Path(__file__).parents[2]
 DAY_MS = 24 * 60 * 60 * 1000
 MIB = 1024 * 1024
-needs_all = pytest.mark.skipif(
-    not java_oracle.wants_all_versions(), reason="make interop-all: it takes seconds"
-)
+needs_all = pytest.mark.rotating
 
 
 @dataclass
@@ -178,6 +176,7 @@ def test_sent_messages_are_received_and_acknowledged(sdk: Sdk, front: Front) -> 
     until(lambda: front.lag(group, topic) == 0, 30)
 
 
+@pytest.mark.rotating
 def test_a_push_consumer_is_shown_as_a_member(sdk: Sdk, front: Front) -> None:
     topic, group = front.topic("push"), front.group("push")
     with sdk.push(front.endpoint, topic, group) as consumer:

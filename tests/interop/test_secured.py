@@ -53,7 +53,7 @@ from reput.spark.sending.send import SendingFailed, send
 from spark import live_traffic
 from wire_command import Command as Commands
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_secured")]
+pytestmark = [pytest.mark.interop, pytest.mark.rotating, pytest.mark.xdist_group("test_secured")]
 
 FROM_FIRST = ConsumerConfig(consume_from_where=ConsumeFromWhere.FIRST_OFFSET)
 GUARD_S = 60

@@ -157,6 +157,7 @@ def variables(access_key: str, secret_key: str, token: str = "") -> dict[str, st
     }
 
 
+@pytest.mark.sampled(14)
 def test_another_client_sends_and_consumes(broker: Secured, other: OtherClient) -> None:
     other.environment = variables(USER, USER_SECRET)
     topic = group = f"by-{other.name}"
@@ -174,6 +175,7 @@ def test_another_client_sends_and_consumes(broker: Secured, other: OtherClient) 
     assert redelivered >= {*again}
 
 
+@pytest.mark.rotating
 def test_another_client_is_refused(broker: Secured, other: OtherClient) -> None:
     topic = f"by-{other.name}"
     before = broker.count(topic)
@@ -497,6 +499,7 @@ def name_of(case: Callable[[Java, Secured, str], None], version: str) -> str:
     return f"java-{version.replace('.', '-')}-{case.__name__}"
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_java_clients_with_credentials(
     broker: Secured, java: Java, case: Callable[[Java, Secured, str], None]
@@ -517,6 +520,7 @@ def test_java_clients_with_credentials(
     case(java, broker, name_of(case, java.client.version))
 
 
+@pytest.mark.rotating
 def test_java_clients_with_a_wrong_secret(broker: Secured, java: Java, tmp_path: Path) -> None:
     properties = properties_of(broker, USER, "wrong-secret")
     text = {"1.0": "Check signature failed for accessKey=", "2.0": "check signature failed"}
@@ -527,6 +531,7 @@ def test_java_clients_with_a_wrong_secret(broker: Secured, java: Java, tmp_path:
             assert text[broker.rules] in error.trace
 
 
+@pytest.mark.rotating
 def test_java_clients_in_a_zone(broker: Secured, java: Java, tmp_path: Path) -> None:
     """Clients of 5.x add the fields of their zone after they have signed: no broker takes that."""
     # In mode true, the name server of 5.5.0 hides brokers of other zones.

@@ -7,9 +7,8 @@ import pytest
 
 import seeds
 from fuzz.gate_world import SECRETS, GateWorld
-from interop import java_oracle
-from interop.conftest import StartOracle
-from interop.java_oracle import ClusterOracle, Word
+from interop.java_oracle import ClusterOracle, Oracle, Word
+from interop.recorded_oracle import oracle_fixture
 from reput.broker.kernels import gate_words, hot
 from reput.format import signing
 from reput.format.command import Command
@@ -28,15 +27,7 @@ class SigningOracle(ClusterOracle):
     main_class = "SigningOracle"
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
-        for version in java_oracle.versions()
-    ],
-)
-def java(request: pytest.FixtureRequest, start_oracle: StartOracle) -> SigningOracle:
-    return start_oracle(SigningOracle, request.param)
+java = oracle_fixture(SigningOracle)
 
 
 def some_text(random: Random, most: int, least: int = 0) -> str:
@@ -67,24 +58,24 @@ def words_of(credentials: Credentials, request: Command) -> list[Word]:
     ]
 
 
-def test_fields_and_signature_of_a_request_are_those_of_java(java: SigningOracle) -> None:
+def test_fields_and_signature_of_a_request_are_those_of_java(java: Oracle) -> None:
     if java.version == "4.5.2":
         pytest.skip("no such case: 4.5.2 signs only declared fields of a header")
-    cases = requests_of(seeds.random("signing", java.version), 300)
+    cases = requests_of(seeds.random("signing", java.version), java.size(300, 60))
     theirs = java.ask("sign", [words_of(*case) for case in cases])
     ours = [Signer(credentials).sign(request).ext_fields for credentials, request in cases]
     assert ours == theirs
 
 
 @pytest.mark.parametrize("command", ["frame", "binary-frame"])
-def test_the_gate_verifies_frames_of_java(java: SigningOracle, command: str) -> None:
+def test_the_gate_verifies_frames_of_java(java: Oracle, command: str) -> None:
     if java.version == "4.5.2":
         pytest.skip("no such case: 4.5.2 signs only declared fields of a header")
     if not hot.is_compiled:
         pytest.skip("no compiled kernels here")
     random = seeds.random("signing", java.version)
     cases = []
-    for _ in range(200):
+    for _ in range(java.size(200, 60)):
         names = [name for name in random.sample(NAMES, len(NAMES)) if name.isascii()]
         fields = {name: some_text(random, 20).replace("\ud800", "") for name in names}
         # An empty value is no field in a binary header, and a signed one in Java.
@@ -97,8 +88,8 @@ def test_the_gate_verifies_frames_of_java(java: SigningOracle, command: str) -> 
     assert GateWorld(changed).verdicts()[-1] == gate_words.BAD
 
 
-def test_the_signature_of_all_fields_is_that_of_java(java: SigningOracle) -> None:
-    cases = requests_of(seeds.random("signing", java.version), 300)
+def test_the_signature_of_all_fields_is_that_of_java(java: Oracle) -> None:
+    cases = requests_of(seeds.random("signing", java.version), java.size(300, 60))
     theirs = java.ask("content", [words_of(*case) for case in cases])
     ours = [
         Signer(credentials).signature(signing.content(request.ext_fields or {}, request.body))

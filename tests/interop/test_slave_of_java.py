@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interop import java_cluster, java_oracle
+from interop import java_cluster
 from interop.java_cluster import SMALL_FILES, JavaCluster
 from interop.pairs import assert_same_logs, assert_same_stores
 from reput.errors import RemotingError
@@ -24,9 +24,7 @@ from reput.remoting.client import RemotingClient
 from reput_cluster import ReputCluster
 
 pytestmark = [
-    pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
-    ),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.slow,
 ]

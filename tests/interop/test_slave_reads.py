@@ -15,7 +15,6 @@ import pytest
 from interop import java_oracle, pairs
 from interop.clusters import until
 from interop.java_cluster import JavaClient, JavaMessage, Queue, Settings
-from interop.java_oracle import wants_all_versions
 from interop.other_clients import CppClient
 from interop.pairs import Pair
 from interop.wire import Remote
@@ -39,7 +38,7 @@ from reput.format.headers import (
 from reput_cluster import ReputCluster
 
 pytestmark = [
-    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.xdist_group("test_slave_reads"),
 ]

@@ -6,7 +6,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from interop import pairs
-from interop.java_oracle import wants_all_versions
 from interop.pairs import Pair
 from reput.spark.jobs.compare import compare
 from reput.spark.live import calls as live_calls
@@ -14,7 +13,7 @@ from spark import live_traffic
 from spark.conftest import spark as spark
 
 pytestmark = [
-    pytest.mark.skipif(not wants_all_versions(), reason="make interop-all: it takes minutes"),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),

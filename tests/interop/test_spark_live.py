@@ -26,7 +26,7 @@ from reput.store.reader import StoreReader
 from spark import live_traffic
 from spark.live_traffic import BROKER, GROUP, queue
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_spark_live")]
+pytestmark = [pytest.mark.interop, pytest.mark.rotating, pytest.mark.xdist_group("test_spark_live")]
 
 
 @pytest.mark.parametrize("version", java_cluster.broker_versions())

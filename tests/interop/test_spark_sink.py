@@ -77,6 +77,7 @@ def await_end(address: str, topic: str, count: int) -> None:
             assert time.monotonic() < deadline, "messages are not in their queues"
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("mode", ["batch", "async"])
 def test_java_reads_the_rows_of_the_sink(
     official: JavaCluster, java_client: JavaClient, mode: str

@@ -10,8 +10,8 @@ import pytest
 
 import seeds
 from interop import java_oracle
-from interop.conftest import StartOracle
-from interop.java_oracle import Oracle, Word, property_words
+from interop.java_oracle import JavaOracle, Oracle, Word, property_words
+from interop.recorded_oracle import oracle_fixture
 from reput.format import sql92
 
 pytestmark = pytest.mark.interop
@@ -27,7 +27,7 @@ JARS = ("rocketmq-filter", "rocketmq-common", "guava", "failureaccess")
 """Jars that the filter's classes use, without the rest of RocketMQ that they depend on."""
 
 
-class FilterOracle(Oracle):
+class FilterOracle(JavaOracle):
     """Running ``FilterOracle.java``."""
 
     main_class = "FilterOracle"
@@ -35,24 +35,8 @@ class FilterOracle(Oracle):
     def folders(self, version: str, work: Path) -> list[Path]:
         return [java_oracle.more_jars(version, "filter", JARS, work)]
 
-    def answers(self, requests: Sequence["Request"]) -> list[str]:
-        """Return Java's result: a letter for each message, or C and the text of a compile error."""
-        words: list[list[Word]] = [
-            [text, *itertools.chain.from_iterable(map(property_words, messages))]
-            for text, messages in requests
-        ]
-        return self.ask("filter", words)
 
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(version, marks=pytest.mark.xdist_group(f"rocketmq-{version}"))
-        for version in java_oracle.versions()
-    ],
-)
-def oracle(request: pytest.FixtureRequest, start_oracle: StartOracle) -> FilterOracle:
-    return start_oracle(FilterOracle, request.param)
+oracle = oracle_fixture(FilterOracle)
 
 
 # --- comparing -------------------------------------------------------------
@@ -60,6 +44,21 @@ def oracle(request: pytest.FixtureRequest, start_oracle: StartOracle) -> FilterO
 Request = tuple[str, list[dict[str, str]]]
 LETTERS = {True: "T", False: "F", None: "N"}
 SYNTAX = re.compile(r"unexpected |no word begins|the string that begins|the expression ends")
+
+
+def chosen(oracle: Oracle, requests: Sequence[Request]) -> list[Request]:
+    """Return all requests beside a JVM, and a quarter of them for a recording."""
+    count = oracle.size(len(requests), len(requests) // 4)
+    return seeds.random("sql92", "chosen").sample(requests, count)
+
+
+def java_answers(oracle: Oracle, requests: Sequence[Request]) -> list[str]:
+    """Return Java's result: a letter for each message, or C and the text of a compile error."""
+    words: list[list[Word]] = [
+        [text, *itertools.chain.from_iterable(map(property_words, messages))]
+        for text, messages in requests
+    ]
+    return oracle.ask("filter", words)
 
 
 def our_answer(request: Request) -> str:
@@ -77,9 +76,9 @@ def our_answer(request: Request) -> str:
     return letters
 
 
-def compare(oracle: FilterOracle, requests: Sequence[Request]) -> list[str]:
+def compare(oracle: Oracle, requests: Sequence[Request]) -> list[str]:
     """Assert that both give the same results; return Java's."""
-    answers = oracle.answers(requests)
+    answers = java_answers(oracle, requests)
     for request, java in zip(requests, answers, strict=True):
         ours = our_answer(request)
         if java[0] != "C":
@@ -315,30 +314,31 @@ def messages(random: Random, count: int) -> list[dict[str, str]]:
 # --- tests -----------------------------------------------------------------
 
 
-def test_random_expressions(oracle: FilterOracle) -> None:
+def test_random_expressions(oracle: Oracle) -> None:
     random = seeds.random("sql92", 1)
     grammar = Grammar(random, has_searches=not oracle.is_4)
-    requests = [(grammar.text(), messages(random, MESSAGES)) for _ in range(EXPRESSIONS)]
+    count = oracle.size(EXPRESSIONS, 1000)
+    requests = [(grammar.text(), messages(random, MESSAGES)) for _ in range(count)]
     answers = compare(oracle, requests)
     refused = sum(answer[0] == "C" for answer in answers)
     letters = "".join(answer for answer in answers if answer[0] != "C")
-    assert 0.2 < refused / EXPRESSIONS < 0.6
+    assert 0.2 < refused / count < 0.6
     assert all(letters.count(letter) > 0.04 * len(letters) for letter in "TFNE"), letters[:100]
 
 
-def test_random_words(oracle: FilterOracle) -> None:
+def test_random_words(oracle: Oracle) -> None:
     random = seeds.random("sql92", 2)
     searches = [] if oracle.is_4 else SEARCHES
     words = [*NOISE, *NAMES, *NUMBERS, *STRINGS, *CONSTANTS, *ORDERS, *searches]
     requests = []
-    for _ in range(1500):
+    for _ in range(oracle.size(1500, 500)):
         chosen = random.choices(words, k=random.randint(0, 7))
         text = "".join(word + random.choice(BLANKS) for word in chosen)
         requests.append((text, messages(random, 3)))
     compare(oracle, requests)
 
 
-def test_every_value_with_every_literal(oracle: FilterOracle) -> None:
+def test_every_value_with_every_literal(oracle: Oracle) -> None:
     numbers = [*NUMBERS, *(f"-{number}" for number in NUMBERS[::2])]
     literals = [*numbers, *STRINGS[::3], *CONSTANTS[:3]]
     rows = [{}, *({"a": value} for value in VALUES)]
@@ -350,20 +350,20 @@ def test_every_value_with_every_literal(oracle: FilterOracle) -> None:
         requests.append((f"a BETWEEN {literal} AND 6", rows))
         requests.append((f"a NOT BETWEEN 4 AND {literal}", rows))
         requests.append((f"a IN ({literal}, 'x')", rows))
-    compare(oracle, requests)
+    compare(oracle, chosen(oracle, requests))
 
 
-def test_every_value_with_every_value(oracle: FilterOracle) -> None:
+def test_every_value_with_every_value(oracle: Oracle) -> None:
     rows = [{"a": value, "b": other} for value in VALUES for other in VALUES]
     requests = [(f"a {operator} b", rows) for operator in (*ORDERS, "=", "<>")]
     requests += [
         (text, [{"a": value} for value in VALUES])
         for text in ("NOT a", "a", "a = (b IS NULL)", "(b IS NULL) = a", "a = TRUE", "-a = 5")
     ]
-    compare(oracle, requests)
+    compare(oracle, chosen(oracle, requests))
 
 
-def test_every_literal_with_every_literal(oracle: FilterOracle) -> None:
+def test_every_literal_with_every_literal(oracle: Oracle) -> None:
     numbers = [*NUMBERS[::3], "5.0", "-5", "-2147483648", "-5.5", "-05"]
     literals = [*numbers, *STRINGS[::3], "'NaN'", *CONSTANTS[:3], "(a = 5)"]
     texts = [
@@ -371,10 +371,10 @@ def test_every_literal_with_every_literal(oracle: FilterOracle) -> None:
         for left, right in itertools.product(literals, literals)
         for text in (f"{left} = {right}", f"{left} < {right}", f"a BETWEEN {left} AND {right}")
     ]
-    compare(oracle, [(text, [{}, {"a": "5"}]) for text in texts])
+    compare(oracle, chosen(oracle, [(text, [{}, {"a": "5"}]) for text in texts]))
 
 
-def test_three_valued_logic_is_equal(oracle: FilterOracle) -> None:
+def test_three_valued_logic_is_equal(oracle: Oracle) -> None:
     """True, false, null and error, next to and inside each other, in every order."""
     operands = ["n IS NULL", "x = 'y'", "n = 5", "x = 5", "NULL"]
     texts = [
@@ -388,10 +388,10 @@ def test_three_valued_logic_is_equal(oracle: FilterOracle) -> None:
         for a, b, c in itertools.product(operands, repeat=3)
         for first, second in itertools.product(("AND", "OR"), repeat=2)
     ]
-    compare(oracle, [(text, [{"x": "x"}]) for text in texts])
+    compare(oracle, chosen(oracle, [(text, [{"x": "x"}]) for text in texts]))
 
 
-def test_examples_of_the_documentation(oracle: FilterOracle) -> None:
+def test_examples_of_the_documentation(oracle: Oracle) -> None:
     page = (ROOT / "docs/formats/sql92.md").read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| `([^`]*)` \| (?:`(.*)` )?\| (true|false|null|error) \|$", page, re.MULTILINE
@@ -408,9 +408,9 @@ def test_examples_of_the_documentation(oracle: FilterOracle) -> None:
     assert {answer[0] for answer in compare(oracle, [(text, []) for text in refused])} == {"C"}
 
 
-def test_keywords_of_5_are_names_in_4(oracle: FilterOracle) -> None:
+def test_keywords_of_5_are_names_in_4(oracle: Oracle) -> None:
     message = {"a": "abc", "contains": "5"}
-    java = oracle.answers([("a CONTAINS 'b'", [message]), ("contains = 5", [message])])
+    java = java_answers(oracle, [("a CONTAINS 'b'", [message]), ("contains = 5", [message])])
     if oracle.is_4:  # a, with a tail; and a property
         assert java == ["F", "T"]
     else:

@@ -39,7 +39,7 @@ from reput.format.headers import (
 from reput.remoting.client import RemotingClient
 from reput_cluster import ReputCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 MESSAGES = 300
 GROUPS = 60

@@ -69,6 +69,7 @@ async def arrived(cluster: Cluster, topic: str, count: int) -> dict[bytes, Store
         raise AssertionError(f"{topic}: {len(messages)} of {count}")
 
 
+@pytest.mark.rotating
 async def test_java_sends_with_each_time_property_and_recalls(
     cluster: Cluster, java: TimerOracle
 ) -> None:
@@ -256,6 +257,7 @@ They are after the oldest waiting message in the log, or were in the timer wheel
 """
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     "kinds",
     [("reput", "official"), ("official", "reput"), ("official", "reput", "official")],

@@ -21,7 +21,7 @@ from reput.spark.jobs.restore import restore
 from reput_cluster import ReputCluster
 from spark.in_process import InProcess
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 TOPICS = ("GoldenOne", "GoldenFour", "GoldenSixteen")
 PLACE = re.compile(r"queueId=(\d+), storeSize=(\d+), queueOffset=(\d+),.* commitLogOffset=(\d+)")

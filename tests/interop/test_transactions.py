@@ -230,6 +230,7 @@ DELIVERED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("topic", SENDERS)
 def test_every_transaction_ends_as_its_producer_decides(
     java: TransactionOracle, cluster: Cluster, topic: str
@@ -275,6 +276,7 @@ def test_every_transaction_ends_as_its_producer_decides(
         assert message.properties["PGROUP"] == GROUP
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("kind", SENDERS)
 def test_checks_of_a_message_may_be_delayed(
     java: TransactionOracle, cluster: Cluster, kind: str
@@ -301,6 +303,7 @@ def test_checks_of_a_message_may_be_delayed(
 # --- restarts, and folders that move between the brokers ----------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("is_kill", [False, True])
 def test_a_restarted_broker_continues_its_checks(
     java: TransactionOracle, tmp_path: Path, is_kill: bool
@@ -323,6 +326,7 @@ def test_a_restarted_broker_continues_its_checks(
         assert bodies(cluster.namesrv, "T").keys() == wanted
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("way", ["to Java", "from Java"])
 def test_the_other_broker_continues_a_folder(
     java: TransactionOracle, tmp_path: Path, way: str

@@ -17,7 +17,7 @@ from reput.spark.jobs.running import SequentialRunner
 from reput.store.reader import StoreReader
 from reput.store.verify import FindingKind, verify
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 UNIT_BYTES = 20
 FILE_UNITS = 5

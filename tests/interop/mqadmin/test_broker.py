@@ -8,7 +8,7 @@ import pytest
 from interop.mqadmin.sides import Both, masked
 from reput import config
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 def test_the_cluster_is_shown(both: Both) -> None:

@@ -14,7 +14,7 @@ import pytest
 from interop.java_cluster import Admin, ClientError, JavaMessage, PushConsumer
 from interop.mqadmin.sides import Both, Side, masked
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 GROUP = "Console"
 

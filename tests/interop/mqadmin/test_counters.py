@@ -11,7 +11,7 @@ from interop.mqadmin.test_console import shape
 from interop.mqadmin.test_reput_cli import make_dead_letter
 from reput.client import Message, ReceivedMessage, SendResult, TransactionState, blocking
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 TOPIC = "Busy"
 POPS = "Pops"

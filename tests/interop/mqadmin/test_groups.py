@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from interop import java_oracle
 from interop.java_cluster import JavaMessage
 from interop.mqadmin.sides import Both
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 def test_groups_are_created_shown_and_deleted(both: Both) -> None:
@@ -49,7 +48,6 @@ def test_connected_clients_are_shown(both: Both) -> None:
     )
 
 
-@pytest.mark.skipif(not java_oracle.wants_all_versions(), reason="make interop-all: it takes long")
 def test_progress_is_shown_and_reset(both: Both) -> None:
     with contextlib.ExitStack() as stack:
         consumers = []

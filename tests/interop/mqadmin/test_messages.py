@@ -7,7 +7,7 @@ import pytest
 
 from interop.mqadmin.sides import Both
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 def test_messages_are_found_by_key_id_and_offset(both: Both) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from interop import java_oracle, secured_cluster as secured
+from interop import secured_cluster as secured
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaCluster
 from interop.mqadmin.conftest import TOOLS
@@ -37,9 +37,7 @@ from interop.secured_cluster import (
 from reput.client import Admin, blocking
 
 pytestmark = [
-    pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="make interop-all: it takes long"
-    ),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.slow,
 ]

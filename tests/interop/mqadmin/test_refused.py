@@ -6,7 +6,7 @@ import pytest
 
 from interop.mqadmin.sides import Both
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 ACL = ("-s", "User:user", "-r", "Topic:T", "-a", "PUB", "-d", "ALLOW")
 ACCOUNTS_4 = (

@@ -15,7 +15,7 @@ from reput.format import headers
 from reput.format.codes import RequestCode
 from wire_command import Command
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 GROUP = "GivesUp"
 DIFFERENT = re.compile(

@@ -7,7 +7,7 @@ import pytest
 
 from interop.mqadmin.sides import Both, Side, masked
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 TRACE_S = 10
 RESULT = re.compile(r"^broker-a +(\d+) +SEND_OK +([0-9A-F]{32,})", re.MULTILINE)

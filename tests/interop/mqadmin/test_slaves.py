@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from interop import java_oracle
 from interop.clusters import until
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaMessage
@@ -16,9 +15,7 @@ from interop.mqadmin.sides import Both, Side, masked
 from interop.pairs import REPUT, Pair
 
 pytestmark = [
-    pytest.mark.skipif(
-        not java_oracle.wants_all_versions(), reason="make interop-all: it takes minutes"
-    ),
+    pytest.mark.rotating,
     pytest.mark.interop,
     pytest.mark.slow,
 ]

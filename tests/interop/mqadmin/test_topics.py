@@ -8,7 +8,7 @@ import pytest
 
 from interop.mqadmin.sides import Both
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 def test_topics_are_created_changed_shown_and_deleted(both: Both) -> None:
