@@ -16,9 +16,11 @@ import asyncio
 import contextlib
 import ctypes
 import functools
+import gc
 import inspect
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -227,6 +229,12 @@ class LocalScene:
     def advance(self, duration_ms: int = REST_MS) -> None:
         """Advance the time of the broker, and deliver what becomes due."""
         self.call(self._controls.advance(duration_ms))
+
+    def block_count(self) -> int:
+        """Return the number of small objects in memory, when the servers rest."""
+        self.rest()
+        gc.collect()
+        return sys.getallocatedblocks()
 
     def rest(self) -> None:
         """Wait until the servers use little of a processor: they have worked off what they got."""

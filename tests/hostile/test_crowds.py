@@ -133,9 +133,7 @@ def test_hundreds_that_never_read_a_long_reply(scene: LocalScene) -> None:
     """Each had its own list in the making: more than a gigabyte and a second."""
     with Connection(scene.port) as connection:
         for first in range(0, TOPICS, 5_000):
-            topics = [requests.topic_document(f"HostileCrowd{first + n:06}") for n in range(5_000)]
-            draft = Draft(Code.UPDATE_AND_CREATE_TOPIC_LIST, document={"topicConfigList": topics})
-            assert connection.ask(draft).code == 0
+            assert connection.ask(requests.creation_of_topics(first, 5_000)).code == 0
     act(scene, "broker", READERS, "all_topics")
     act(scene, "broker", READERS, "listings")
     act(scene, "namesrv", READERS, "namesrv_listings")

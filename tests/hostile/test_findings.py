@@ -416,19 +416,26 @@ UNKNOWN = {
 }  # fmt: skip
 
 
+NAMES = 3_000
+"""Number of names that fill the tables; as many again must take no more blocks of memory."""
+
+
 @pytest.mark.parametrize("kind", UNKNOWN)
 @pytest.mark.sampled(4)
 @attacked()
 def test_unknown_names_take_bounded_memory(scene: LocalScene, kind: str) -> None:
     """B17, B19: each name took memory permanently, and caused a save of a whole table."""
-    make = UNKNOWN[kind]
-    count = 3_000
+    counts = []
     with Connection(scene.port) as connection:
-        for first in range(0, count, 500):
+        for first in range(0, 2 * NAMES, 500):
+            make = UNKNOWN[kind]
             connection.write(together(make(first + number) for number in range(500)), 60)
             for reply in connection.frames(30):
                 if reply.opaque == 500:
                     break
+            counts.append(scene.block_count())
+    half = len(counts) // 2 - 1
+    assert counts[-1] - counts[half] < NAMES // 10, f"blocks of memory after 500 each: {counts}"
 
 
 LARGE_FIELDS = {
@@ -650,6 +657,11 @@ def test_connections_that_do_not_read(scene: LocalScene, server: str) -> None:
     """B29: 30 KB of requests caused a gigabyte of replies."""
     port = scene.port_of(server)
     code = {"broker": Code.GET_ALL_TOPIC_CONFIG, "namesrv": Code.GET_BROKER_CLUSTER_INFO}[server]
+    with Connection(port) as connection:
+        if server == "broker":
+            assert connection.ask(requests.creation_of_topics(0, 3_000)).code == 0
+        else:
+            register(connection, 1_000)
     with contextlib.ExitStack() as stack:
         for _ in range(100):
             connection = stack.enter_context(Connection(port, receive_buffer=4_096))
@@ -772,6 +784,13 @@ def registration(brokers: range, topics: int = 1) -> list[Draft]:
     ]
 
 
+def register(connection: Connection, count: int) -> None:
+    connection.write(together(registration(range(count))), 60)
+    for reply in connection.frames(5):
+        if reply.opaque == count:
+            break
+
+
 @pytest.mark.parametrize("count", [10_000, 100_000, 1_000_000])
 @attacked(growth_max=192 << 20)
 def test_registration_of_many_topics(scene: LocalScene, count: int) -> None:
@@ -799,10 +818,7 @@ def test_many_brokers_on_a_connection_that_ends(scene: LocalScene) -> None:
         Connection(scene.namesrv_port) as connection,
         contextlib.suppress(Closed),
     ):
-        connection.write(together(registration(range(3_000))), 60)
-        for reply in connection.frames(5):
-            if reply.opaque == 3_000:
-                break
+        register(connection, 3_000)
 
 
 @attacked()
