@@ -13,7 +13,6 @@ beside them (``hostile.traffic``).
 
 import contextlib
 import json
-import os
 import re
 import select
 import subprocess
@@ -510,8 +509,3 @@ def health_problem(metrics_port: int) -> str:
 def pause(seconds: float) -> None:
     """Wait."""
     select.select([], [], [], seconds)
-
-
-def open_descriptors(pid: int) -> int:
-    """Return the number of open descriptors of a process."""
-    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - counted

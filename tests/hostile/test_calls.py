@@ -95,7 +95,7 @@ FOUND: dict[str, Callable[[], calls.Labelled]] = {
 @attacked(growth_max=GROWTH_MAX, has_calls=True)
 def test_costly_conversation(scene: LocalScene, server: str, kind: str) -> attack.Played:
     script = attack.Script(attack.PIPELINED, [FOUND[kind]()])
-    return attack.play(scene.ports[server], [script], limit_s=8, quiet_s=0.3)
+    return scene.play(scene.ports[server], [script])
 
 
 @pytest.mark.parametrize("server", call_run.SERVERS)
@@ -104,7 +104,7 @@ def test_costly_conversation(scene: LocalScene, server: str, kind: str) -> attac
 @attacked(growth_max=GROWTH_MAX, has_calls=True)
 def test_costly_header_blocks(scene: LocalScene, server: str, kind: str) -> attack.Played:
     script = attack.Script(attack.PIPELINED, [(kind, calls.blocks(300, kind))])
-    return attack.play(scene.ports[server], [script], limit_s=8, quiet_s=0.3)
+    return scene.play(scene.ports[server], [script])
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
@@ -113,9 +113,7 @@ def test_costly_header_blocks(scene: LocalScene, server: str, kind: str) -> atta
 @attacked(growth_max=GROWTH_MAX, has_calls=True)
 def test_mixed_conversations(scene: LocalScene, server: str, number: int) -> attack.Played:
     scripts = calls.script(SEED, number, SIGNATURE if scene.is_guarded else None)
-    played = attack.play(scene.ports[server], scripts, limit_s=5.0)
-    assert played.frames
-    return played
+    return scene.play(scene.ports[server], scripts)
 
 
 @pytest.mark.skipif(not SECONDS, reason="make hostile: takes REPUT_HOSTILE_SECONDS")

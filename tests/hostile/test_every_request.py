@@ -69,9 +69,7 @@ def test_hostile_frames_of_a_code(scene: LocalScene, server: str, code: Code) ->
         script.frames[:0] = [
             (draft.describe(), draft.encode()) for draft in requests.SERVERS[server][code]
         ]
-    played = attack.play(scene.port_of(server), scripts, limit_s=0.6, quiet_s=0.1)
-    assert played.frames
-    return played
+    return scene.play(scene.port_of(server), scripts)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
@@ -81,10 +79,8 @@ def test_hostile_frames_of_a_code(scene: LocalScene, server: str, code: Code) ->
 def test_mixed_rounds(scene: LocalScene, server: str, number: int) -> attack.Played:
     if server in CONTENTS:
         fill(scene, server)
-    port = scene.port_of(server)
-    played = attack.play(port, attack.script(server, SEED, number), limit_s=2.0)
-    assert played.frames
-    assert server != "ha" or attack.serves_a_real_slave(port)
+    played = scene.play(scene.port_of(server), attack.script(server, SEED, number))
+    assert server != "ha" or attack.serves_a_real_slave(scene.ha_port)
     return played
 
 

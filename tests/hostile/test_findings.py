@@ -142,7 +142,7 @@ def test_a_pipeline_of_small_requests(scene: LocalScene, kind: str) -> None:
     frame = draft.encode()
     with Connection(scene.port) as connection:
         try:
-            connection.write(frame * count, limit_s=3)
+            connection.write(frame * count, limit_s=60)
             for _ in connection.frames(limit_s=0.2):
                 pass
         except Closed:
