@@ -98,9 +98,12 @@ class LocalScene:
         folder: Folder of the store and the files of settings.
         settings: Additional lines of broker.conf.
         has_calls: Whether there are ports for 5.x clients.
+        has_traffic: Whether a producer and a consumer run beside the attack; never without a user.
     """
 
-    def __init__(self, folder: Path, settings: Settings, *, has_calls: bool = False) -> None:
+    def __init__(
+        self, folder: Path, settings: Settings, *, has_calls: bool = False, has_traffic: bool = True
+    ) -> None:
         self.folder = folder
         self.store = folder / "store"
         self.store.mkdir(parents=True)
@@ -111,6 +114,7 @@ class LocalScene:
         """Ports for 5.x clients: of the broker, and of the proxy."""
         if has_calls:
             self.ports = {"broker": free_port(), "proxy": free_port()}
+        self._has_traffic = has_traffic
         self.is_guarded = bool(settings.get("authenticationEnabled"))
         self.log = LogLines()
         self.watch: LoopWatch | None = None
@@ -235,6 +239,8 @@ class LocalScene:
 
     def play(self, port: int, scripts: list[Script]) -> Played:
         """Play a round, until the servers have worked it off; a busy machine cuts it not short."""
+        assert self.watch is not None
+        self._loop.call_soon_threadsafe(self.watch.count_memory_from_now)
         played = attack.play(port, scripts, PLAY_S, QUIET_S, lambda: self.call(self._rests()))
         assert played.frames
         return played
@@ -315,7 +321,7 @@ class LocalScene:
         watch.stalls.sort(key=lambda stall: -stall.stall)
         now = _settled_memory()
         watch.memory, watch.growth = {"process": now}, {"process": now - before}
-        most = seen.memory_most - before
+        most = seen.memory_most - seen.memory_first
         if most > MEMORY_MAX:
             watch.problems.append(f"memory grew by {most >> 20} MiB; allowed: {MEMORY_MAX >> 20}")
 
@@ -378,7 +384,7 @@ class LocalScene:
         def look() -> None:
             while not over.wait(STALL_MAX_S / 2):
                 watch = self.watch
-                if watch is not None and time.monotonic() > watch.ticked_s + STALL_MAX_S:
+                if watch is not None and watch.is_in_long_turn(STALL_MAX_S / 2):
                     places[5:] = [watch.stack()]
 
         thread = threading.Thread(target=look)
@@ -391,8 +397,8 @@ class LocalScene:
 
     @contextlib.contextmanager
     def _traffic_beside(self) -> Iterator[None]:
-        """Let a producer and a consumer work meanwhile, unless only users may."""
-        if self.is_guarded:
+        """Let a producer and a consumer work meanwhile."""
+        if self.is_guarded or not self._has_traffic:
             yield
             return
         over = threading.Event()
@@ -415,13 +421,14 @@ def _settled_memory() -> int:
 
 
 def judged(
-    attack: Callable[[LocalScene], object],
+    action: Callable[[LocalScene], object],
     subject: str,
     folder: Path,
     settings: Settings,
     *,
     growth_max: int | None,
     has_calls: bool = False,
+    has_traffic: bool = True,
 ) -> None:
     """Attack servers, and fail if they break a promise.
 
@@ -433,8 +440,10 @@ def judged(
     names: set[str] = set()
     lines: list[str] = []
     for number in range(MEASUREMENTS):
-        scene = LocalScene(folder / str(number), settings, has_calls=has_calls)
-        watch = scene.attack(attack, subject)
+        scene = LocalScene(
+            folder / str(number), settings, has_calls=has_calls, has_traffic=has_traffic
+        )
+        watch = scene.attack(action, subject)
         watch.check(growth_max=growth_max)
         stalls = [stall for stall in watch.stalls if not number or stall.server in names]
         names = {stall.server for stall in stalls}
@@ -445,13 +454,14 @@ def judged(
 
 
 def attacked(
-    *, growth_max: int | None = GROWTH_MAX, has_calls: bool = False
+    *, growth_max: int | None = GROWTH_MAX, has_calls: bool = False, has_traffic: bool = True
 ) -> Callable[[Callable[..., object]], Callable[..., None]]:
     """Turn a function with an argument ``scene`` into a test in which servers are attacked.
 
     Args:
         growth_max: Limit of the growth of memory, in bytes.
         has_calls: Whether there are 5.x clients.
+        has_traffic: Whether a producer and a consumer run beside the attack.
     """
     profiles = call_servers.PROFILES if has_calls else servers.PROFILES
     names = list(profiles) if has_calls or IS_LONG else ["everything"]
@@ -469,6 +479,7 @@ def attacked(
                 profiles[profile],
                 growth_max=growth_max,
                 has_calls=has_calls,
+                has_traffic=has_traffic,
             )
 
         # pytest must see a plain function with the fixtures instead of the scene.

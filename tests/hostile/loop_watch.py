@@ -61,6 +61,8 @@ class Seen:
 
     stalls: list[Stall] = field(default_factory=list)
     """Waits that are notable."""
+    memory_first: int = field(default_factory=memory_bytes)
+    """Anonymous memory at the beginning, in bytes."""
     memory_most: int = 0
     """Greatest anonymous memory, in bytes."""
 
@@ -76,19 +78,18 @@ class LoopWatch:
         self.cpu_s = cpu_s
         self.seen = Seen()
         self.pingers: list[Pinger] = []
-        self.ticked_s = time.monotonic()
         self._ident = threading.get_ident()
         self._loop = asyncio.get_running_loop()
         self._measured_s = 0.0
         self._arm()
 
     def _arm(self) -> None:
-        self.ticked_s, self._cpu_s = time.monotonic(), self.cpu_s()
+        self._ticked_s, self._cpu_s = time.monotonic(), self.cpu_s()
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self.add("turn", self.ticked_s + TICK_S, self._cpu_s)
+        self.add("turn", self._ticked_s + TICK_S, self._cpu_s)
         if now > self._measured_s + MEMORY_S:
             self._measured_s = now
             self.seen.memory_most = max(self.seen.memory_most, memory_bytes())
@@ -101,10 +102,18 @@ class LoopWatch:
         if own_s > _NOTABLE_S:
             self.seen.stalls.append(Stall(name, start_s, wait_s, own_s))
 
+    def count_memory_from_now(self) -> None:
+        """Leave out what clients have made, to write it."""
+        self.seen.memory_first, self.seen.memory_most = memory_bytes(), 0
+
     def take(self) -> Seen:
         """Return what was seen since the last call."""
         seen, self.seen = self.seen, Seen()
         return seen
+
+    def is_in_long_turn(self, cpu_s: float) -> bool:
+        """Return whether a turn has used some CPU time until now; any thread may call it."""
+        return self.cpu_s() > self._cpu_s + cpu_s
 
     def stack(self) -> str:
         """Return where the loop is; any thread may call it."""

@@ -422,7 +422,7 @@ NAMES = 3_000
 
 @pytest.mark.parametrize("kind", UNKNOWN)
 @pytest.mark.sampled(4)
-@attacked()
+@attacked(has_traffic=False)
 def test_unknown_names_take_bounded_memory(scene: LocalScene, kind: str) -> None:
     """B17, B19: each name took memory permanently, and caused a save of a whole table."""
     counts = []
