@@ -291,7 +291,7 @@ class LocalScene:
         finally:
             seen = self.call(self._end_watch())
         self._judge(watch, seen, before)
-        if problem := servers.health_problem(self.metrics_port):
+        if problem := servers.lasting_problem(self.metrics_port):
             watch.problems.append(f"/health: {problem}")
         watch.problems += self._log_problems(line_count, time.monotonic() - watch.start)
 

@@ -350,7 +350,7 @@ class Scene(ReputCluster):
             if now > MEMORY_MAX and memory.get(name, 0) <= MEMORY_MAX
         ]
         if "broker" in watch.memory:
-            problem = self.ill()
+            problem = lasting_problem(self.metrics_port)
             if problem:
                 watch.problems.append(f"/health: {problem}")
         watch.problems += self.log_problems(time.monotonic() - watch.start)
@@ -397,15 +397,6 @@ class Scene(ReputCluster):
             with contextlib.suppress(OSError):
                 memory_by_server[name] = memory_of(pid)
         return memory_by_server
-
-    def ill(self) -> str:
-        """Return the problems in /health, if it reports them for ``HEALTH_S``."""
-        deadline = time.monotonic() + HEALTH_S
-        while problem := health_problem(self.metrics_port):
-            if time.monotonic() > deadline:
-                break
-            pause(0.5)
-        return problem
 
     def metrics(self) -> str:
         """Return the text of /metrics."""
@@ -475,7 +466,7 @@ class Scene(ReputCluster):
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
     def _check_served(self, when: str) -> None:
-        problem = self.ill()
+        problem = lasting_problem(self.metrics_port)
         assert not problem, f"{when}: {problem}"
         assert "reput_healthy" in self.metrics(), when
 
@@ -504,6 +495,16 @@ def health_problem(metrics_port: int) -> str:
             return f"{error.code}: {'; '.join(json.load(error).get('problems', []))}"
     except OSError as error:
         return str(error)
+
+
+def lasting_problem(metrics_port: int) -> str:
+    """Return the problems in /health, if it reports them for ``HEALTH_S``."""
+    deadline = time.monotonic() + HEALTH_S
+    while problem := health_problem(metrics_port):
+        if time.monotonic() > deadline:
+            break
+        pause(0.5)
+    return problem
 
 
 def pause(seconds: float) -> None:

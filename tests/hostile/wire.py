@@ -214,6 +214,27 @@ def outcome(port: int, draft: Draft, limit_s: float = 120.0) -> Command | None:
             return None
 
 
+def answered(port: int, draft: Draft, limit_s: float = 120.0) -> Command:
+    """Return the reply to a request; fail if there is none."""
+    reply = outcome(port, draft, limit_s)
+    assert reply is not None, f"no reply to {draft.describe()}"
+    return reply
+
+
+def accepted(port: int, draft: Draft) -> Command:
+    """Return the reply to a request; fail if it is refused."""
+    reply = answered(port, draft)
+    assert reply.code == 0, reply.remark
+    return reply
+
+
+def refused(port: int, draft: Draft) -> Command:
+    """Return the reply to a request; fail if it is accepted."""
+    reply = answered(port, draft)
+    assert reply.code != 0, f"{draft.describe()} is accepted"
+    return reply
+
+
 def together(drafts: Iterable[Draft]) -> bytes:
     """Return concatenated requests, numbered."""
     data = []
