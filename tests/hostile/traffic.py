@@ -53,10 +53,10 @@ class Traffic:
             is_over: Waits for some seconds at most; returns whether to send no more.
         """
         for number in itertools.count():
-            if is_over(PAUSE_S):
-                break
             self._send(number)
             self._pull(number % QUEUES)
+            if is_over(PAUSE_S):
+                break
         deadline = time.monotonic() + END_S
         while self._waits_for() and time.monotonic() < deadline:
             for queue_id in range(QUEUES):
