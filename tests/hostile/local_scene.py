@@ -64,7 +64,7 @@ from reput.testing.faults import Faults
 from reput.testing.shifted_clock import ShiftedClock
 from reput_cluster import SMALL_FILES, texts
 
-START_S = 60
+START_S = 180
 REST_MS = 5_000
 """Time that loops get to work off what is stored, in ms of their clock."""
 MEASUREMENTS = 3
@@ -277,7 +277,6 @@ class LocalScene:
     def watching(self, subject: str) -> Iterator[Watch]:
         """Watch the servers during an action; see ``Watch.check``."""
         watch = Watch(subject, time.monotonic())
-        line_count = len(self.log.lines)
         clients = [threading.current_thread()]
         if self._traffic is not None:
             clients.append(self._traffic)
@@ -293,7 +292,6 @@ class LocalScene:
         self._judge(watch, seen, before)
         if problem := servers.lasting_problem(self.metrics_port):
             watch.problems.append(f"/health: {problem}")
-        watch.problems += self._log_problems(line_count, time.monotonic() - watch.start)
 
     async def _begin_watch(self, clients: Clients) -> None:
         self.watch = watch = LoopWatch(clients.cpu_s)
@@ -325,9 +323,9 @@ class LocalScene:
         if most > MEMORY_MAX:
             watch.problems.append(f"memory grew by {most >> 20} MiB; allowed: {MEMORY_MAX >> 20}")
 
-    def _log_problems(self, first: int, seconds: float) -> list[str]:
-        """Return problems in the log from a line on."""
-        lines = self.log.lines[first:]
+    def _log_problems(self, seconds: float) -> list[str]:
+        """Return problems in the log of some seconds."""
+        lines = self.log.lines
         traces = [line for line in lines if " exception=" in line]
         problems = [f"logged: {line[-900:]}" for line in traces[:1]]
         size, limit = sum(map(len, lines)), LOG_BYTES_MAX * max(1.0, seconds / 60)
@@ -352,7 +350,7 @@ class LocalScene:
                     self.advance()
         findings = verify(StoreReader.open(str(self.store))).findings
         watch.problems += [str(each) for each in findings if each.severity is Severity.DAMAGE][:5]
-        watch.problems += later.problems
+        watch.problems += later.problems + self._log_problems(time.monotonic() - watch.start)
         watch.stalls += later.stalls
         watch.places = places
         if isinstance(played, Played):
