@@ -50,6 +50,7 @@ class Played:
 
     frames: list[tuple[float, str, int]] = field(default_factory=list)
     """Time at which a frame's last byte was written, its description, its length."""
+    written_bytes: int = 0
     replies_bytes: int = 0
     closed: int = 0
     """Number of connections that the server closed."""
@@ -162,6 +163,7 @@ class _Player:
         limit = 16 if self.manners == TRICKLED and size < 65_536 else WRITE_BYTES
         count = self.socket.send(view[:limit])
         self._written += count
+        self._log.written_bytes += count
         view = view[count:]
         if self.manners == TRICKLED:
             self._waits_until = now + TRICKLE_S

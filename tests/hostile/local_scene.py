@@ -68,9 +68,12 @@ START_S = 180
 REST_MS = 5_000
 """Time that loops get to work off what is stored, in ms of their clock."""
 MEASUREMENTS = 3
+TRAFFIC_S = 0.05
+"""Pause of the producer and the consumer, in s."""
 PLAY_S = 60.0
 QUIET_S = 2 * attack.REPLY_S
 REST_S = 0.01
+RESTS = 5
 GROWTH_MAX = 64 << 20
 """Limit of the growth of memory by an attack, in bytes."""
 IS_LONG = "REPUT_HOSTILE_SECONDS" in os.environ
@@ -117,6 +120,8 @@ class LocalScene:
         self._has_traffic = has_traffic
         self.is_guarded = bool(settings.get("authenticationEnabled"))
         self.log = LogLines()
+        self.now = ""
+        """What the test does, for reports."""
         self.watch: LoopWatch | None = None
         address = f"127.0.0.1:{self.namesrv_port}"
         self._write("namesrv", {"listenPort": self.namesrv_port, "bindAddress": "127.0.0.1"})
@@ -239,11 +244,15 @@ class LocalScene:
 
     def play(self, port: int, scripts: list[Script]) -> Played:
         """Play a round, until the servers have worked it off; a busy machine cuts it not short."""
+        self.count_memory_from_now()
+        played = attack.play(port, scripts, PLAY_S, QUIET_S, lambda: self.call(self._rests()))
+        assert played.written_bytes
+        return played
+
+    def count_memory_from_now(self) -> None:
+        """Leave out what clients have made, to write it, from the memory of the servers."""
         assert self.watch is not None
         self._loop.call_soon_threadsafe(self.watch.count_memory_from_now)
-        played = attack.play(port, scripts, PLAY_S, QUIET_S, lambda: self.call(self._rests()))
-        assert played.frames
-        return played
 
     def block_count(self) -> int:
         """Return the number of small objects in memory, when the servers rest."""
@@ -256,16 +265,19 @@ class LocalScene:
         self.call(self._rest())
 
     async def _rest(self) -> None:
-        begun_s, count = time.monotonic(), 0
-        while count < 5 and time.monotonic() < begun_s + SETTLE_S:
-            count = count + 1 if await self._rests() else 0
+        begun_s = time.monotonic()
+        while not await self._rests() and time.monotonic() < begun_s + SETTLE_S:
+            pass
 
     async def _rests(self) -> bool:
-        """Return whether the servers use little of a processor for a moment."""
+        """Return whether the servers use little of a processor, several times in a row."""
         assert self.watch is not None
-        before_s = self.watch.cpu_s()
-        await asyncio.sleep(REST_S)
-        return self.watch.cpu_s() < before_s + REST_S / 5
+        for _ in range(RESTS):
+            before_s = self.watch.cpu_s()
+            await asyncio.sleep(REST_S)
+            if self.watch.cpu_s() > before_s + REST_S / 5:
+                return False
+        return True
 
     async def kill(self) -> None:
         """Leave the store as a crash does."""
@@ -383,7 +395,7 @@ class LocalScene:
             while not over.wait(STALL_MAX_S / 2):
                 watch = self.watch
                 if watch is not None and watch.is_in_long_turn(STALL_MAX_S / 2):
-                    places[5:] = [watch.stack()]
+                    places[5:] = [f"{self.now}\n{watch.stack()}"]
 
         thread = threading.Thread(target=look)
         thread.start()
@@ -401,7 +413,9 @@ class LocalScene:
             return
         over = threading.Event()
         producer = traffic.Traffic(self.port)
-        self._traffic = thread = threading.Thread(target=producer.run, args=[over.wait])
+        self._traffic = thread = threading.Thread(
+            target=producer.run, args=[lambda _: over.wait(TRAFFIC_S)]
+        )
         thread.start()
         try:
             yield

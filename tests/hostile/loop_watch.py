@@ -28,10 +28,10 @@ from hostile.call_probe import take_end_of_call
 from hostile.calls import Conversation, prefixed
 from hostile.servers import Stall
 
-TICK_S = 0.002
-PING_S = 0.02
+TICK_S = 0.004
+PING_S = 0.05
 """Pause between two pings, in s."""
-MEMORY_S = 0.01
+MEMORY_S = 0.02
 """Interval at which memory is measured, in s."""
 _NOTABLE_S = 0.005
 _PAGE_BYTES = 4096
