@@ -9,7 +9,9 @@ so also that of a thread that holds the interpreter, and that of collections of 
     own    CPU time that the servers have used meanwhile; not more than the wait
 
 CPU time is not free of noise: beside other processes the same work takes several times as much
-(shared caches, page faults, a host that takes the CPU away). See ``judged``.
+(shared caches, page faults, a host that takes the CPU away). ``local_scene.judged`` therefore takes
+the minimum of some measurements. A loop that waits for a disk uses no CPU time: the probes of
+``make hostile`` see that.
 """
 
 import asyncio
