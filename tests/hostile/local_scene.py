@@ -9,7 +9,7 @@ servers have. During the test no turn of the loop, and no ping of another client
 time than ``STALL_MAX_S`` (``hostile.loop_watch``); memory grows by a bounded amount, and is less
 than ``MEMORY_MAX`` more at any moment; afterwards each server answers, /health is green, no
 traceback is logged, no acknowledged message is lost. Then the broker is stopped or killed, starts
-again, works off what is stored, is stopped, and its store is verified.
+again, processes its stored records, is stopped, and its store is verified.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ import uvloop
 import seeds
 from hostile import attack, call_servers, requests, servers, traffic
 from hostile.attack import Played, Script
-from hostile.loop_watch import CallPinger, Clients, LoopWatch, Pinger, Seen, memory_bytes
+from hostile.loop_watch import CallPinger, Clients, LoopWatch, Observation, Pinger, memory_bytes
 from hostile.servers import (
     CALL_STALL_MAX_S,
     LOG_BYTES_MAX,
@@ -66,7 +66,7 @@ from reput_cluster import SMALL_FILES, texts
 
 START_S = 180
 REST_MS = 5_000
-"""Time that loops get to work off what is stored, in ms of their clock."""
+"""Time that loops get to process stored records, in ms of their clock."""
 MEASUREMENTS = 3
 TRAFFIC_S = 0.05
 """Pause of the producer and the consumer, in s."""
@@ -315,14 +315,14 @@ class LocalScene:
         assert not dead, f"{dead} do not answer"
         watch.take()
 
-    async def _end_watch(self) -> Seen:
+    async def _end_watch(self) -> Observation:
         assert self.watch is not None
         watch, self.watch = self.watch, None
         watch.end()
         return watch.take()
 
     @staticmethod
-    def _judge(watch: Watch, seen: Seen, before: int) -> None:
+    def _judge(watch: Watch, seen: Observation, before: int) -> None:
         for stall in seen.stalls:
             limit_s = CALL_STALL_MAX_S if stall.server.startswith("calls") else STALL_MAX_S
             watch.worst[stall.server] = max(watch.worst.get(stall.server, 0.0), stall.stall)
@@ -427,7 +427,7 @@ class LocalScene:
 
 
 def _settled_memory() -> int:
-    """Return the anonymous memory of this process, without what is free."""
+    """Return the anonymous memory of this process, without free parts."""
     _LIBC.malloc_trim(0)
     return memory_bytes()
 

@@ -1,6 +1,6 @@
 """How long an event loop of this process keeps its clients waiting, without the machine's noise.
 
-The loop runs servers in a thread of its own; clients are other threads. Beside the servers, a timer
+The loop runs servers in a separate thread; clients are other threads. Beside the servers, a timer
 that is late was held up by a turn of the loop, and a ping that waits was held up by several. Of a
 wait counts what the servers have caused: the CPU time of this process without that of its clients,
 so also that of a thread that holds the interpreter, and that of collections of garbage.
@@ -58,8 +58,8 @@ class Clients:
 
 
 @dataclass
-class Seen:
-    """What a watch has seen."""
+class Observation:
+    """Waits and memory since the last look."""
 
     stalls: list[Stall] = field(default_factory=list)
     """Waits that are notable."""
@@ -78,7 +78,7 @@ class LoopWatch:
 
     def __init__(self, cpu_s: Callable[[], float]) -> None:
         self.cpu_s = cpu_s
-        self.seen = Seen()
+        self.seen = Observation()
         self.pingers: list[Pinger] = []
         self._ident = threading.get_ident()
         self._loop = asyncio.get_running_loop()
@@ -108,9 +108,9 @@ class LoopWatch:
         """Leave out what clients have made, to write it."""
         self.seen.memory_first, self.seen.memory_most = memory_bytes(), 0
 
-    def take(self) -> Seen:
+    def take(self) -> Observation:
         """Return what was seen since the last call."""
-        seen, self.seen = self.seen, Seen()
+        seen, self.seen = self.seen, Observation()
         return seen
 
     def is_in_long_turn(self, cpu_s: float) -> bool:
@@ -128,7 +128,7 @@ class LoopWatch:
         pinger.begin(self)
 
     async def settle(self, limit_s: float) -> list[str]:
-        """Wait until each client has got a reply to a new ping; return those that get none."""
+        """Wait until each client has got a reply to a new ping; return the others."""
         begun_s = time.monotonic()
         while time.monotonic() < begun_s + limit_s:
             if all(pinger.answered_s > begun_s for pinger in self.pingers):
