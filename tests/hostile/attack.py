@@ -198,6 +198,7 @@ def play(
     limit_s: float = 3.0,
     quiet_s: float = 0.3,
     rests: Callable[[], bool] | None = None,
+    seconds: Callable[[], float] = time.monotonic,
 ) -> Played:
     """Play a round, until all is written and no byte arrives for some time, or time is over.
 
@@ -208,12 +209,14 @@ def play(
         quiet_s: Time without a byte that ends it, in s.
         rests: Returns whether the server has nothing to do. The round ends when that is so and no
             byte moves, even if not all is written.
+        seconds: The clock of ``limit_s``.
     """
     log = Played()
     players = [_Player(port, player_script, log) for player_script in scripts]
-    deadline = time.monotonic() + limit_s
+    deadline = seconds() + limit_s
     quiet_at = time.monotonic() + quiet_s
-    while (now := time.monotonic()) < deadline:
+    while seconds() < deadline:
+        now = time.monotonic()
         live = [player for player in players if not player.is_done]
         if not live:
             break

@@ -70,7 +70,8 @@ REST_MS = 5_000
 MEASUREMENTS = 3
 TRAFFIC_S = 0.05
 """Pause of the producer and the consumer, in s."""
-PLAY_S = 60.0
+PLAY_CPU_S = 2.0
+"""CPU time of the servers that ends a round, in s."""
 QUIET_S = 2 * attack.REPLY_S
 REST_S = 0.01
 RESTS = 5
@@ -245,7 +246,15 @@ class LocalScene:
     def play(self, port: int, scripts: list[Script]) -> Played:
         """Play a round, until the servers have worked it off; a busy machine cuts it not short."""
         self.count_memory_from_now()
-        played = attack.play(port, scripts, PLAY_S, QUIET_S, lambda: self.call(self._rests()))
+        assert self.watch is not None
+        played = attack.play(
+            port,
+            scripts,
+            PLAY_CPU_S,
+            QUIET_S,
+            rests=lambda: self.call(self._rests()),
+            seconds=self.watch.cpu_s,
+        )
         assert played.written_bytes
         return played
 
