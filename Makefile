@@ -146,8 +146,8 @@ sim: venv ## Simulate clusters with SEEDS seeds (100), from that of today on
 sim-faults: venv ## Put faults in by hand, and count the seeds until the simulation finds each
 	cd tests && $(abspath $(BIN))/python -m sim.faults
 
-# Alone, one process: other tests would be the noise that stalls are measured against.
-hostile: venv ## Let hostile clients attack real servers for REPUT_HOSTILE_SECONDS (3600)
+# Alone, one process: other tests would be the noise that stalls of processes are measured against.
+hostile: venv ## Let hostile clients attack servers in processes for REPUT_HOSTILE_SECONDS (3600)
 	REPUT_HOSTILE_SECONDS=$(REPUT_HOSTILE_SECONDS) $(BIN)/python -m pytest -m hostile tests/hostile
 
 # It has idle priority. An interrupted run is continued.

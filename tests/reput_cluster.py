@@ -98,10 +98,10 @@ class ReputCluster:
             }
             settings = {"listenPort": port, "bindAddress": "127.0.0.1"}
             tls = {key: value for key, value in self._settings.items() if key.startswith("tls.")}
-            settings |= _texts(tls)
-            self._namesrv_process = self._launch("namesrv", {**settings, **_texts(files)})
+            settings |= texts(tls)
+            self._namesrv_process = self._launch("namesrv", {**settings, **texts(files)})
         if self._broker_process is None:
-            self._broker_process = self._launch("broker", _texts(self._settings))
+            self._broker_process = self._launch("broker", texts(self._settings))
 
     def stop(self) -> None:
         """Stop both processes as an operator would."""
@@ -168,7 +168,8 @@ class ReputCluster:
         return process
 
 
-def _texts(settings: Mapping[str, object]) -> dict[str, str]:
+def texts(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return settings as they are in a file."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in settings.items()

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hostile import mutations, requests
@@ -50,6 +50,7 @@ class Played:
 
     frames: list[tuple[float, str, int]] = field(default_factory=list)
     """Time at which a frame's last byte was written, its description, its length."""
+    written_bytes: int = 0
     replies_bytes: int = 0
     closed: int = 0
     """Number of connections that the server closed."""
@@ -162,6 +163,7 @@ class _Player:
         limit = 16 if self.manners == TRICKLED and size < 65_536 else WRITE_BYTES
         count = self.socket.send(view[:limit])
         self._written += count
+        self._log.written_bytes += count
         view = view[count:]
         if self.manners == TRICKLED:
             self._waits_until = now + TRICKLE_S
@@ -190,15 +192,35 @@ class _Player:
         self.socket.close()
 
 
-def play(port: int, scripts: list[Script], limit_s: float = 3.0, quiet_s: float = 0.3) -> Played:
-    """Play a round, until all is written and no byte arrives for some time, or time is over."""
+def play(
+    port: int,
+    scripts: list[Script],
+    limit_s: float = 3.0,
+    quiet_s: float = 0.3,
+    rests: Callable[[], bool] | None = None,
+    seconds: Callable[[], float] = time.monotonic,
+) -> Played:
+    """Play a round, until all is written and no byte arrives for some time, or time is over.
+
+    Args:
+        port: Port of the server.
+        scripts: What the connections write.
+        limit_s: Time of the round, in s.
+        quiet_s: Time without a byte that ends it, in s.
+        rests: Returns whether the server has nothing to do. The round ends when that is so and no
+            byte moves, even if not all is written.
+        seconds: The clock of ``limit_s``.
+    """
     log = Played()
     players = [_Player(port, player_script, log) for player_script in scripts]
-    deadline = time.monotonic() + limit_s
+    deadline = seconds() + limit_s
     quiet_at = time.monotonic() + quiet_s
-    while (now := time.monotonic()) < deadline:
+    while seconds() < deadline:
+        now = time.monotonic()
         live = [player for player in players if not player.is_done]
-        if not live or (now > quiet_at and all(player.has_written for player in live)):
+        if not live:
+            break
+        if rests is None and now > quiet_at and all(player.has_written for player in live):
             break
         with selectors.DefaultSelector() as selector:
             for player in live:
@@ -206,6 +228,8 @@ def play(port: int, scripts: list[Script], limit_s: float = 3.0, quiet_s: float 
                     selector.register(player.socket, events, player)
             ready = selector.select(0.005) if selector.get_map() else []
         if not ready:
+            if rests is not None and now > quiet_at and rests():
+                break
             continue
         for key, events in ready:
             player = key.data

@@ -31,23 +31,32 @@ class CallProbe(Probe):
 
     def read_reply(self, connection: socket.socket) -> None:
         """Read up to the end of a call."""
-        is_ended = False
-        while not is_ended:
+        while not take_end_of_call(self._kept):
             read = connection.recv(1 << 16)
             if not read:
                 raise ConnectionResetError
             self._kept += read
-            while len(self._kept) >= _HEAD_BYTES:
-                size_and_kind, flags, _ = HEAD.unpack_from(self._kept)
-                end = _HEAD_BYTES + (size_and_kind >> 8)
-                if len(self._kept) < end:
-                    break
-                kind = size_and_kind & 0xFF
-                del self._kept[:end]
-                if kind in (FrameType.DATA, FrameType.HEADERS) and flags & Flag.END_STREAM:
-                    is_ended = True
-                elif kind in (FrameType.GOAWAY, FrameType.RST_STREAM):
-                    raise ConnectionResetError
+
+
+def take_end_of_call(kept: bytearray) -> bool:
+    """Remove the complete frames from received bytes; return whether one of them ends a call.
+
+    Raises:
+        ConnectionResetError: One of them refuses the call, or ends the connection.
+    """
+    is_ended = False
+    while len(kept) >= _HEAD_BYTES:
+        size_and_kind, flags, _ = HEAD.unpack_from(kept)
+        end = _HEAD_BYTES + (size_and_kind >> 8)
+        if len(kept) < end:
+            break
+        del kept[:end]
+        kind = size_and_kind & 0xFF
+        if kind in (FrameType.GOAWAY, FrameType.RST_STREAM):
+            raise ConnectionResetError
+        if kind in (FrameType.DATA, FrameType.HEADERS) and flags & Flag.END_STREAM:
+            is_ended = True
+    return is_ended
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpc_client import signed
-from hostile.servers import STALL_MAX_S, ProbeProcess, Scene, Settings
+from hostile.servers import CALL_STALL_MAX_S, ProbeProcess, Scene, Settings
 from ports import free_port
+from reput_cluster import texts
 
 ROOT, ROOT_PASSWORD = "hostile-root", "hostile-password"
 SIGNATURE = [(name.encode(), text.encode()) for name, text in signed(ROOT, ROOT_PASSWORD)]
@@ -33,8 +34,18 @@ PROFILES: Mapping[str, Settings] = {
 """Name -> settings in broker.conf."""
 
 
-CALL_STALL_MAX_S = 4 * STALL_MAX_S
-"""Limit of the wait of another client's call, in s: it takes turns with the calls of the attack."""
+def proxy_settings(namesrv: str, port: int, settings: Settings) -> Settings:
+    """Return the settings of a proxy before a broker with these settings."""
+    proxy = {"namesrvAddr": namesrv, "grpcServerPort": port, "bindAddress": "127.0.0.1"}
+    if not settings.get("authenticationEnabled"):
+        return proxy
+    user = {"accessKey": ROOT, "secretKey": ROOT_PASSWORD}
+    return {
+        **proxy,
+        "authenticationEnabled": True,
+        "authorizationEnabled": True,
+        "innerClientAuthenticationCredentials": json.dumps(user),
+    }
 
 
 class CallScene(Scene):
@@ -61,19 +72,8 @@ class CallScene(Scene):
         """Start the stopped processes."""
         super().start()
         if self._proxy_process is None:
-            settings = {
-                "namesrvAddr": self.namesrv,
-                "grpcServerPort": str(self.ports["proxy"]),
-                "bindAddress": "127.0.0.1",
-            }
-            if self.is_guarded:
-                user = {"accessKey": ROOT, "secretKey": ROOT_PASSWORD}
-                settings |= {
-                    "authenticationEnabled": "true",
-                    "authorizationEnabled": "true",
-                    "innerClientAuthenticationCredentials": json.dumps(user),
-                }
-            self._proxy_process = self._launch("proxy", settings)
+            settings = proxy_settings(self.namesrv, self.ports["proxy"], self._settings)
+            self._proxy_process = self._launch("proxy", texts(settings))
 
     def kill(self) -> None:
         """Kill all processes."""

@@ -25,6 +25,8 @@ from reput.grpc.wire import protobuf
 from reput.grpc.wire.grpc_messages import METHODS, SERVICE, ClientType
 
 PAYLOAD_BYTES = 16_384
+BANDWIDTH_BYTES = 4 << 20
+"""Size of the calls of one kind."""
 BOMB_BYTES = 8 << 20
 """Inflated size of the largest message that is accepted."""
 Fields = list[tuple[bytes, bytes]]
@@ -299,7 +301,7 @@ def _calls(rng: random.Random, conversation: Conversation) -> Iterator[Labelled]
     form, encoding, content = _message(rng, request)
     label = f"{method}: {label}, {form}" if form else f"{method}: {label}"
     count = rng.choice((1, 1, 10, 30, 100, 300, 2_000))
-    count = max(1, min(count, (4 << 20) // (len(content) + 1)))  # of an attacker's bandwidth
+    count = max(1, min(count, BANDWIDTH_BYTES // (len(content) + 1)))
     if method == "Telemetry" and rng.random() < 0.7:
         yield f"{label}, a stream", conversation.begin(conversation.fields(method, encoding))
         for _ in range(count):
@@ -308,7 +310,11 @@ def _calls(rng: random.Random, conversation: Conversation) -> Iterator[Labelled]
             yield "its end", conversation.data(b"")
         return
     same = rng.random() < 0.8
+    left_bytes = BANDWIDTH_BYTES
     for _ in range(count):
+        left_bytes -= len(content)
+        if left_bytes < 0:
+            return
         if not same:
             label, method, request = _request(rng)
             form, encoding, content = _message(rng, request)

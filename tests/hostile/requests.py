@@ -206,6 +206,12 @@ def create_topic_fields(name: str = TOPIC, queues: int = 4) -> dict[str, Any]:
     }
 
 
+def creation_of_topics(first: int, count: int) -> Draft:
+    """Return a request that creates topics, numbered from ``first`` on."""
+    topics = [topic_document(f"HostileCrowd{number:06}") for number in range(first, first + count)]
+    return Draft(Code.UPDATE_AND_CREATE_TOPIC_LIST, document={"topicConfigList": topics})
+
+
 _RECALL = recall_handle.encode(RecallHandle(TOPIC, BROKER_NAME, "1800000000000", "7F000001"))
 _TOPIC = {"topic": TOPIC}
 _GROUP = {"consumerGroup": GROUP}

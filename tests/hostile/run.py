@@ -1,4 +1,4 @@
-"""Run hostile clients for any time, or repeat a single round or frame.
+"""Run hostile clients against processes for any time, or repeat a single round or frame.
 
     cd tests
     python -m hostile.run --seconds 3600              # a summary in JSON goes to stdout

@@ -1,17 +1,13 @@
-"""Costly calls of 5.x clients, against real servers: a broker, and a proxy before it.
+"""Costly calls of 5.x clients, to a broker and to a proxy before it.
 
-Whatever they send, pings of other clients wait at most ``STALL_MAX_S`` beyond the noise of the
-machine, and their calls ``CALL_STALL_MAX_S``; memory stays below 300 MB, /health stays green, no
-traceback is logged; in the end the broker stops, the store is verified, and it starts again after a
-stop and after a kill. With access control, clients without a signature cause no more work than a
-refusal.
-
-``make hostile`` plays rounds of mixed conversations for ``REPUT_HOSTILE_SECONDS``.
+What the servers must do: ``hostile.local_scene``. With access control, clients without a signature
+cause no more work than a refusal. ``make hostile`` plays rounds of mixed conversations against
+processes for ``REPUT_HOSTILE_SECONDS``.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +15,18 @@ import pytest
 
 import seeds
 from hostile import attack, call_run, calls
-from hostile.call_servers import PROFILES, CallScene
-from hostile.run import command_of, report
+from hostile.call_servers import PROFILES, SIGNATURE, CallScene
+from hostile.local_scene import LocalScene, attacked
 from reput.grpc.wire import protobuf
 from reput.grpc.wire.grpc_messages import METHODS
 
-pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
+pytestmark = [pytest.mark.hostile, pytest.mark.slow]
 
 SEED = seeds.today()
 """Seed of the short run: the same conversations each time."""
 ROUNDS = 6
 SECONDS = float(os.environ.get("REPUT_HOSTILE_SECONDS", "0"))
 GROWTH_MAX = 96 << 20
-
-
-@pytest.fixture(scope="module", params=PROFILES)
-def scene(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[CallScene]:
-    """Run the servers under watch; at the end stop, verify, kill and restart the broker."""
-    folder = tmp_path_factory.mktemp(f"calls-{request.param}")
-    with CallScene(folder, PROFILES[request.param]) as running:
-        call_run.prepare(running)
-        yield running
-        running.check_end()
 
 
 def many(count: int, method: str, request: dict[str, Any] | bytes) -> calls.Labelled:
@@ -108,35 +92,28 @@ FOUND: dict[str, Callable[[], calls.Labelled]] = {
 @pytest.mark.parametrize("server", call_run.SERVERS)
 @pytest.mark.parametrize("kind", FOUND)
 @pytest.mark.sampled(6)
-def test_costly_conversation(scene: CallScene, server: str, kind: str) -> None:
+@attacked(growth_max=GROWTH_MAX, has_calls=True)
+def test_costly_conversation(scene: LocalScene, server: str, kind: str) -> attack.Played:
     script = attack.Script(attack.PIPELINED, [FOUND[kind]()])
-    with scene.watching(f"{kind}, {server}") as watch:
-        attack.play(scene.ports[server], [script], limit_s=8, quiet_s=1)
-    watch.check(growth_max=GROWTH_MAX)
+    return scene.play(scene.ports[server], [script])
 
 
 @pytest.mark.parametrize("server", call_run.SERVERS)
 @pytest.mark.parametrize("kind", sorted(calls.header_floods(calls.Conversation())))
 @pytest.mark.sampled(2)
-def test_costly_header_blocks(scene: CallScene, server: str, kind: str) -> None:
-    data = calls.blocks(300, kind)
-    script = attack.Script(attack.PIPELINED, [(kind, data)])
-    with scene.watching(f"{kind}, {server}") as watch:
-        attack.play(scene.ports[server], [script], limit_s=8, quiet_s=0.5)
-    watch.check(growth_max=GROWTH_MAX)
+@attacked(growth_max=GROWTH_MAX, has_calls=True)
+def test_costly_header_blocks(scene: LocalScene, server: str, kind: str) -> attack.Played:
+    script = attack.Script(attack.PIPELINED, [(kind, calls.blocks(300, kind))])
+    return scene.play(scene.ports[server], [script])
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("server", call_run.SERVERS)
 @pytest.mark.sampled(2)
-def test_mixed_conversations(
-    scene: CallScene, server: str, number: int, request: pytest.FixtureRequest
-) -> None:
-    watch, played = call_run.play_round(scene, server, SEED, number)
-    assert played.frames
-    profile = request.node.callspec.params["scene"]
-    again = command_of(profile, server, SEED, number, module=call_run.MODULE)
-    assert not watch.problems, report(watch, played, again)
+@attacked(growth_max=GROWTH_MAX, has_calls=True)
+def test_mixed_conversations(scene: LocalScene, server: str, number: int) -> attack.Played:
+    scripts = calls.script(SEED, number, SIGNATURE if scene.is_guarded else None)
+    return scene.play(scene.ports[server], scripts)
 
 
 @pytest.mark.skipif(not SECONDS, reason="make hostile: takes REPUT_HOSTILE_SECONDS")

@@ -1,11 +1,6 @@
-"""Hostile frames of every request code, against real servers.
+"""Hostile frames of every request code; what servers must do: ``hostile.local_scene``.
 
-Whatever the frames contain, pings of other clients wait at most ``STALL_MAX_S`` beyond the noise of
-the machine, memory stays below 300 MB, /health stays green, no acknowledged message is lost, no
-traceback is logged; in the end the servers stop, the store is verified, and they start again after
-a stop and after a kill.
-
-``make hostile`` plays rounds of mixed requests for ``REPUT_HOSTILE_SECONDS``.
+``make hostile`` plays rounds of mixed requests against processes for ``REPUT_HOSTILE_SECONDS``.
 """
 
 import json
@@ -16,22 +11,44 @@ import pytest
 
 import seeds
 from hostile import attack, requests, run
-from hostile.servers import PROFILES, Scene, Watch
+from hostile.local_scene import LocalScene, attacked
+from hostile.servers import PROFILES, Scene
+from hostile.wire import Connection, together
 from reput.broker.processors.table import PROCESSORS as BROKER_PROCESSORS
-from reput.format.codes import RequestCode
+from reput.format.codes import RequestCode as Code
 from reput.namesrv.processors import PROCESSORS as NAMESRV_PROCESSORS
 
-pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
+pytestmark = [pytest.mark.hostile, pytest.mark.slow]
 
 PROCESSORS = {"broker": BROKER_PROCESSORS, "namesrv": NAMESRV_PROCESSORS}
-CODES = [(server, RequestCode(code)) for server in PROCESSORS for code in PROCESSORS[server]]
+CODES = [(server, Code(code)) for server in PROCESSORS for code in PROCESSORS[server]]
 SEED = seeds.today()
 ROUNDS = 6
 SECONDS = float(os.environ.get("REPUT_HOSTILE_SECONDS", "0"))
 
+CONTENTS = {
+    "broker": (
+        Code.UPDATE_AND_CREATE_TOPIC, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Code.HEART_BEAT,
+        Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.LITE_SUBSCRIPTION_CTL,
+        Code.UPDATE_CONSUMER_OFFSET, Code.SET_MESSAGE_REQUEST_MODE, Code.POP_MESSAGE,
+        Code.AUTH_CREATE_USER, Code.AUTH_CREATE_ACL,
+    ),
+    "namesrv": (Code.REGISTER_BROKER, Code.PUT_KV_CONFIG),
+}  # fmt: skip
+"""Server -> codes of the requests that give it something to read, change and delete."""
 
-def check(watch: Watch, played: attack.Played, again: str) -> None:
-    assert not watch.problems, run.report(watch, played, again)
+
+def fill(scene: LocalScene, server: str) -> None:
+    """Give a server contents, by valid requests."""
+    drafts = [draft.copy() for code in CONTENTS[server] for draft in requests.SERVERS[server][code]]
+    with Connection(scene.port_of(server)) as connection:
+        connection.write(together(drafts))
+        opaques = {draft.opaque for draft in drafts}
+        for reply in connection.frames():
+            opaques.discard(reply.opaque)
+            if not opaques:
+                return
+    raise AssertionError(f"no reply to {opaques}")
 
 
 @pytest.mark.parametrize("server", PROCESSORS)
@@ -44,30 +61,27 @@ def test_every_code_has_valid_requests(server: str) -> None:
 
 @pytest.mark.parametrize(("server", "code"), CODES, ids=lambda value: str(value))
 @pytest.mark.sampled(4)
-def test_hostile_frames_of_a_code(scene: Scene, server: str, code: RequestCode) -> None:
+@attacked()
+def test_hostile_frames_of_a_code(scene: LocalScene, server: str, code: Code) -> attack.Played:
+    fill(scene, server)
     scripts = attack.script(server, SEED, int(code), codes=[int(code)], count=20)
     for script in scripts:
         script.frames[:0] = [
             (draft.describe(), draft.encode()) for draft in requests.SERVERS[server][code]
         ]
-    port = scene.port if server == "broker" else scene.namesrv_port
-    with scene.watching(f"{server} {code.name}") as watch:
-        played = attack.play(port, scripts, limit_s=0.6, quiet_s=0.1)
-    assert played.frames
-    node = f"tests/hostile/test_every_request.py -k 'a_code and {server}-{code}'"
-    check(watch, played, f"python -m pytest {node}")
+    return scene.play(scene.port_of(server), scripts)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("server", run.SERVERS)
 @pytest.mark.sampled(3)
-def test_mixed_rounds(
-    scene: Scene, server: str, number: int, request: pytest.FixtureRequest
-) -> None:
-    watch, played = run.play_round(scene, server, SEED, number, limit_s=2.0)
-    assert played.frames
-    profile = request.node.callspec.params["scene"]
-    check(watch, played, run.command_of(profile, server, SEED, number))
+@attacked()
+def test_mixed_rounds(scene: LocalScene, server: str, number: int) -> attack.Played:
+    if server in CONTENTS:
+        fill(scene, server)
+    played = scene.play(scene.port_of(server), attack.script(server, SEED, number))
+    assert server != "ha" or attack.serves_a_real_slave(scene.ha_port)
+    return played
 
 
 @pytest.mark.skipif(not SECONDS, reason="make hostile: takes REPUT_HOSTILE_SECONDS")

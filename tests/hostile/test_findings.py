@@ -1,23 +1,20 @@
-"""Attacks that once stopped, stalled or grew a server, each against real processes.
+"""Attacks that once stopped, stalled or grew a server; each docstring names the finding.
 
-Each docstring names the finding. During the attack, pings of other clients wait at most
-``STALL_MAX_S`` beyond the noise of the machine; memory grows by a bounded amount; /health stays
-green. Afterwards the servers stop, the store is verified, and they start again, after a stop and
-after a kill.
+What each server must do meanwhile and afterwards: ``hostile.local_scene``.
 """
 
 import contextlib
+import itertools
 import json
-import os
-import time
 import zlib
 from typing import Any
 
 import pytest
 
 from hostile import requests
-from hostile.servers import Scene, pause
-from hostile.wire import Closed, Connection, Draft, outcome, together
+from hostile.local_scene import LocalScene, attacked
+from hostile.servers import health_problem
+from hostile.wire import Closed, Connection, Draft, accepted, answered, outcome, refused, together
 from reput.format import message as records, message_id as ids, names
 from reput.format.codes import RequestCode as Code
 from reput.format.message import Host, StoredMessage
@@ -25,14 +22,7 @@ from reput.remoting import tls_settings
 from reput.remoting.tls import TlsSession
 from reput.remoting.tls_settings import TlsSettings
 
-pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile")]
-
-GROWTH_MAX = 64 << 20
-
-
-def port_of(scene: Scene, server: str) -> int:
-    return scene.port if server == "broker" else scene.namesrv_port
-
+pytestmark = [pytest.mark.hostile, pytest.mark.slow]
 
 # --- JSON that takes long to parse --------------------------------------------
 
@@ -77,18 +67,14 @@ JSON_BODIES: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("kind", JSON_BODIES)
 @pytest.mark.parametrize(("server", "code"), WITH_A_BODY)
-@pytest.mark.sampled(3)
-def test_body_that_is_no_json(scene: Scene, server: str, code: Code, kind: str) -> None:
+@attacked()
+def test_body_that_is_no_json(scene: LocalScene, server: str, code: Code) -> None:
     """F1, F7, B5."""
-    fields = REGISTRATION if server == "namesrv" else None
-    draft = Draft(code, fields, body=JSON_BODIES[kind])
-    with scene.watching(f"{code.name}: {kind}") as watch:
-        reply = outcome(port_of(scene, server), draft)
-        assert reply is not None
-        assert reply.code != 0
-    watch.check(growth_max=GROWTH_MAX)
+    for scene.now, body in JSON_BODIES.items():
+        fields = REGISTRATION if server == "namesrv" else None
+        draft = Draft(code, fields, body=body)
+        refused(scene.port_of(server), draft)
 
 
 # --- heartbeats -----------------------------------------------------------------------------------
@@ -118,21 +104,18 @@ def heartbeat(consumers: int, producers: int = 0, **more: Any) -> Draft:
     )
 
 
-@pytest.mark.parametrize("count", [500, 1_000, 2_000, 8_000])
-def test_heartbeat_with_many_new_groups(scene: Scene, count: int) -> None:
+@attacked()
+def test_heartbeat_with_many_new_groups(scene: LocalScene) -> None:
     """F2, B12: each new group saved the table of all topics."""
-    with scene.watching(f"{count} groups") as watch:
-        reply = outcome(scene.port, heartbeat(count))
-        assert reply is not None
-    watch.check(growth_max=GROWTH_MAX)
+    for count in (500, 1_000, 2_000, 8_000):
+        answered(scene.port, heartbeat(count))
 
 
-@pytest.mark.parametrize("count", [1_000, 20_000, 100_000])
-def test_end_of_a_connection_with_many_producer_groups(scene: Scene, count: int) -> None:
+@attacked()
+def test_end_of_a_connection_with_many_producer_groups(scene: LocalScene) -> None:
     """B16: its groups were removed in quadratic time."""
-    with scene.watching(f"{count} producer groups") as watch:
-        assert outcome(scene.port, heartbeat(0, count)) is not None
-    watch.check(growth_max=GROWTH_MAX)
+    for count in (1_000, 20_000, 100_000):
+        answered(scene.port, heartbeat(0, count))
 
 
 # --- a connection that sends much ---------------------------------------------
@@ -149,18 +132,18 @@ PIPELINED = {
 
 @pytest.mark.parametrize("kind", PIPELINED)
 @pytest.mark.sampled(9)
-def test_a_pipeline_of_small_requests(scene: Scene, kind: str) -> None:
+@attacked()
+def test_a_pipeline_of_small_requests(scene: LocalScene, kind: str) -> None:
     """B13: all pending bytes of a connection were handled before other clients were served."""
     draft, count = PIPELINED[kind]
     frame = draft.encode()
-    with scene.watching(kind) as watch, Connection(scene.port) as connection:
+    with Connection(scene.port) as connection:
         try:
-            connection.write(frame * count, limit_s=3)
+            connection.write(frame * count, limit_s=60)
             for _ in connection.frames(limit_s=0.2):
                 pass
         except Closed:
             pass
-    watch.check(growth_max=GROWTH_MAX)
 
 
 def test_together_numbers_requests() -> None:
@@ -174,32 +157,24 @@ def test_together_numbers_requests() -> None:
 LONE_SURROGATE = "\ud800"
 
 
-def test_group_that_is_no_utf8(scene: Scene) -> None:
+@attacked()
+def test_group_that_is_no_utf8(scene: LocalScene) -> None:
     """B1: its retry topic ended registration, and four requests, permanently."""
-    with scene.watching("surrogate") as watch:
-        reply = outcome(
-            scene.port, Draft(Code.HEART_BEAT, document=requests.heartbeat_document(LONE_SURROGATE))
-        )
-        assert reply is not None
-        assert reply.code != 0
-        for code in (Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
-            reply = outcome(scene.port, Draft(code))
-            assert reply is not None
-            assert reply.code == 0
-        reply = outcome(scene.port, Draft(Code.GET_ALL_CONSUMER_OFFSET))
-        assert reply is not None
-        assert reply.code == 0
-        assert "reput_healthy 1" in scene.metrics()
-    watch.check(growth_max=GROWTH_MAX)
+    refused(
+        scene.port, Draft(Code.HEART_BEAT, document=requests.heartbeat_document(LONE_SURROGATE))
+    )
+    for code in (Code.GET_ALL_TOPIC_CONFIG, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
+        accepted(scene.port, Draft(code))
+    accepted(scene.port, Draft(Code.GET_ALL_CONSUMER_OFFSET))
 
 
 BAD_GROUPS = ["../../g", "a\nb", "\x01", 'a"b', "..", "x" * 10_000, "a/b", "", " ", "a@b"]
 
 
-@pytest.mark.parametrize("group", BAD_GROUPS, ids=range(len(BAD_GROUPS)))
-def test_names_of_groups(scene: Scene, group: str) -> None:
+@attacked()
+def test_names_of_groups(scene: LocalScene) -> None:
     """F6, B36: the names of groups were not checked."""
-    with scene.watching(repr(group)[:50]) as watch:
+    for group in BAD_GROUPS:
         drafts = [
             Draft(Code.HEART_BEAT, document=requests.heartbeat_document(group)),
             Draft(
@@ -215,38 +190,32 @@ def test_names_of_groups(scene: Scene, group: str) -> None:
         ]
         for draft in drafts:
             outcome(scene.port, draft)
-        reply = outcome(scene.port, Draft(Code.GET_ALL_TOPIC_CONFIG))
-        assert reply is not None
+        reply = answered(scene.port, Draft(Code.GET_ALL_TOPIC_CONFIG))
         topics = json.loads(reply.body)["topicConfigTable"]
         if group.strip():
             assert not [name for name in topics if group in name]
-        groups = outcome(scene.port, Draft(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
-        assert groups is not None
+        groups = answered(scene.port, Draft(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         assert group not in json.loads(groups.body)["subscriptionGroupTable"]
-    watch.check(growth_max=GROWTH_MAX)
 
 
-@pytest.mark.parametrize("count", [33, 30_000_000, 10**9, 2**31 - 1])
-@pytest.mark.sampled(2)
-def test_forged_checkpoint(scene: Scene, count: int) -> None:
+@attacked()
+def test_forged_checkpoint(scene: LocalScene) -> None:
     """B2: the broker took gigabytes for it, and did not restart."""
-    body = json.dumps(
-        {
-            "bm": 0, "c": "g", "it": 1, "n": count, "pt": 1, "q": 0, "ro": 0, "so": 0,
-            "t": requests.TOPIC, "bn": requests.BROKER_NAME,
-        }
-    )  # fmt: skip
-    with scene.watching(f"checkpoint of {count}") as watch:
+    for count in (33, 30_000_000, 10**9, 2**31 - 1):
+        body = json.dumps(
+            {
+                "bm": 0, "c": "g", "it": 1, "n": count, "pt": 1, "q": 0, "ro": 0, "so": 0,
+                "t": requests.TOPIC, "bn": requests.BROKER_NAME,
+            }
+        )  # fmt: skip
         topic = "rmq_sys_REVIVE_LOG_DefaultCluster"
         properties = requests.property_text(TAGS="ck", UNIQ_KEY="u")
         for queue_id in range(2):
-            reply = outcome(
+            answered(
                 scene.port,
                 requests.send(properties, body.encode(), topic=topic, queue_id=queue_id),
             )
-            assert reply is not None
-        let_loops_turn(3)
-    watch.check(growth_max=GROWTH_MAX)
+        scene.advance()
 
 
 def half(properties: str) -> Draft:
@@ -254,30 +223,25 @@ def half(properties: str) -> Draft:
     return requests.send(pairs, sys_flag=4)
 
 
-@pytest.mark.parametrize("number", [3 * 10**9, 10**15, -1, 2**63, "9" * 5_000])
-@pytest.mark.sampled(3)
-def test_half_message_with_a_forged_first_offset(scene: Scene, number: int | str) -> None:
+@attacked()
+def test_half_message_with_a_forged_first_offset(scene: LocalScene) -> None:
     """B3: gigabytes at the next start."""
-    with scene.watching(f"first offset {str(number)[:20]}") as watch:
+    for number in (3 * 10**9, 10**15, -1, 2**63, "9" * 5_000):
         draft = half(requests.property_text(TRAN_PREPARED_QUEUE_OFFSET=str(number)))
-        assert outcome(scene.port, draft) is not None
+        answered(scene.port, draft)
         draft = half(requests.property_text(TRANSACTION_CHECK_TIMES=str(number)))
-        assert outcome(scene.port, draft) is not None
+        answered(scene.port, draft)
         draft = half(requests.property_text(CHECK_IMMUNITY_TIME_IN_SECONDS=str(number)))
-        assert outcome(scene.port, draft) is not None
-        let_loops_turn(3)
-    watch.check(growth_max=GROWTH_MAX)
+        answered(scene.port, draft)
+        scene.advance()
 
 
-def next_physical_offset(scene: Scene) -> int:
+def next_physical_offset(scene: LocalScene) -> int:
     """Return the end of a message that is sent now: probably the offset of the next one."""
-    reply = outcome(scene.port, requests.send("", b"x"))
-    assert reply is not None
-    assert reply.code == 0
+    reply = accepted(scene.port, requests.send("", b"x"))
     assert reply.ext_fields is not None
     physical_offset = ids.decode_offset_id(reply.ext_fields["msgId"]).physical_offset
-    view = outcome(scene.port, Draft(Code.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)}))
-    assert view is not None
+    view = answered(scene.port, Draft(Code.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)}))
     return physical_offset + len(view.body)
 
 
@@ -307,14 +271,13 @@ def forged_half(topic: str, queue_offset: int, physical_offset: int, queue_id: s
     )
 
 
-def store_record(scene: Scene, topic: str, queue_offset: int, queue_id: str) -> int:
+def store_record(scene: LocalScene, topic: str, queue_offset: int, queue_id: str) -> int:
     """Store a record in a body, at the physical offset that it contains; return that offset."""
     for _ in range(20):
         begin = next_physical_offset(scene)
         # A record's fixed part up to its body, with two IPv4 addresses.
         record = forged_half(topic, queue_offset, begin + 88, queue_id)
-        reply = outcome(scene.port, requests.send("", record))
-        assert reply is not None
+        reply = answered(scene.port, requests.send("", record))
         assert reply.ext_fields is not None
         if ids.decode_offset_id(reply.ext_fields["msgId"]).physical_offset == begin:
             return begin + 88
@@ -322,13 +285,11 @@ def store_record(scene: Scene, topic: str, queue_offset: int, queue_id: str) -> 
 
 
 @pytest.mark.parametrize("topic", [requests.TOPIC, names.OP_HALF_TOPIC, names.HALF_TOPIC])
-@pytest.mark.parametrize("queue_offset", [0, 3 * 10**9, 2**63 - 1])
-@pytest.mark.parametrize(
-    "queue_id", ["0", "2147483646", "-1", "9" * 5_000], ids=lambda text: text[:12]
-)
-def test_record_inside_a_body(scene: Scene, topic: str, queue_offset: int, queue_id: str) -> None:
+@attacked()
+def test_record_inside_a_body(scene: LocalScene, topic: str) -> None:
     """B4, B28: it was taken for a half message, and could be put into any topic."""
-    with scene.watching("forged half") as watch:
+    places = itertools.product([0, 3 * 10**9, 2**63 - 1], ["0", "2147483646", "-1", "9" * 5_000])
+    for queue_offset, queue_id in places:
         begin = store_record(scene, topic, queue_offset, queue_id)
         for is_check in ("true", "false"):
             fields = {
@@ -336,47 +297,40 @@ def test_record_inside_a_body(scene: Scene, topic: str, queue_offset: int, queue
                 "commitLogOffset": str(begin), "commitOrRollback": "8", "msgId": "u",
                 "fromTransactionCheck": is_check, "transactionId": "u",
             }  # fmt: skip
-            reply = outcome(scene.port, Draft(Code.END_TRANSACTION, fields))
-            assert reply is not None
-            assert reply.code != 0
+            refused(scene.port, Draft(Code.END_TRANSACTION, fields))
         host = Host(bytes([127, 0, 0, 1]), scene.port)
         message_id = ids.encode_offset_id(host, begin)
-        reply = outcome(scene.port, Draft(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}))
-        assert reply is not None
-        assert reply.code != 0
-    watch.check(growth_max=GROWTH_MAX)
+        refused(scene.port, Draft(Code.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id}))
 
 
-@pytest.mark.parametrize("size", [16_000, 64_000, 256_000, 4_000_000])
 @pytest.mark.parametrize("queue", [999, 0])
-def test_batch_ack_with_many_bits(scene: Scene, size: int, queue: int) -> None:
+@attacked()
+def test_batch_ack_with_many_bits(scene: LocalScene, queue: int) -> None:
     """B6: the whole number was shifted for each bit."""
-    with scene.watching(f"{size} bytes of bits") as watch:
+    for size in (16_000, 64_000, 256_000, 4_000_000):
         document = requests.batch_ack_document(b"\xff" * size, queue)
-        assert outcome(scene.port, Draft(Code.BATCH_ACK_MESSAGE, document=document)) is not None
-    watch.check(growth_max=GROWTH_MAX)
+        answered(scene.port, Draft(Code.BATCH_ACK_MESSAGE, document=document))
 
 
-def test_a_message_with_the_most_attempts(scene: Scene) -> None:
+@attacked()
+def test_a_message_with_the_most_attempts(scene: LocalScene) -> None:
     """B7: a message of 2^31-1 attempts, popped and not acknowledged, stopped pops permanently."""
     topic = "HostileAttempts"
-    with scene.watching("attempts") as watch:
-        for attempts in (2**31 - 1, -(2**31), -1):
-            reply = outcome(scene.port, requests.send("", topic=topic, reconsume_times=attempts))
-            assert reply is not None
-        for _ in range(3):
-            fields = requests.pop_fields(topic=topic, invisibleTime="1000", pollTime="0")
-            assert outcome(scene.port, Draft(Code.POP_MESSAGE, fields)) is not None
-        let_loops_turn(5)
-    watch.check(growth_max=GROWTH_MAX)
+    for attempts in (2**31 - 1, -(2**31), -1):
+        answered(scene.port, requests.send("", topic=topic, reconsume_times=attempts))
+    for _ in range(3):
+        fields = requests.pop_fields(topic=topic, invisibleTime="1000", pollTime="0")
+        answered(scene.port, Draft(Code.POP_MESSAGE, fields))
+    scene.advance()
 
 
 @pytest.mark.parametrize("name", requests.INTERNAL_PROPERTIES)
 @pytest.mark.sampled(4)
-def test_forged_internal_property(scene: Scene, name: str) -> None:
+@attacked()
+def test_forged_internal_property(scene: LocalScene, name: str) -> None:
     """B3, B7, B8, B25, B26: properties that only brokers may set."""
     values = ["9" * 5_000, "-1", "9223372036854775808", "a@b@c", "..", "x" * 300, "2147483647", "0"]
-    with scene.watching(name) as watch, Connection(scene.port) as connection:
+    with Connection(scene.port) as connection:
         for value in values:
             own = requests.property_text(**{name: value})
             more = requests.property_text(UNIQ_KEY="u", PGROUP="p")
@@ -391,34 +345,20 @@ def test_forged_internal_property(scene: Scene, name: str) -> None:
             for number, draft in enumerate(drafts, 1):
                 draft.opaque = number
                 connection.ask(draft)
-        let_loops_turn(0.3)
-    watch.check(growth_max=GROWTH_MAX)
-
-
-def test_stored_attacks_after_a_restart(scene: Scene) -> None:
-    """B2, B3, B7, B8, B25: data from before must not stop a loop after a restart either."""
-    scene.unwatch()
-    scene.stop_broker()
-    scene.check_verified()
-    scene.start()
-    scene.watch_all()
-    with scene.watching("after a restart") as watch:
-        let_loops_turn(5)
-    watch.check()
+        scene.advance()
 
 
 # --- large numbers ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [64, 8_000, 50_000, 1_000_000])
-def test_many_properties(scene: Scene, count: int) -> None:
+@attacked()
+def test_many_properties(scene: LocalScene) -> None:
     """B15: each name was searched in all earlier ones."""
-    text = "".join(f"{number:x}\x01v\x02" for number in range(count))
-    with scene.watching(f"{count} properties") as watch:
+    for count in (64, 8_000, 50_000, 1_000_000):
+        text = "".join(f"{number:x}\x01v\x02" for number in range(count))
         outcome(scene.port, requests.send(text))
         fields = requests.send_fields(is_v2=False, properties=text)
         outcome(scene.port, Draft(Code.SEND_MESSAGE, fields, body=b"x"))
-    watch.check(growth_max=GROWTH_MAX)
 
 
 UNKNOWN = {
@@ -451,19 +391,26 @@ UNKNOWN = {
 }  # fmt: skip
 
 
+NAMES = 3_000
+"""Number of names that fill the tables; as many again must take no more blocks of memory."""
+
+
 @pytest.mark.parametrize("kind", UNKNOWN)
 @pytest.mark.sampled(4)
-def test_unknown_names_take_bounded_memory(scene: Scene, kind: str) -> None:
+@attacked(has_traffic=False)
+def test_unknown_names_take_bounded_memory(scene: LocalScene, kind: str) -> None:
     """B17, B19: each name took memory permanently, and caused a save of a whole table."""
-    make = UNKNOWN[kind]
-    count = 3_000
-    with scene.watching(kind) as watch, Connection(scene.port) as connection:
-        for first in range(0, count, 500):
+    counts = []
+    with Connection(scene.port) as connection:
+        for first in range(0, 2 * NAMES, 500):
+            make = UNKNOWN[kind]
             connection.write(together(make(first + number) for number in range(500)), 60)
             for reply in connection.frames(30):
                 if reply.opaque == 500:
                     break
-    watch.check(growth_max=GROWTH_MAX)
+            counts.append(scene.block_count())
+    half = len(counts) // 2 - 1
+    assert counts[-1] - counts[half] < NAMES // 10, f"blocks of memory after 500 each: {counts}"
 
 
 LARGE_FIELDS = {
@@ -549,19 +496,18 @@ LARGE_FIELDS = {
 
 @pytest.mark.parametrize("kind", LARGE_FIELDS)
 @pytest.mark.sampled(3)
-def test_large_request(scene: Scene, kind: str) -> None:
+@attacked()
+def test_large_request(scene: LocalScene, kind: str) -> None:
     """F7, F9, B17, B18, B22, B27 and the table of admin calls."""
     draft = LARGE_FIELDS[kind]
     frame = draft.encode()
     assert len(frame) <= 4 + (16 << 20)
     with (
-        scene.watching(kind) as watch,
         Connection(scene.port) as connection,
         contextlib.suppress(Closed),
     ):
         connection.write(frame, 60)
         next(connection.frames(60), None)
-    watch.check(growth_max=GROWTH_MAX)
 
 
 EXPRESSIONS = {
@@ -579,11 +525,12 @@ EXPRESSIONS = {
 
 
 @pytest.mark.parametrize("kind", EXPRESSIONS)
-def test_filter(scene: Scene, kind: str) -> None:
+@attacked()
+def test_filter(scene: LocalScene, kind: str) -> None:
     """F3, B21: compiling and running filters in SQL92."""
     text = EXPRESSIONS[kind]
     values = "".join(f"a{number}\x01{number}\x02" for number in range(50)) + "a\x015\x02"
-    with scene.watching(kind) as watch, Connection(scene.port) as connection:
+    with Connection(scene.port) as connection:
         connection.write(
             together(requests.send(values, topic="HostileFiltered") for _ in range(200))
         )
@@ -611,13 +558,13 @@ def test_filter(scene: Scene, kind: str) -> None:
             draft.opaque = opaque
             with contextlib.suppress(Closed, TimeoutError):
                 connection.ask(draft, 20)
-    watch.check(growth_max=GROWTH_MAX)
 
 
-def test_chain_of_one_key(scene: Scene) -> None:
+@attacked()
+def test_chain_of_one_key(scene: LocalScene) -> None:
     """B20: a message with the same key 10,000 times, and a query over the resulting chain."""
     keys = " ".join(["k"] * 16_000)
-    with scene.watching("chain") as watch, Connection(scene.port) as connection:
+    with Connection(scene.port) as connection:
         for _ in range(2):
             connection.write(
                 together(requests.send(requests.property_text(KEYS=keys)) for _ in range(50)), 60
@@ -625,25 +572,24 @@ def test_chain_of_one_key(scene: Scene) -> None:
             for reply in connection.frames():
                 if reply.opaque == 50:
                     break
-        let_loops_turn(1)
+        scene.advance()
         for key in ("k", "other"):
             fields = {
                 "topic": requests.TOPIC, "key": key, "maxNum": "64", "beginTimestamp": "0",
                 "endTimestamp": str(2**63 - 1),
             }  # fmt: skip
-            assert outcome(scene.port, Draft(Code.QUERY_MESSAGE, fields)) is not None
-    watch.check(growth_max=GROWTH_MAX)
+            answered(scene.port, Draft(Code.QUERY_MESSAGE, fields))
 
 
 # --- clients that do not read, or do not finish ---------------------------------------------------
 
 
-def test_held_pulls_of_a_client_that_does_not_read(scene: Scene) -> None:
+@attacked()
+def test_held_pulls_of_a_client_that_does_not_read(scene: LocalScene) -> None:
     """B14: ten thousand pulls were answered at once."""
     topic = "HostileHeld"
-    assert outcome(scene.port, requests.send("", topic=topic)) is not None
+    answered(scene.port, requests.send("", topic=topic))
     with (
-        scene.watching("held pulls") as watch,
         Connection(scene.port, receive_buffer=4_096) as connection,
     ):
         fields = requests.pull_fields(
@@ -652,20 +598,18 @@ def test_held_pulls_of_a_client_that_does_not_read(scene: Scene) -> None:
         pull = Draft(Code.PULL_MESSAGE, fields).encode()
         with contextlib.suppress(Closed):
             connection.write(pull * 10_000, 10, reads=False)
-        let_loops_turn(1)
+        scene.advance()
         outcome(scene.port, requests.send("", b"x" * 250_000, topic=topic))
-        let_loops_turn(2)
-    watch.check(growth_max=GROWTH_MAX)
+        scene.advance()
 
 
-def test_notices_to_a_member_that_does_not_read(scene: Scene) -> None:
+@attacked(growth_max=128 << 20)
+def test_notices_to_a_member_that_does_not_read(scene: LocalScene) -> None:
     """B10: each request of 200 bytes pushed a message of 4 MB to the member."""
-    reply = outcome(scene.port, requests.send("", b"x" * 4_000_000))
-    assert reply is not None
+    reply = answered(scene.port, requests.send("", b"x" * 4_000_000))
     assert reply.ext_fields is not None
     message_id = reply.ext_fields["msgId"]
     with (
-        scene.watching("notices") as watch,
         Connection(scene.port, receive_buffer=4_096) as deaf,
         Connection(scene.port) as caller,
     ):
@@ -678,68 +622,61 @@ def test_notices_to_a_member_that_does_not_read(scene: Scene) -> None:
             caller.write(
                 together(Draft(Code.CONSUME_MESSAGE_DIRECTLY, fields) for _ in range(500)), 10
             )
-        let_loops_turn(2)
-    watch.check(growth_max=128 << 20)
+        scene.advance()
 
 
-@pytest.mark.parametrize(
-    "server",
-    [
-        "broker",
-        pytest.param(
-            "namesrv",
-            marks=pytest.mark.skipif(
-                "REPUT_HOSTILE_SECONDS" not in os.environ,
-                reason="make hostile: beside other tests it measures the machine",
-            ),
-        ),
-    ],
-)
-def test_connections_that_do_not_read(scene: Scene, server: str) -> None:
+@pytest.mark.parametrize("server", ["broker", "namesrv"])
+@attacked(growth_max=192 << 20)
+def test_connections_that_do_not_read(scene: LocalScene, server: str) -> None:
     """B29: 30 KB of requests caused a gigabyte of replies."""
-    port = port_of(scene, server)
+    port = scene.port_of(server)
     code = {"broker": Code.GET_ALL_TOPIC_CONFIG, "namesrv": Code.GET_BROKER_CLUSTER_INFO}[server]
-    with scene.watching("unread") as watch, contextlib.ExitStack() as stack:
+    with Connection(port) as connection:
+        if server == "broker":
+            assert connection.ask(requests.creation_of_topics(0, 3_000)).code == 0
+        else:
+            register(connection, 1_000)
+    with contextlib.ExitStack() as stack:
         for _ in range(100):
             connection = stack.enter_context(Connection(port, receive_buffer=4_096))
             with contextlib.suppress(Closed):
                 connection.write(Draft(code).encode() * 20, 0.5, reads=False)
-        let_loops_turn(2)
-    watch.check(growth_max=192 << 20)
+        scene.advance()
 
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
-def test_frames_that_never_end(scene: Scene, server: str) -> None:
+@attacked(growth_max=192 << 20)
+def test_frames_that_never_end(scene: LocalScene, server: str) -> None:
     """F9, B29: a hundred frames of 15 MB, each without its last byte."""
-    port = port_of(scene, server)
+    port = scene.port_of(server)
     frame = Draft(Code.GET_MAX_OFFSET, body=bytes(15 << 20)).encode()[:-1]
-    with scene.watching("unfinished") as watch, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         for _ in range(40):
             connection = stack.enter_context(Connection(port))
             with contextlib.suppress(Closed):
                 connection.write(frame, 2)
-        let_loops_turn(1)
-    watch.check(growth_max=192 << 20)
+        scene.advance()
 
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
-def test_a_byte_at_a_time(scene: Scene, server: str) -> None:
+@attacked()
+def test_a_byte_at_a_time(scene: LocalScene, server: str) -> None:
     """B29: each new byte was examined with all earlier ones."""
     frame = Draft(Code.GET_MAX_OFFSET, body=bytes(300_000)).encode()
-    with scene.watching("slow") as watch, Connection(port_of(scene, server)) as connection:
+    with Connection(scene.port_of(server)) as connection:
         connection.write(frame[:250_000])
         with contextlib.suppress(Closed):
             for place in range(250_000, 260_000):
                 connection.write(frame[place : place + 1])
-    watch.check(growth_max=GROWTH_MAX)
 
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
-def test_handshakes_at_once(scene: Scene, server: str) -> None:
+@attacked()
+def test_handshakes_at_once(scene: LocalScene, server: str) -> None:
     """Two hundred handshakes take turns with the requests of other clients."""
     anybody = tls_settings.client_context(TlsSettings())
-    port = port_of(scene, server)
-    with scene.watching("handshakes") as watch, contextlib.ExitStack() as stack:
+    port = scene.port_of(server)
+    with contextlib.ExitStack() as stack:
         begun = []
         for _ in range(200):
             session = TlsSession(anybody, is_server=False)
@@ -754,29 +691,24 @@ def test_handshakes_at_once(scene: Scene, server: str) -> None:
             client.sendall(session.take_output() + session.encrypt(frame))
         for _, client in begun:
             assert client.recv(1 << 16)
-    watch.check(growth_max=GROWTH_MAX)
 
 
-def test_silent_http_connections(scene: Scene) -> None:
+@attacked()
+def test_silent_http_connections(scene: LocalScene) -> None:
     """B30: one connection blocked /health for all other clients."""
-    with scene.watching("http") as watch, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(Connection(scene.metrics_port))
-        started = time.monotonic()
-        assert scene.health()[0] == 200
-        assert time.monotonic() - started < 2
-    watch.check()
+        assert health_problem(scene.metrics_port) == ""
 
 
-def test_a_thousand_idle_connections(scene: Scene) -> None:
+@attacked()
+def test_a_thousand_idle_connections(scene: LocalScene) -> None:
     """B9, B29: they cost a bounded amount, and sends to new topics continue."""
-    with scene.watching("idle") as watch, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         for _ in range(800):
             stack.enter_context(Connection(scene.port))
-        reply = outcome(scene.port, requests.send("", topic="HostileWhileIdle"))
-        assert reply is not None
-        assert reply.code == 0
-    watch.check(growth_max=GROWTH_MAX)
+        accepted(scene.port, requests.send("", topic="HostileWhileIdle"))
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -792,20 +724,15 @@ FIXED = {
 }
 
 
-@pytest.mark.parametrize("key", FIXED)
-def test_settings_that_may_not_be_changed_over_the_network(scene: Scene, key: str) -> None:
+@attacked()
+def test_settings_that_may_not_be_changed_over_the_network(scene: LocalScene) -> None:
     """F4."""
-    with scene.watching(key) as watch:
+    for key in FIXED:
         body = f"{key}={FIXED[key]}\n".encode()
-        reply = outcome(scene.port, Draft(Code.UPDATE_BROKER_CONFIG, body=body))
-        assert reply is not None
-        assert reply.code != 0
+        reply = refused(scene.port, Draft(Code.UPDATE_BROKER_CONFIG, body=body))
         assert key in (reply.remark or "")
         if key in ("listenPort", "bindAddress"):
-            reply = outcome(scene.namesrv_port, Draft(Code.UPDATE_NAMESRV_CONFIG, body=body))
-            assert reply is not None
-            assert reply.code != 0
-    watch.check()
+            refused(scene.namesrv_port, Draft(Code.UPDATE_NAMESRV_CONFIG, body=body))
 
 
 # --- name server ---------------------------------------------------------------------------------
@@ -825,45 +752,46 @@ def registration(brokers: range, topics: int = 1) -> list[Draft]:
     ]
 
 
+def register(connection: Connection, count: int) -> None:
+    connection.write(together(registration(range(count))), 60)
+    for reply in connection.frames(5):
+        if reply.opaque == count:
+            break
+
+
 @pytest.mark.parametrize("count", [10_000, 100_000, 1_000_000])
-def test_registration_of_many_topics(scene: Scene, count: int) -> None:
+@attacked(growth_max=192 << 20)
+def test_registration_of_many_topics(scene: LocalScene, count: int) -> None:
     """F9, B24: 2.6 MB of zlib took 10 s and 560 MB."""
     (draft,) = registration(range(1), count)
-    with scene.watching(f"{count} topics") as watch:
-        outcome(scene.namesrv_port, draft, 60)
-        for code in (Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_TOPICS_BY_CLUSTER):
-            outcome(scene.namesrv_port, Draft(code, {"cluster": "HostileCluster"}), 60)
-    watch.check(growth_max=192 << 20)
+    scene.count_memory_from_now()
+    outcome(scene.namesrv_port, draft, 60)
+    for code in (Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_TOPICS_BY_CLUSTER):
+        outcome(scene.namesrv_port, Draft(code, {"cluster": "HostileCluster"}), 60)
 
 
-def test_zlib_bomb(scene: Scene) -> None:
+@attacked()
+def test_zlib_bomb(scene: LocalScene) -> None:
     """F9: 260 kB became 256 MB."""
     fields = requests.registration_fields(compressed="true")
     draft = Draft(Code.REGISTER_BROKER, fields, body=zlib.compress(bytes(255 << 20), 9))
-    with scene.watching("bomb") as watch:
-        reply = outcome(scene.namesrv_port, draft)
-        assert reply is not None
-        assert reply.code != 0
-    watch.check(growth_max=GROWTH_MAX)
+    refused(scene.namesrv_port, draft)
 
 
-def test_many_brokers_on_a_connection_that_ends(scene: Scene) -> None:
+@attacked()
+def test_many_brokers_on_a_connection_that_ends(scene: LocalScene) -> None:
     """B24: they were removed in quadratic time."""
     with (
-        scene.watching("brokers") as watch,
         Connection(scene.namesrv_port) as connection,
         contextlib.suppress(Closed),
     ):
-        connection.write(together(registration(range(3_000))), 60)
-        for reply in connection.frames(5):
-            if reply.opaque == 3_000:
-                break
-    watch.check(growth_max=GROWTH_MAX)
+        register(connection, 3_000)
 
 
-def test_large_values_of_the_key_value_table(scene: Scene) -> None:
+@attacked()
+def test_large_values_of_the_key_value_table(scene: LocalScene) -> None:
     """B24: the file of all values was written again for each one."""
-    with scene.watching("kv") as watch, Connection(scene.namesrv_port) as connection:
+    with Connection(scene.namesrv_port) as connection:
         for number in range(60):
             fields = {"namespace": "H", "key": f"k{number}", "value": "v" * 1_000_000}
             with contextlib.suppress(Closed):
@@ -872,32 +800,29 @@ def test_large_values_of_the_key_value_table(scene: Scene) -> None:
             fields = {"namespace": f"N{number}", "key": "k", "value": "v" * 1_000}
             with contextlib.suppress(Closed):
                 connection.ask(Draft(Code.PUT_KV_CONFIG, fields))
-    watch.check(growth_max=GROWTH_MAX)
 
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
-def test_forged_log_lines(scene: Scene, server: str) -> None:
+@attacked()
+def test_forged_log_lines(scene: LocalScene, server: str) -> None:
     """F8: a line end in a name made a line of the log."""
     forged = "x\n2026-01-01T00:00:00.000Z ERROR reput.forged it was not me"
-    with scene.watching("log") as watch:
-        drafts = [
-            draft
-            for drafts_of_code in requests.SERVERS[server].values()
-            for draft in drafts_of_code
-        ]
-        for draft in drafts:
-            if draft.code in (25, 318):
-                continue
-            for name in draft.fields or {}:
-                changed = draft.copy()
-                assert changed.fields is not None
-                changed.fields[name] = forged
-                if changed.code in FORGEABLE:
-                    outcome(port_of(scene, server), changed, 5)
-        let_loops_turn(0.3)
-    log = (scene.folder / f"{server}.log").read_text(errors="replace")
+    drafts = [
+        draft for drafts_of_code in requests.SERVERS[server].values() for draft in drafts_of_code
+    ]
+    for draft in drafts:
+        if draft.code in (25, 318):
+            continue
+        for name in draft.fields or {}:
+            changed = draft.copy()
+            assert changed.fields is not None
+            changed.fields[name] = forged
+            if changed.code in FORGEABLE:
+                outcome(scene.port_of(server), changed, 5)
+    scene.advance()
+    log = "\n".join(scene.log.lines)
+    assert "x\\n2026-01-01T00:00:00.000Z ERROR reput.forged" in log
     assert "\n2026-01-01T00:00:00.000Z ERROR reput.forged" not in log
-    watch.check(growth_max=GROWTH_MAX)
 
 
 FORGEABLE = frozenset(
@@ -909,8 +834,3 @@ FORGEABLE = frozenset(
     }
 )  # fmt: skip
 """Request codes whose handling is logged with names from the request."""
-
-
-def let_loops_turn(seconds: float) -> None:
-    """Give loops, which run once a second, the time to process the stored data."""
-    pause(seconds)

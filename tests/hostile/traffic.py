@@ -14,6 +14,8 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from reput.format import command as commands, headers, message as records
 from reput.format.codes import RequestCode, ResponseCode
@@ -44,19 +46,35 @@ class Traffic:
         self.refusals: dict[str, int] = {}
         self.wrong: list[str] = []
 
-    def run(self) -> None:
-        """Send and pull until stdin ends, then read the rest."""
+    def run(self, is_over: Callable[[float], object]) -> None:
+        """Send and pull, then read the rest.
+
+        Args:
+            is_over: Waits for some seconds at most; returns whether to send no more.
+        """
         for number in itertools.count():
-            if select.select([sys.stdin], [], [], PAUSE_S)[0]:
-                break
             self._send(number)
             self._pull(number % QUEUES)
+            if is_over(PAUSE_S):
+                break
         deadline = time.monotonic() + END_S
         while self._waits_for() and time.monotonic() < deadline:
             for queue_id in range(QUEUES):
                 self._pull(queue_id)
         if self._waits_for():
             self.wrong.append(f"acknowledged and not there: {self._waits_for()} messages")
+        if self._connection is not None:
+            self._connection.close()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the counts for JSON."""
+        return {
+            "acknowledged": self.acknowledged_count,
+            "consumed": self.consumed,
+            "errors": self.errors,
+            "refusals": self.refusals,
+            "wrong": self.wrong[:20],
+        }
 
     def _waits_for(self) -> int:
         return sum(map(len, self.acknowledged))
@@ -153,17 +171,17 @@ class Traffic:
             self.wrong.append(f"{place} of queue {queue_id} is {body!r}, was {wanted!r}")
 
 
+def check(summary: dict[str, Any]) -> None:
+    """Fail if acknowledged messages were not consumed, or others were."""
+    assert not summary["wrong"], summary
+    assert summary["acknowledged"] > 0, summary
+    assert summary["consumed"] >= summary["acknowledged"], summary
+
+
 def main() -> None:
     traffic = Traffic(int(sys.argv[1]))
-    traffic.run()
-    summary = {
-        "acknowledged": traffic.acknowledged_count,
-        "consumed": traffic.consumed,
-        "errors": traffic.errors,
-        "refusals": traffic.refusals,
-        "wrong": traffic.wrong[:20],
-    }
-    print(json.dumps(summary))  # noqa: T201
+    traffic.run(lambda wait_s: select.select([sys.stdin], [], [], wait_s)[0])
+    print(json.dumps(traffic.summary()))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -145,16 +145,21 @@ class Connection:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                readers = [self.socket] if reads else []
-                readable, writable, _ = select.select(readers, [self.socket], [], left)
-                if readable:
+                events = self._wait(select.POLLOUT | (select.POLLIN if reads else 0), left)
+                if events & ~select.POLLOUT:
                     self._fill()
-                if writable:
+                if events & select.POLLOUT:
                     with contextlib.suppress(BlockingIOError):
                         view = view[self.socket.send(view) :]
         except OSError as error:
             raise Closed(str(error)) from error
         return True
+
+    def _wait(self, events: int, limit_s: float) -> int:
+        """Return the events of the socket, if there are any in time."""
+        poll = select.poll()  # select() knows the first 1,024 descriptors only
+        poll.register(self.socket, events)
+        return next((event for _, event in poll.poll(limit_s * 1000)), 0)
 
     def _fill(self) -> None:
         try:
@@ -183,7 +188,7 @@ class Connection:
                     yield commands.decode(frame)
                 except NotAFrame as error:
                     raise AssertionError(f"the server wrote {frame[:200]!r}: {error}") from error
-            if not select.select([self.socket], [], [], limit_s)[0]:
+            if not self._wait(select.POLLIN, limit_s):
                 return
             try:
                 self._fill()
@@ -212,6 +217,27 @@ def outcome(port: int, draft: Draft, limit_s: float = 120.0) -> Command | None:
             return connection.ask(draft, limit_s)
         except Closed:
             return None
+
+
+def answered(port: int, draft: Draft, limit_s: float = 120.0) -> Command:
+    """Return the reply to a request; fail if there is none."""
+    reply = outcome(port, draft, limit_s)
+    assert reply is not None, f"no reply to {draft.describe()}"
+    return reply
+
+
+def accepted(port: int, draft: Draft) -> Command:
+    """Return the reply to a request; fail if it is refused."""
+    reply = answered(port, draft)
+    assert reply.code == 0, reply.remark
+    return reply
+
+
+def refused(port: int, draft: Draft) -> Command:
+    """Return the reply to a request; fail if it is accepted."""
+    reply = answered(port, draft)
+    assert reply.code != 0, f"{draft.describe()} is accepted"
+    return reply
 
 
 def together(drafts: Iterable[Draft]) -> bytes:
