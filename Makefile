@@ -72,7 +72,7 @@ run: jdk $(if $(wildcard .venv/.installed),venv,.venv/.demo) ## Install, then ru
 
 test: jdk-dev venv ## Install, then lint, types, layers and all tests
 	@$(MAKE) --no-print-directory --output-sync --jobs=2 lint types layers bytecode
-	REPUT_TEST_NEEDS=$(NEEDS) $(PYTEST)
+	REPUT_TEST_NEEDS=$(NEEDS) $(PYTEST) --durations=10
 
 # One process compiles all tests, beside the checks: otherwise each worker of pytest compiles them all.
 bytecode: venv

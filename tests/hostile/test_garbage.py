@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("ho
 SETTINGS = {"enableLmq": "true", "enableMultiDispatch": "true", "enablePropertyFilter": "true"}
 SEED = seeds.today()
 """Seed of this day: the same conversations all day, and others tomorrow."""
-ROUNDS = {"broker": 6, "namesrv": 3, "broker calls": 10, "proxy": 10}
+ROUNDS = {"broker": 2, "namesrv": 1, "broker calls": 3, "proxy": 3}
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from reput.cli import main
+from reput.cli import main, serving
 from reput.cli.health import DEFAULT_PORT
 
 ROOT = Path(__file__).parents[3]
@@ -218,3 +218,19 @@ def test_without_an_answer_health_names_the_address(
 ) -> None:
     assert main.run(["health", address]) == 2
     assert address in capsys.readouterr().err
+
+
+def test_variables_of_the_tests_are_no_settings() -> None:
+    """Brokers that make soak started refused REPUT_SOAK."""
+    tests = Path(__file__).parents[2]
+    texts = [file.read_text(encoding="utf-8") for file in tests.rglob("*.py")]
+    read = r'environ(?:\.get\(|\[)"(REPUT_\w+)"|"(REPUT_\w+)" (?:not )?in os\.environ'
+    constant = r'VARIABLE = "(REPUT_\w+)"'
+    found = (
+        "".join(match.groups(default=""))
+        for text in texts
+        for match in re.finditer(f"{read}|{constant}", text)
+    )
+    names = {*found} - {"REPUT_KERNELS"}
+    assert len(names) > 10
+    assert names <= serving._NO_SETTINGS
