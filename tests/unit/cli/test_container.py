@@ -226,11 +226,11 @@ def test_variables_of_the_tests_are_no_settings() -> None:
     texts = [file.read_text(encoding="utf-8") for file in tests.rglob("*.py")]
     read = r'environ(?:\.get\(|\[)"(REPUT_\w+)"|"(REPUT_\w+)" (?:not )?in os\.environ'
     constant = r'VARIABLE = "(REPUT_\w+)"'
-    found = (
+    read_names = (
         "".join(match.groups(default=""))
         for text in texts
         for match in re.finditer(f"{read}|{constant}", text)
     )
-    names = {*found} - {"REPUT_KERNELS"}
+    names = {*read_names} - {"REPUT_KERNELS"}
     assert len(names) > 10
     assert names <= serving._NO_SETTINGS
