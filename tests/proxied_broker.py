@@ -1,15 +1,20 @@
 """A local broker whose 5.x clients connect to a proxy before it."""
 
 from collections.abc import Mapping
+from unittest import mock
 
-from reput.grpc.proxy import config
+from reput.grpc.proxy import cluster, config
 from reput.grpc.proxy.server import Proxy
 from reput.testing import LocalBroker
 from reput.testing.controls import Controls
 
 
 class ProxiedBroker(LocalBroker):
-    """A broker, and a proxy in the same thread with the same clock."""
+    """A broker, and a proxy in the same thread with the same clock.
+
+    The thread may stop for a second on a busy machine, which is no silence of the broker: the
+    proxy waits longer for it than in a separate process.
+    """
 
     proxy: Proxy | None = None
     proxy_settings: Mapping[str, object] = {}
@@ -25,6 +30,7 @@ class ProxiedBroker(LocalBroker):
                 **self.proxy_settings,
             }
         )
+        self._running_parts.enter_context(mock.patch.object(cluster, "ASK_MS", 20_000))
         self.proxy = await self._running_parts.enter_async_context(
             Proxy(settings, clock=controls.clock)
         )
