@@ -39,7 +39,7 @@ def tree_cpu_s() -> float:
 
 
 class Plugin:
-    """Plugin of pytest that writes a line for each phase of a test.
+    """Plugin of pytest that writes a line for each test.
 
     Args:
         path: File that it appends to.
@@ -48,17 +48,14 @@ class Plugin:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def _measured(self, item: pytest.Item) -> Iterator[None]:
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         cpu_s, wall_s = tree_cpu_s(), time.monotonic()
         yield
         row = [item.nodeid.partition("@")[0]]
         row += [round(tree_cpu_s() - cpu_s, 2), round(time.monotonic() - wall_s, 2)]
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        yield from self._measured(item)
 
 
 def main(path: Path) -> None:

@@ -12,9 +12,10 @@ import golden
 from reput.spark import accelerator
 from spark import object_store
 
+# A short start matters more than fast queries: most of a test's time is compilation.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS = {
-    # A short start matters more than fast queries: most of a test's time is compilation.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -23,8 +24,8 @@ SETTINGS = {
 }
 QUICK_SETTINGS = {
     # The start loads thousands of Spark's classes, whose bytecode is that of its release.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS
+    + " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
     # Each query would compile separate classes. Plans are the same; the results of compiled
     # queries are tested by make soak and make spark-versions.
     "spark.sql.codegen.wholeStage": "false",
