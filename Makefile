@@ -70,13 +70,11 @@ jdk-dev:
 run: jdk $(if $(wildcard .venv/.installed),venv,.venv/.demo) ## Install, then run a broker, send and consume, and report on its store with Spark
 	$(BIN)/python -m demo
 
+# Tests wait now and then, so the checks run beside them. Each worker has files of its own, see tests/shards.py.
 test: jdk-dev venv ## Install, then lint, types, layers and all tests
-	@$(MAKE) --no-print-directory --output-sync --jobs=2 lint types layers bytecode
-	REPUT_TEST_NEEDS=$(NEEDS) $(PYTEST) --durations=10
-
-# One process compiles all tests, beside the checks: otherwise each worker of pytest compiles them all.
-bytecode: venv
-	@$(BIN)/python -m pytest --collect-only --quiet >.venv/collected 2>&1 || { cat .venv/collected; exit 1; }
+	@($(MAKE) --no-print-directory lint types layers >.venv/checks 2>&1; code=$$?; cat .venv/checks; exit $$code) & \
+	REPUT_TEST_NEEDS=$(NEEDS) $(BIN)/python -m pytest -n 4 --dist each --durations=10; code=$$?; \
+	wait $$! || { echo 'lint, types or layers failed, see above' >&2; exit 1; }; exit $$code
 
 # Without the tests of the Spark package, which take a third of the time of all unit tests.
 # Stores of these tests are in a file system in memory, if there is one: a sync costs nothing there.
@@ -183,4 +181,4 @@ clean: ## Remove caches and build output; .venv and its like stay
 	rm -f $(KERNELS)/*.so .venv/.kernels
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help venv jdk jdk-dev run test bytecode check quick t fmt lint types layers docs bench soak faults sim sim-faults mutants hostile interop-all nightly spark-versions spark-jar clean
+.PHONY: help venv jdk jdk-dev run test check quick t fmt lint types layers docs bench soak faults sim sim-faults mutants hostile interop-all nightly spark-versions spark-jar clean

@@ -17,6 +17,7 @@ import pytest
 import cpu_times
 import golden
 import seeds
+import shards
 import skips
 import store_fixture
 import turns
@@ -51,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(seeds.Plugin(config), "seeds")
     except (skips.BadBudget, seeds.BadSeed) as error:
         raise pytest.UsageError(str(error)) from error
+    shards.configure(config)
     if cpu_times.VARIABLE in os.environ:
         plugin = cpu_times.Plugin(Path(os.environ[cpu_times.VARIABLE]))
         config.pluginmanager.register(plugin, "cpu_times")

@@ -17,7 +17,7 @@ from remoting_subject import both_loops
 from reput.grpc.http2.grpc import Service
 from reput.grpc.http2.server import GrpcServer
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 
 def _build(folder: Path) -> None:
