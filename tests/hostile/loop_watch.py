@@ -9,8 +9,9 @@ so also that of a thread that holds the interpreter, and that of collections of 
     own    CPU time that the servers have used meanwhile; not more than the wait
 
 CPU time is not free of noise: beside other processes the same work takes several times as much
-(shared caches, page faults, a host that takes the CPU away). ``local_scene.judged`` therefore takes
-the minimum of some measurements. A loop that waits for a disk uses no CPU time: the probes of
+(shared caches, page faults, a host that takes the CPU away). A long wait is therefore divided by
+the slowness of the processor at its end, and ``local_scene.judged`` takes the minimum of some
+measurements. A loop that waits for a disk uses no CPU time: the probes of
 ``make hostile`` see that.
 """
 
@@ -36,6 +37,10 @@ PING_S = 0.05
 MEMORY_S = 0.02
 """Interval at which memory is measured, in s."""
 _NOTABLE_S = 0.005
+_LONG_S = 0.02
+_WORK = range(5_000)
+_WORK_S = 0.25e-3
+"""CPU time of ``_WORK`` on a processor that the bounds of waits are for, in s: an AMD EPYC."""
 _PAGE_BYTES = 4096
 
 
@@ -43,6 +48,16 @@ def memory_bytes() -> int:
     """Return the anonymous memory of this process on Linux."""
     _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
     return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def slowness() -> float:
+    """Return how many times longer than ``_WORK_S`` its work takes now, at least 1."""
+    times_s = []
+    for _ in range(3):
+        begun_s = time.thread_time()
+        sum(number * number for number in _WORK)
+        times_s.append(time.thread_time() - begun_s)
+    return max(1.0, min(times_s) / _WORK_S)
 
 
 class Clients:
@@ -101,6 +116,8 @@ class LoopWatch:
         """Add a wait that ends now."""
         wait_s = time.monotonic() - start_s
         own_s = min(wait_s, self.cpu_s() - start_cpu_s)
+        if own_s > _LONG_S:
+            own_s /= slowness()
         if own_s > _NOTABLE_S:
             self.seen.stalls.append(Stall(name, start_s, wait_s, own_s))
 
