@@ -9,14 +9,14 @@ of a file run in one worker. Write the times of a run with ``REPUT_CPU=FILE`` to
 import json
 import sys
 import tomllib
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import EachScheduling
+from xdist.scheduler import EachScheduling  # type: ignore[import-untyped]
 
 import seeds
 import turns
@@ -56,7 +56,7 @@ class Shards:
             files: Files of the run, with the duration of the day's rotating tests, in s.
             count: Number of workers.
         """
-        units: Counter[str] = Counter()
+        units: dict[str, float] = defaultdict(float)
         for file, rotating_s in files.items():
             units[self.unit_of(file)] += self.seconds.get(file, DEFAULT_S) + rotating_s
         totals = [0.0] * count
@@ -87,7 +87,7 @@ def files_of_today() -> dict[str, float]:
     return files
 
 
-class _Scheduling(EachScheduling):
+class _Scheduling(EachScheduling):  # type: ignore[misc]
     """Lets each worker run what it has collected; the progress is that of all together."""
 
     def __init__(self, config: pytest.Config, log: Any, session: pytest.Session) -> None:
@@ -164,7 +164,7 @@ def configure(config: pytest.Config) -> None:
 def main(measured: Path) -> None:
     """Write the seconds of a run to the table; files below ``DEFAULT_S`` have no row."""
     table = load()
-    wall_s: Counter[str] = Counter()
+    wall_s: dict[str, float] = defaultdict(float)
     rotating = turns.load()
     for line in measured.read_text(encoding="utf-8").splitlines():
         test, _, wall = json.loads(line)
