@@ -32,7 +32,11 @@ from reput.remoting.client import RemotingClient
 from reput.secret import Secret
 from reput_cluster import ReputCluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("test_plain_broker")]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.rotating,
+    pytest.mark.xdist_group("test_plain_broker"),
+]
 
 FILE = "conf/plain_acl.yml"
 GROUPS = {"allowed-group": "SUB", "pub-group": "PUB"}
@@ -179,7 +183,6 @@ async def ask(address: str, name: str, request: Command) -> tuple[int, str]:
     return reply.code, re.sub(r", org\.apache[\w.$]+\([^()]*\)$", "", reply.remark or "")
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("case", REFUSED)
 async def test_refusals_are_those_of_java(sides: Sides, case: str) -> None:
     ours, theirs = [await ask(side.address, *REFUSED[case]) for side in sides.both]
@@ -188,7 +191,6 @@ async def test_refusals_are_those_of_java(sides: Sides, case: str) -> None:
     assert ours == theirs
 
 
-@pytest.mark.rotating
 async def test_a_wrong_signature_is_refused_as_by_java(sides: Sides) -> None:
     signed = SIGNERS[USER].sign(Command(Code.GET_ALL_TOPIC_CONFIG, ext_fields={}))
     assert signed.ext_fields is not None
@@ -199,7 +201,6 @@ async def test_a_wrong_signature_is_refused_as_by_java(sides: Sides) -> None:
         assert "Check signature failed" in ours[1]
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize(
     "request_",
     [
@@ -247,7 +248,6 @@ FAILING = [
 ]
 
 
-@pytest.mark.rotating
 def test_mqadmin_changes_accounts_as_in_java(sides: Sides) -> None:
     for command in COMMANDS:
         ours, theirs = sides.mqadmin(*command.split())
@@ -265,7 +265,6 @@ def test_mqadmin_changes_accounts_as_in_java(sides: Sides) -> None:
     assert f"HOME/{FILE}" in ours
 
 
-@pytest.mark.rotating
 def test_secrets_are_never_shown(sides: Sides) -> None:
     ours, theirs = sides.mqadmin("getAclConfig", "-b", "BROKER")
     assert ADMIN_SECRET in theirs  # 4.9.7 shows them to all
@@ -278,7 +277,6 @@ def test_secrets_are_never_shown(sides: Sides) -> None:
     assert ADMIN_SECRET not in sides.ours.log()
 
 
-@pytest.mark.rotating
 def test_a_normal_account_changes_nothing(sides: Sides, work: Path) -> None:
     before = (sides.ours.folder / FILE).read_bytes()
     tools(sides.java, work / "java", USER, USER_SECRET)
@@ -328,7 +326,6 @@ def test_java_clients_sign_what_we_verify(sides: Sides, version: str, tmp_path: 
     until((sides.ours.store / "consumequeue/RMQ_SYS_TRACE_TOPIC").exists)
 
 
-@pytest.mark.rotating
 async def test_an_account_sends_in_transactions_and_pops(sides: Sides) -> None:
     client = secured.config_of(sides.ours.namesrv, USER, USER_SECRET)
     creation = ("updateTopic", "-b", sides.ours.address, "-t", "Java-4-9-7", "-r", "2", "-w", "2")

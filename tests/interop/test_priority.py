@@ -21,7 +21,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import QueryMessageHeader
 from reput_cluster import ReputCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 Cluster = ReputCluster | JavaCluster
 KINDS = ("reput", "5.5.0") if java_oracle.wants_all_versions() else ("reput",)

@@ -28,7 +28,7 @@ from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, SendMessageHeader
 from reput.remoting.client import RemotingClient
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 TIMEOUT_MS = 55_000
@@ -86,7 +86,6 @@ async def answer_in_python(cluster: Cluster, topic: str) -> tuple[Producer, Push
     return producer, consumer
 
 
-@pytest.mark.rotating
 async def test_java_replies_to_java(cluster: Cluster, java: ReplyOracle) -> None:
     await make_topic(cluster, "JavaJava")
     await asyncio.to_thread(java.ask_one, "replier", cluster.namesrv, "JavaJava", "javajava")
@@ -120,7 +119,6 @@ async def test_python_replies_to_java(cluster: Cluster, java: ReplyOracle) -> No
     assert (reply["body"], reply["topic"], reply["from"]) == ("re: 6 * 7?", REPLY_TOPIC, "python")
 
 
-@pytest.mark.rotating
 async def test_a_request_without_replier_times_out(cluster: Cluster, java: ReplyOracle) -> None:
     with pytest.raises(JavaError, match=r"RequestTimeoutException.*wait reply message timeout"):
         await asyncio.to_thread(

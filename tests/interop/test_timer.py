@@ -26,7 +26,7 @@ from reput.format.headers import RecallMessageHeader
 from reput.format.message import StoredMessage
 from reput.format.recall_handle import RecallHandle
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 VERSION = "5.5.0"
 SETTINGS: Settings = {"recallMessageEnable": True}
@@ -69,7 +69,6 @@ async def arrived(cluster: Cluster, topic: str, count: int) -> dict[bytes, Store
         raise AssertionError(f"{topic}: {len(messages)} of {count}")
 
 
-@pytest.mark.rotating
 async def test_java_sends_with_each_time_property_and_recalls(
     cluster: Cluster, java: TimerOracle
 ) -> None:
@@ -257,7 +256,6 @@ They are after the oldest waiting message in the log, or were in the timer wheel
 """
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize(
     "kinds",
     [("reput", "official"), ("official", "reput"), ("official", "reput", "official")],

@@ -14,7 +14,7 @@ from reput.client.admin import Admin
 from reput.client.config import ClientConfig
 from reput_cluster import ReputCluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.rotating, pytest.mark.slow]
 
 VERSIONS = ("4.9.7", "5.5.0") if java_oracle.wants_all_versions() else ("5.5.0",)
 TLS = {"tls.enable": "true"}
@@ -33,7 +33,6 @@ def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReputCluster
         yield running
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java_clients_in_test_mode(enforcing: ReputCluster, version: str, tmp_path: Path) -> None:
     topic = f"test-mode-{version.replace('.', '-')}"
@@ -62,7 +61,6 @@ def test_the_go_client(enforcing: ReputCluster) -> None:
         go.produce(enforcing.namesrv, "by-go", [b"plain"])
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_java_client_without_tls_stores_nothing(
     enforcing: ReputCluster, version: str, tmp_path: Path
@@ -113,7 +111,6 @@ def test_java_clients_with_certificates(authority: Authority, version: str, tmp_
             java.producer(cluster.namesrv).send([JavaMessage("certified", b"x")])
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_our_clients_on_a_java_broker(version: str, tmp_path: Path) -> None:
     with JavaCluster(version, tmp_path, tls=True) as cluster:

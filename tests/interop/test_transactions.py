@@ -28,7 +28,7 @@ from reput.errors import RemotingError, ReputError
 from reput.format import names
 from reput_cluster import ReputCluster
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
 GROUP = "transactions"
 SETTINGS: Settings = {
@@ -276,7 +276,6 @@ def test_every_transaction_ends_as_its_producer_decides(
         assert message.properties["PGROUP"] == GROUP
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("kind", SENDERS)
 def test_checks_of_a_message_may_be_delayed(
     java: TransactionOracle, cluster: Cluster, kind: str
@@ -303,7 +302,6 @@ def test_checks_of_a_message_may_be_delayed(
 # --- restarts, and folders that move between the brokers ----------------------------------
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("is_kill", [False, True])
 def test_a_restarted_broker_continues_its_checks(
     java: TransactionOracle, tmp_path: Path, is_kill: bool
@@ -326,7 +324,6 @@ def test_a_restarted_broker_continues_its_checks(
         assert bodies(cluster.namesrv, "T").keys() == wanted
 
 
-@pytest.mark.rotating
 @pytest.mark.parametrize("way", ["to Java", "from Java"])
 def test_the_other_broker_continues_a_folder(
     java: TransactionOracle, tmp_path: Path, way: str
