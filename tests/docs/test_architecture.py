@@ -5,6 +5,7 @@ import graphlib
 import re
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -65,6 +66,7 @@ def resolve(path: str) -> Path | None:
     return next((base / path for base in (PACKAGE, ROOT) if (base / path).exists()), None)
 
 
+@cache
 def defined(source: str) -> set[str]:
     """Return every name that a module defines: ``f``, ``C``, ``C.method``, ``CONSTANT``."""
 
@@ -234,8 +236,7 @@ def test_no_class_name_in_three_modules() -> None:
     """Each name has one meaning: a search for a class finds at most two."""
     places: dict[str, list[str]] = {}
     for file in SRC.rglob("*.py"):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(str(file.relative_to(SRC)))
+        for name in re.findall(r"^class (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            places.setdefault(name, []).append(str(file.relative_to(SRC)))
     assert len(places) > 500
     assert {name: files for name, files in places.items() if len(files) > 2} == {}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 API = DOCS / "reference/api"
 # One worker: each builds the site for itself.
-pytestmark = pytest.mark.xdist_group("site")
+pytestmark = [pytest.mark.rotating, pytest.mark.xdist_group("site")]
 PAGES = sorted(path.relative_to(DOCS) for path in DOCS.rglob("*.md"))
 
 
