@@ -291,7 +291,7 @@ def test_each_extra_has_a_quickstart() -> None:
 
 
 @pytest.mark.parametrize("extra", QUICKSTARTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(14)
 def test_the_quickstart_of_an_extra_needs_no_other_package(extra: str, tmp_path: Path) -> None:
     """All packages are installed here; an import fails if the extra does not bring it."""
     absent = sorted(_installed_packages() - _packages_of(extra))
