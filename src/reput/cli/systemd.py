@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, MutableMapping
 
 SOCKET, WATCHDOG_US, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 STOPPING = "STOPPING"
-"""Name of the report of the end."""
+"""State that a process reports before it ends."""
 FEEDS_PER_TIMEOUT = 3
 """Reports to the watchdog in each of its timeouts."""
 

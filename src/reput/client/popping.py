@@ -65,7 +65,7 @@ class PoppedMessage(ReceivedMessage):
         self.order_count = order_count
         self.handed_out_ms = 0
         self.call_id = ""
-        """Id that its traces share."""
+        """Id that connects the traces of one delivery."""
 
     @property
     def reconsume_times(self) -> int:

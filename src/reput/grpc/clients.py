@@ -273,8 +273,7 @@ class Clients:
         """Return messages from before a restart to their clients, as soon as these connect.
 
         Raises:
-            ValueError: ``suspend`` has not returned that.
-            TypeError: As well.
+            ValueError, TypeError: ``kept`` has not the form of ``suspend``'s result.
         """
         self._kept = {client_id: Renewals.load(entries) for client_id, entries in kept.items()}
         self._kept_until_ms = self._clock.monotonic_ms() + SILENT_MS

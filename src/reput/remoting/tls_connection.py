@@ -239,7 +239,7 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     @property
     def as_transport(self) -> asyncio.Transport:
-        """This object, in its other part."""
+        """This connection as the transport of its channel."""
         return cast(asyncio.Transport, self)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -25,7 +25,7 @@ BATCH_COUNT_MAX: Final = 1024
 _ROW = struct.Struct(">QI")
 _DIGEST_BYTES = 12
 _TIME_HEX = "00000000"
-"""Time field of client-generated ids: the start of the month, from which consoles search."""
+"""Time field of a generated id, in hex: the start of the month, where consoles begin to search."""
 _TIME_AT = 20
 
 
