@@ -112,8 +112,9 @@ lint: venv ## Check style and format, and the language of docstrings and documen
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python scripts/check_prose.py
 
-types: venv ## Check types
+types: venv ## Check types of the package, and of programs that use it
 	$(BIN)/python -m mypy
+	$(BIN)/python -m mypy --strict tests/programs/*.py $$(find examples -name '*.py')
 
 layers: venv ## Check who imports whom
 	$(BIN)/lint-imports
