@@ -73,7 +73,7 @@ run: jdk $(if $(wildcard .venv/.installed),venv,.venv/.demo) ## Install, then ru
 # Tests wait now and then, so the checks run beside them. Each worker has files of its own, see tests/shards.py.
 test: jdk-dev venv ## Install, then lint, types, layers and all tests
 	@($(MAKE) --no-print-directory lint types layers >.venv/checks 2>&1; code=$$?; cat .venv/checks; exit $$code) & \
-	REPUT_TEST_NEEDS=$(NEEDS) $(BIN)/python -m pytest -n 4 --dist each --durations=10; code=$$?; \
+	REPUT_TEST_NEEDS=$(NEEDS) $(BIN)/python -m pytest -n 5 --dist each --durations=10; code=$$?; \
 	wait $$! || { echo 'lint, types or layers failed, see above' >&2; exit 1; }; exit $$code
 
 # Without the tests of the Spark package, which take a third of the time of all unit tests.

@@ -26,6 +26,7 @@ WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
 """Environment variables of runs with all cases of sampled tests, and all rotating tests."""
 
 GC_THRESHOLD = gc.get_threshold()
+GOLDEN_FOLDER = pytest.StashKey[str]()
 
 # Examples follow from the seed of the day. On a busy machine they are drawn slowly, which is no
 # error of the test.
@@ -58,7 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(plugin, "cpu_times")
     # One folder a session: xdist workers inherit the environment of the process that starts them.
     if not hasattr(config, "workerinput"):
-        os.environ[golden.ROOT_VARIABLE] = tempfile.mkdtemp(prefix="golden-")
+        folder = config.stash[GOLDEN_FOLDER] = tempfile.mkdtemp(prefix="golden-")
+        os.environ[golden.ROOT_VARIABLE] = folder
         if getattr(config.option, "numprocesses", None):
             golden.prepare()
 
@@ -146,10 +148,12 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        folder = os.environ.pop(golden.ROOT_VARIABLE, None)
-        if folder is not None:  # None: the configuration of the run was refused.
-            shutil.rmtree(folder, ignore_errors=True)
+    folder = config.stash.get(GOLDEN_FOLDER, None)
+    if (
+        folder is not None
+    ):  # otherwise the variable may name the folder of the run that started this
+        os.environ.pop(golden.ROOT_VARIABLE)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,13 @@
 """Shards: each file has one worker, and the workers have equal times."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import golden
 import shards
 from shards import Shards
 
@@ -63,6 +65,7 @@ def test_each_test_runs_in_one_worker() -> None:
 def test_named_files_are_refused() -> None:
     file = "tests/unit/namesrv/test_server.py"
     assert f"it cannot deal ['{file}']" in run("-n", "2", "--dist", "each", file)
+    assert Path(os.environ[golden.ROOT_VARIABLE]).is_dir(), "it has removed the folder of this run"
 
 
 # --- the table of the project -----------------------------------------------------------
