@@ -1,6 +1,5 @@
 """The audit on Spark: checks that join messages. Verdicts are tested in tests/unit/spark/jobs."""
 
-import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from reput.spark.jobs import audit as job
 from reput.spark.jobs.audit.verdicts import MessageVerdict, Stage
 
 LATER_MS = 2_000_000_000_000
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-a-store.md"
 
 
 def copies(messages: list[dict[str, Any]]) -> dict[int, tuple[int, int]]:
@@ -158,16 +156,3 @@ def test_lost_duplicated_and_undelivered_messages(spark: SparkSession, tmp_path:
         "H2": (Stage.ROLLED_BACK, None),
         "H3": (Stage.UNDECIDED, None),
     }
-
-
-def test_the_code_of_the_how_to_runs_unchanged(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store_builder.build(tmp_path / "store", store_builder.messages(5))
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    known: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), known)
-    assert "No message is lost" in (tmp_path / "audit.html").read_text()

@@ -113,7 +113,7 @@ def log_of(keys: Sequence[str], *, step_ms: int = 100, topics: int = 1) -> list[
 def test_random_logs_are_answered_completely() -> None:
     randomly = seeds.random("live lookup")
     refused_count = 0
-    for _ in range(150):
+    for _ in range(60):
         count = randomly.randrange(1, 400)
         keys = [randomly.choice(["a", "a", "a", "b c", "c", "d"]) for _ in range(count)]
         log = log_of(keys, step_ms=randomly.choice([3, 30, 300]), topics=randomly.choice([1, 2]))
@@ -131,7 +131,7 @@ def test_random_logs_are_answered_completely() -> None:
         collisions = broker.collisions if {*wanted} & {*broker.collisions} else ()
         assert broker.with_key(*wanted) | unindexed <= places
         assert places <= broker.with_key(*wanted, *collisions) | unindexed
-    assert 0 < refused_count < 75
+    assert 0 < refused_count < 30
 
 
 def test_a_rare_key_costs_a_few_requests() -> None:

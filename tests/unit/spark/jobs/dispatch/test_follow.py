@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import golden
 import own_thread
 import seeds
 from reput.errors import InvalidOption, StoreUnavailable
@@ -267,7 +268,7 @@ def test_a_run_in_a_killed_process_is_finished_by_the_next(kind: str, tmp_path: 
     root, target = tmp_path / "store", tmp_path / "target"
     choose = seeds.random("killed run", kind)
     kills = 0
-    while kills < 4:
+    while kills < (20 if golden.IS_SOAK else 2):
         with MessageStore.open(config=small(root)) as store:
             Traffic(store, seed=kills).put(200)
         command = [sys.executable, "-c", KILLED, kind, str(root), str(target)]

@@ -217,7 +217,7 @@ def test_a_failed_run_gives_the_same_store_when_run_again(
         whole = run("4.9.7", source, tmp_path / "whole")
     rename = len(calls) - 1 - calls[::-1].index("rename")
     # Kills spread over the run, and at the last calls, which rename the folder.
-    for number in [*range(0, rename, rename // 9), rename - 1, rename]:
+    for number in [*range(0, rename, rename // 4), rename - 1, rename]:
         with pytest.MonkeyPatch.context() as patch:
             failing_from(patch, number, make)
             with pytest.raises((Killed, WriteFailed, TaskFailed)) as caught:
