@@ -33,7 +33,7 @@ def dying_once(function: Callable[[Any], Any], folder: str) -> Callable[[tuple[i
 
 @dataclass(frozen=True)
 class _DyingRunner:
-    """Runs tasks on Spark; two of those that write kill their workers on the first attempt."""
+    """Runs tasks on Spark; two tasks that write kill their workers on the first attempt."""
 
     runner: SparkRunner
     folder: Path

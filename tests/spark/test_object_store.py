@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import golden
-from reput.errors import ReputError, StoreUnavailable
+from reput.errors import StoreUnavailable
 from reput.spark.jobs.archive import archive, verify
 from reput.spark.jobs.audit import audit
 from reput.spark.jobs.dispatch import dispatch
@@ -146,10 +146,3 @@ def test_other_jobs_read_a_store_at_a_uri(spark: SparkSession, uri: str, tmp_pat
 
 
 # --- Spark ----------------------------------------------------------------
-
-
-def test_spark_reports_errors_of_uris(spark: SparkSession, server: ObjectStore) -> None:
-    missing = "does not exist; give the folder that contains commitlog/"
-    with pytest.raises(Exception, match=missing) as error:
-        spark.read.format("rocketmq").load(server.uri("bucket/nosuch")).count()
-    assert not isinstance(error.value, ReputError)

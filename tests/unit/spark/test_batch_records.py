@@ -18,6 +18,7 @@ import pytest
 import batch_records
 import golden
 import reput.arrow
+import seeds
 import store_builder
 import store_fixture
 from batch_records import BATCHES, PLAIN, Sent
@@ -102,8 +103,8 @@ def source(request: pytest.FixtureRequest) -> Source:
 def values(row: Row) -> dict[str, Any]:
     """Return the columns of a row that its producer has set."""
     names = ("topic", "queue_id", "queue_offset", "body", "flag", "tags", "keys", "msg_id")
-    set_ones = {name: dict(row["properties"])[name] for name in ("UNIQ_KEY", "KEYS", "TAGS")}
-    return {name: row[name] for name in names} | {"properties": set_ones}
+    properties = {name: dict(row["properties"])[name] for name in ("UNIQ_KEY", "KEYS", "TAGS")}
+    return {name: row[name] for name in names} | {"properties": properties}
 
 
 def values_of(message: Sent) -> dict[str, Any]:
@@ -137,7 +138,6 @@ def test_each_message_has_a_row_with_its_own_values(source: Source) -> None:
 
 def test_any_columns_partitions_and_pulls_give_each_message_once(source: Source) -> None:
     options: list[dict[str, Any]] = [
-        {"maxRecordsPerPartition": 1},
         {"maxRecordsPerPartition": 2},
         {"minPartitions": 40},
         {"maxBytesPerPartition": 300},
@@ -189,13 +189,14 @@ def test_selections_are_about_the_messages(source: Source) -> None:
         ({"constraint": from_span("queue_offset", 4, 9)}, lambda e: 4 <= e.queue_offset <= 9),
     ]
     for options, wants in selections:
-        for scan in ("auto", "log") if source.kind != "brokers" else ("auto",):
+        for scan in ("auto", "log") if source.kind == "store" else ("auto",):
             got = source.read(scan=scan, **options)
             assert places(got) == places_of(filter(wants, SENT)), (options, scan)
 
 
 def test_a_range_may_begin_and_end_inside_of_a_batch(source: Source) -> None:
-    for start, stop in itertools.combinations_with_replacement(range(len(OF_QUEUE) + 1), 2):
+    bounds = [*itertools.combinations_with_replacement(range(len(OF_QUEUE) + 1), 2)]
+    for start, stop in bounds if source.kind == "store" else bounds[seeds.today() % 5 :: 5]:
         got = source.read(
             assign={BATCHES: {BROKER: [0]}},
             startingOffsets={BATCHES: {BROKER: {"0": start}}},
@@ -233,7 +234,7 @@ def test_what_counts_records_leaves_batch_queues_out(
         [*itertools.chain.from_iterable(map(scan.read_records, tasks))]
     scan = live_traffic.scan_of(address, topic=PLAIN)
     assert scan.plain_pulls(scan.tasks()) is not None
-    # Brokers may refuse to tell which queues these are.
+    # Brokers may refuse to list their settings of topics.
     calls = type(live_calls.connected(scan._live).admin.calls)
     ask, refused = calls.ask, []
 

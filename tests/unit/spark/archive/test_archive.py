@@ -36,7 +36,7 @@ from reput.store.reader import Boundary, StoreReader
 from reput.store.writing.incoming import IncomingMessage
 from spark import reading
 from spark.in_process import InProcess
-from spark.jobs_setting import settings
+from spark.jobs_setting import files_below, settings
 
 SESSION: Any = InProcess()
 ALL_STORES = [
@@ -132,15 +132,6 @@ def assert_same(
     return got
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """Return the digest of every file below a folder, by path."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 class Archives:
     """``clean`` of each version, and an archive of the whole of it, made when a test needs it."""
 
@@ -180,8 +171,8 @@ def test_an_archive_is_read_and_restored_like_its_store(
     back = restore(tmp_path / "archive", tmp_path / "back")
     assert back.is_identical
     assert back.messages == record_count
-    old = digests(store / "commitlog")
-    new = digests(tmp_path / "back" / "commitlog")
+    old = files_below(store / "commitlog")
+    new = files_below(tmp_path / "back" / "commitlog")
     assert new.items() <= old.items()
     # The missing files hold no part of the log.
     end = StoreReader.open(str(store)).end_offset
@@ -267,7 +258,7 @@ def test_an_archive_at_a_uri_is_the_same_archive(
     monkeypatch.setattr(archive_job, "write_segment", archive_write.write_segment)
     location = f"s3://bucket{tmp_path}/archive"
     archive_job.archive(SESSION, str(store), location, include_last=True, broker=reading.BROKER)
-    assert digests(tmp_path / "archive") == digests(local)
+    assert files_below(tmp_path / "archive") == files_below(local)
     manifests = manifests_of(local)
     again = archive_job.archive(SESSION, str(store), location, broker=reading.BROKER)
     assert (again.log_files, again.already_archived) == (0, len(manifests) - 1)
@@ -361,7 +352,7 @@ def test_a_second_run_does_nothing_and_a_forced_run_writes_the_same(
 ) -> None:
     store = golden.unpack(version, "clean")
     first = archive(store, tmp_path / "a")
-    written = digests(tmp_path / "a")
+    written = files_below(tmp_path / "a")
     again = archive(store, tmp_path / "a", include_last=False)
     assert (again.log_files, again.left) == (0, 1)
     assert again.already_archived == first.log_files - 1
@@ -369,7 +360,7 @@ def test_a_second_run_does_nothing_and_a_forced_run_writes_the_same(
         path.unlink()
     (tmp_path / "a" / files.MESSAGES / ".x.parquet.1.tmp").write_bytes(b"half")
     assert archive(store, tmp_path / "a") == first
-    assert digests(tmp_path / "a") == written
+    assert files_below(tmp_path / "a") == written
 
 
 @pytest.mark.usefixtures("afresh")
@@ -382,7 +373,7 @@ def test_two_attempts_of_a_task_do_not_conflict(
     assert end > 64 * 1024
     segment = archive_write.Segment(str(store), str(tmp_path), 0, 64 * 1024, True, "b")
     archive_write.write_segment(segment)
-    written = digests(tmp_path)
+    written = files_below(tmp_path)
     rename, left = Disk.rename, [0]
 
     def die(self: Disk, source: str, target: str) -> None:
@@ -397,12 +388,12 @@ def test_two_attempts_of_a_task_do_not_conflict(
             left[0] = writes
             with pytest.raises(KeyboardInterrupt):
                 archive_write.write_segment(segment)
-            assert digests(tmp_path) == written
+            assert files_below(tmp_path) == written
             assert is_archived(str(tmp_path), 0, 64 * 1024)
     with ThreadPoolExecutor(2) as pool:
         both = [*pool.map(archive_write.write_segment, [segment, segment])]
     assert both[0] == both[1]
-    assert digests(tmp_path) == written
+    assert files_below(tmp_path) == written
 
 
 def test_a_log_that_grew_is_archived_again(tmp_path: Path) -> None:
@@ -554,8 +545,8 @@ def test_the_content_does_not_depend_on_part_and_row_group_sizes(
     assert_same(store, tmp_path / "a")
     assert_same(store, tmp_path / "a", topic="GoldenFour", maxBytesPerPartition="4k")
     restore(tmp_path / "a", tmp_path / "back")
-    new = digests(tmp_path / "back" / "commitlog")
-    assert new.items() <= digests(store / "commitlog").items()
+    new = files_below(tmp_path / "back" / "commitlog")
+    assert new.items() <= files_below(store / "commitlog").items()
 
 
 # Restoring a part ---------------------------------------------------------------------------
@@ -654,7 +645,7 @@ def test_a_killed_restore_can_be_run_again(
         restore(archived, tmp_path / "back", topics=["GoldenOne"])
     for name in ("back", "other"):
         restore(archived, tmp_path / name, topics=["GoldenFour"])
-    assert digests(tmp_path / "back") == digests(tmp_path / "other")
+    assert files_below(tmp_path / "back") == files_below(tmp_path / "other")
     with pytest.raises(InvalidOption, match="new or empty"):
         restore(archived, tmp_path / "back", topics=["GoldenFour"])
 

@@ -425,7 +425,7 @@ def assert_all_messages_are_read(scan_and_task: tuple[LiveScan, LiveTask]) -> No
     assert [row["body"] for row in rows] == [b"%d" % i for i in range(100)]
 
 
-def with_stale_ones(_: int, reply: PullReply) -> list[PullReply]:
+def with_stale_replies(_: int, reply: PullReply) -> list[PullReply]:
     # The list is reversed afterwards: the first of two replies counts, as for every client.
     other = PullReply(reply.opaque + 10_000, 0, "FOUND", 99, b"of somebody else")
     return [other, PullReply(reply.opaque, 0, "FOUND", 99, b"again"), reply]
@@ -448,7 +448,7 @@ def test_replies_in_any_order_stale_ones_and_short_ones(
     small: tuple[LiveScan, LiveTask], lines: Meddled
 ) -> None:
     """None of them needs another request."""
-    for change, reply_count in ((lines.change, 34), (with_stale_ones, 34), (cut_to(1), 100)):
+    for change, reply_count in ((lines.change, 34), (with_stale_replies, 34), (cut_to(1), 100)):
         lines.change, lines.count = change, 0
         assert_all_messages_are_read(small)
         assert lines.count == reply_count
@@ -467,9 +467,9 @@ def test_a_reply_without_the_next_records_is_requested_again(
         first: list[int] = []
 
         def fail(
-            at: int, reply: PullReply, number: int = number, code: int = code, first: Any = first
+            count: int, reply: PullReply, number: int = number, code: int = code, first: Any = first
         ) -> list[PullReply]:
-            if at != number:
+            if count != number:
                 return [reply]
             first.append(reply.next_offset - len(live_calls.frames(reply.records)))
             next_offset = reply.next_offset if code else first[0]

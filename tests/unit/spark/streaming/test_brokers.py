@@ -29,7 +29,7 @@ from reput.spark.store_planner import DataLoss
 from reput.spark.streaming.positions import lag_of
 from reput.spark.streaming.stream import QueueStream
 from reput.testing import LocalBroker
-from spark import live_traffic, reading, streams
+from spark import live_traffic, streams
 from spark.live_traffic import BROKER, queue
 from spark.streams import batch_of, batches, everything, places
 

@@ -78,7 +78,7 @@ def test_stores_of_java_have_no_lost_messages(version: str, name: str) -> None:
 @pytest.mark.parametrize("version", golden.VERSIONS)
 @pytest.mark.sampled(3)
 def test_every_message_has_a_row_with_the_values_of_java(version: str, tmp_path: Path) -> None:
-    """Also the lag of groups: offsets and ends of queues are those that Java's classes read."""
+    """Also the lag of groups: offsets and ends of queues are values that Java's classes read."""
     result = audited(golden.unpack(version, "clean"), table=str(tmp_path / "table"))
     expected, manifest = golden.messages(version, "clean"), golden.manifest(version, "clean")
     rows = rows_of(tmp_path / "table")
