@@ -100,10 +100,11 @@ def test_views_in_sql(spark: SparkSession, reads: Callable[[], list[str]]) -> No
     tags = Counter(message["tags"] for message in messages if message["topic"] == "GoldenOne")
     assert {row["tags"]: row["n"] for row in got} == tags
     assert reads() == ["tags"]
-    frame = reput.spark.table(spark, "messages").select("tags", "flag").cache()
+    frame = reput.spark.table(spark, "messages").select("tags", "flag")
+    assert len(frame.collect()) == len(reading.visible(messages))
+    assert reads() == ["tags, flag"]
+    frame.cache()
     try:
-        assert frame.count() == len(reading.visible(messages))
-        assert reads() == ["tags, flag"]
         assert frame.groupBy("tags").count().collect()
         assert reads() == []
     finally:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions as F
@@ -67,7 +66,7 @@ def test_columns_and_rows_are_those_without_spark(
     assert frame.schema == StructType.fromDDL(SCHEMA)
     frame.write.parquet(str(tmp_path / "copy"))
     want = reput.arrow.scan(golden.unpack(version, "clean"), readIsolation="all").read_all()
-    for table in (frame.toArrow(), pq.read_table(tmp_path / "copy")):
+    for table in (frame.toArrow(), spark.read.parquet(str(tmp_path / "copy")).toArrow()):
         assert table.schema.names == want.schema.names
         rows = table.sort_by("physical_offset").to_pylist(maps_as_pydicts="strict")
         assert rows == want.sort_by("physical_offset").to_pylist(maps_as_pydicts="strict")
