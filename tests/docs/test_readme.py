@@ -1,6 +1,6 @@
 """The blocks of the README run as a new user runs them: in order, in one folder.
 
-Left out are the installation, and Spark: its Python is run by tests/spark/test_quickstart.py.
+Left out are the installation, and Spark: its Python is run by tests/spark/test_guides.py.
 """
 
 import os

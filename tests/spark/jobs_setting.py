@@ -4,6 +4,7 @@ from pathlib import Path
 
 import golden
 from reput.store.config import StoreConfig
+from reput.store.files import paths
 
 
 def settings(version: str, name: str = "clean") -> StoreConfig:
@@ -19,6 +20,15 @@ def settings(version: str, name: str = "clean") -> StoreConfig:
         message_delay_level=written.get("messageDelayLevel", default.message_delay_level),
         index_tags=version == "5.5.0",
     )
+
+
+def files_below(root: Path) -> dict[str, bytes]:
+    """Return the content of the files below a folder, but for the lock of a store."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != paths.LOCK
+    }
 
 
 def flip(path: Path, position: int, mask: int = 0x10) -> None:

@@ -8,7 +8,6 @@ Without Spark; every task is pickled as for an executor. Reads of the store afte
 stopped must return the same rows: ``case.rows_of(folder)``.
 """
 
-import pickle
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from reput.format.codes import RequestCode
 from reput.spark import options as option_texts, rows
 from reput.spark.filters import Constraint, from_span, from_values
 from reput.spark.live import calls as live_calls
-from reput.spark.live.plan import LiveTask
 from reput.spark.live.scan import LiveScan
 from spark import reading
 from spark.reading import Row
@@ -69,24 +67,9 @@ def scan_of(address: str, constraint: Constraint | None = None, **given: Any) ->
     return LiveScan(parsed, parsed.columns or list(rows.message_fields(parsed)), constraint)
 
 
-def read_tasks(scan: LiveScan, tasks: list[LiveTask]) -> list[Row]:
-    """Read every partition, each pickled as for an executor."""
-    read_rows: list[Row] = []
-    for sent in [pickle.dumps((scan, task)) for task in tasks]:
-        executor, task = pickle.loads(sent)
-        for batch in executor.read(task):
-            batch.validate(full=True)
-            assert batch.num_rows
-            read_rows += batch.to_pylist()
-    for row in read_rows:
-        if row.get("properties") is not None:
-            row["properties"] = dict(row["properties"])
-    return read_rows
-
-
 def read(address: str, constraint: Constraint | None = None, **given: Any) -> list[Row]:
     scan = scan_of(address, constraint, **given)
-    return read_tasks(scan, scan.tasks())
+    return reading.rows_of(scan, scan.tasks())
 
 
 def in_order(read_rows: list[Row]) -> list[Row]:

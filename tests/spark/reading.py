@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import golden
-from reput.spark import options as option_texts, rows
+from reput.spark import options as option_texts, rows, views
 from reput.spark.filters import Constraint
 from reput.spark.options import ReadOptions
 from reput.spark.scan import MessageScan
@@ -57,8 +57,8 @@ class Read(NamedTuple):
 def texts(options: dict[str, Any]) -> dict[str, str]:
     """Return options in the form in which Spark passes them."""
     return {
-        name: value
-        if isinstance(value, str)
+        name: str(value)
+        if isinstance(value, str | Path)
         else json.dumps(value, ensure_ascii=False)
         if isinstance(value, dict | list)
         else str(value).lower()
@@ -78,21 +78,44 @@ def scan(
     return MessageScan(parsed, parsed.columns or list(rows.message_fields(parsed)), constraint)
 
 
-def read(store: Path | str | None, constraint: Constraint | None = None, **options: Any) -> Read:
-    """Plan and read every partition, each pickled as for an executor."""
-    planner = scan(store, constraint, **options)
-    tasks = planner.tasks()
+def task_rows(scan: Any, task: Any) -> list[Row]:
+    """Read a task of a scan or stream."""
     rows_read: list[Row] = []
-    for sent in [pickle.dumps((planner, task)) for task in tasks]:
-        executor, task = pickle.loads(sent)
-        for batch in executor.read(task):
-            batch.validate(full=True)
-            assert batch.num_rows
-            rows_read += batch.to_pylist()
+    for batch in scan.read(task):
+        batch.validate(full=True)
+        assert batch.num_rows
+        rows_read += batch.to_pylist()
     for row in rows_read:
         if row.get("properties") is not None:
             row["properties"] = dict(row["properties"])
-    return Read(rows_read, tasks, "\n".join(planner.summary.lines))
+    return rows_read
+
+
+def rows_of(scan: Any, tasks: Sequence[Any]) -> list[Row]:
+    """Read the tasks of a scan, each pickled with it as for an executor."""
+    sent = [pickle.dumps((scan, task)) for task in tasks]
+    return [row for data in sent for row in task_rows(*pickle.loads(data))]
+
+
+def read(store: Path | str | None, constraint: Constraint | None = None, **options: Any) -> Read:
+    """Plan and read every partition."""
+    planner = scan(store, constraint, **options)
+    tasks = planner.tasks()
+    return Read(rows_of(planner, tasks), tasks, "\n".join(planner.summary.lines))
+
+
+def read_view(**given: Any) -> list[Row]:
+    """Read another view than that of messages, each part pickled as for an executor."""
+    parsed = option_texts.parse(texts(given))
+    columns = parsed.columns or list(views.fields(parsed))
+    view_rows: list[Row] = []
+    for part in views.partitions(parsed):
+        sent, part = pickle.loads(pickle.dumps((parsed, part)))
+        for batch in views.read(sent, columns, part):
+            batch.validate(full=True)
+            assert batch.schema.names == list(columns)
+            view_rows += batch.to_pylist()
+    return view_rows
 
 
 def read_light(

@@ -1,6 +1,7 @@
 """Running brokers read with the jar: the rows of Python, and the place where Python reads on."""
 
 import contextlib
+import functools
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -40,49 +41,30 @@ FROM_PYTHON = 1_000_000
 # Beside a running broker --------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def mq() -> Iterator[tuple[str, dict[str, live_traffic.Case]]]:
-    with LocalBroker() as running:
-        traffic = live_traffic.publish(running.namesrv_addr)
-        yield running.namesrv_addr, live_traffic.cases(traffic)
+PLAIN = ("all isolations", "offsets", "from time", "as stored", "no checksums", "small partitions")
+"""Reads by the jar; unit tests say which others it leaves to Python."""
+
+
+def test_rows_are_those_of_python(spark_with_jar: SparkSession) -> None:
+    names = "body", "keys", "properties", "msg_id", "store_timestamp", "physical_offset", "topic"
+    with LocalBroker() as mq:
+        cases = live_traffic.cases(live_traffic.publish(mq.namesrv_addr))
+        frames, wanted = [], []
+        for name in PLAIN:
+            options = cases[name].all_options | {"columns": ",".join(names)}
+            scan = live_traffic.scan_of(mq.namesrv_addr, **options)
+            pulls = scan.plain_pulls(scan.tasks())["tasks"]
+            assert all(part["address"] is not None for part in pulls), name
+            wanted.append(live_traffic.in_order(live_traffic.read(mq.namesrv_addr, **options)))
+            frame = reput.spark.read(spark_with_jar, nameServer=mq.namesrv_addr, **options)
+            frames.append(frame.withColumn("case", F.lit(len(frames))))
+        rows = functools.reduce(DataFrame.union, frames).toArrow()
         live_calls.disconnect()
-
-
-@pytest.mark.parametrize(
-    ("name", "are_pulled_by_the_jar"),
-    [
-        ("all isolations", True),
-        ("offsets", True),
-        ("from time", True),
-        ("as stored", True),
-        ("no checksums", True),
-        ("small partitions", True),
-        ("large pulls", True),
-        ("tag", False),
-        ("key", False),
-        ("raw properties", False),
-        ("resolved", False),
-    ],
-)
-@pytest.mark.sampled(6)
-def test_rows_are_those_of_python(
-    spark_with_jar: SparkSession,
-    mq: tuple[str, dict[str, live_traffic.Case]],
-    name: str,
-    are_pulled_by_the_jar: bool,
-) -> None:
-    address, cases = mq
-    scan = live_traffic.scan_of(address, **cases[name].all_options)
-    pulls = scan.plain_pulls(scan.tasks())["tasks"]
-    assert [part["address"] is not None for part in pulls] == [are_pulled_by_the_jar] * len(pulls)
-    frame = reput.spark.read(spark_with_jar, nameServer=address, **cases[name].all_options)
-    got: list[Row] = []
-    for row in frame.toArrow().to_pylist():
-        if row.get("properties") is not None and isinstance(row["properties"], list):
-            row["properties"] = dict(row["properties"])
-        got.append(row)
-    wanted = live_traffic.read(address, **cases[name].all_options)
-    assert live_traffic.in_order(got) == live_traffic.in_order(wanted) != []
+    read: list[list[Row]] = [[] for _ in PLAIN]
+    for row in rows.to_pylist(maps_as_pydicts="strict"):
+        read[row.pop("case")].append(row)
+    assert [live_traffic.in_order(of_case) for of_case in read] == wanted
+    assert all(wanted)
 
 
 # Beside a scripted one ----------------------------------------------------------------------
@@ -148,14 +130,6 @@ def rows_of(spark: SparkSession, tasks: Sequence[dict[str, Any]]) -> list[list[d
     return rows
 
 
-def rows_by_name(spark: SparkSession, scripts: dict[str, Replies]) -> dict[str, list[Any]]:
-    """Return the rows of a task for each script of a broker, read together."""
-    with contextlib.ExitStack() as stack:
-        brokers = [stack.enter_context(ScriptedBroker(script)) for script in scripts.values()]
-        rows = rows_of(spark, [task_at(broker.address) for broker in brokers])
-    return dict(zip(scripts, rows, strict=True))
-
-
 def plain_rows(count: int) -> list[dict[str, Any]]:
     return [
         {"queue_offset": message.queue_offset, "body": message.body, "tags": "T"}
@@ -188,20 +162,6 @@ def with_other_frames(requests: Sequence[Command]) -> list[bytes]:
     return [frame for reply in in_order(requests) for frame in (own, reply)]
 
 
-def test_plain_replies_need_no_python(spark_with_jar: SparkSession) -> None:
-    scripts: dict[str, Replies] = {
-        "in order": in_order,
-        "few at a time": few_at_a_time,
-        "newest first": newest_first,
-        "with other frames": with_other_frames,
-        "prepared": changed(sys_flag=flags.TRANSACTION_PREPARED),
-    }
-    rows = rows_by_name(spark_with_jar, scripts)
-    visible = [row for row in plain_rows(COUNT) if row["queue_offset"] != BAD]
-    assert rows.pop("prepared") == visible
-    assert rows == dict.fromkeys(rows, plain_rows(COUNT))
-
-
 def is_bad(request: Command) -> bool:
     return (request.ext_fields or {})["queueOffset"] == str(BAD_PULL)
 
@@ -232,6 +192,13 @@ def binary(requests: Sequence[Command]) -> list[bytes]:
 
 
 def test_python_reads_on_at_what_is_not_plain(spark_with_jar: SparkSession) -> None:
+    plain: dict[str, Replies] = {
+        "in order": in_order,
+        "few at a time": few_at_a_time,
+        "newest first": newest_first,
+        "with other frames": with_other_frames,
+        "prepared": changed(sys_flag=flags.TRANSACTION_PREPARED),
+    }
     other_records: dict[str, Replies] = {
         "checksum": changed(body_crc=7),
         "topic": changed(topic="TopicB"),
@@ -249,19 +216,27 @@ def test_python_reads_on_at_what_is_not_plain(spark_with_jar: SparkSession) -> N
         "binary": binary,
         "closed": closed,
     }
-    rows = rows_by_name(spark_with_jar, {**other_records, **other_replies})
-    for name, of_task in rows.items():
-        read_count = of_task.pop()["queue_offset"] - FROM_PYTHON
-        assert of_task == plain_rows(read_count), name
+    with ScriptedBroker(in_order) as broker:
+        gone = task_at(broker.address)
+    scripts = {**plain, **other_records, **other_replies}
+    with contextlib.ExitStack() as stack:
+        brokers = [stack.enter_context(ScriptedBroker(script)) for script in scripts.values()]
+        tasks = [task_at(broker.address) for broker in brokers]
+        *read, of_gone, of_none = rows_of(spark_with_jar, [*tasks, gone, {**gone, "address": None}])
+    # Python reads everything without a connection.
+    for rows in (of_gone, of_none):
+        assert [row["queue_offset"] for row in rows] == [FROM_PYTHON]
+    for name, rows in zip(scripts, read, strict=True):
+        if name in plain:
+            is_hidden = name == "prepared"
+            assert rows == [
+                row for row in plain_rows(COUNT) if not is_hidden or row["queue_offset"] != BAD
+            ]
+            continue
+        read_count = rows.pop()["queue_offset"] - FROM_PYTHON
+        assert rows == plain_rows(read_count), name
         if name in other_records:
             assert read_count == BAD_PULL, name
         else:  # some whole replies before
             assert read_count % BATCH == 0, name
             assert read_count <= BAD_PULL, name
-
-
-def test_python_reads_everything_without_a_connection(spark_with_jar: SparkSession) -> None:
-    with ScriptedBroker(in_order) as broker:
-        task = task_at(broker.address)
-    rows = rows_of(spark_with_jar, [task, {**task, "address": None}])  # the broker is gone
-    assert [[row["queue_offset"] for row in of_task] for of_task in rows] == [[FROM_PYTHON]] * 2

@@ -1,6 +1,5 @@
 """The audit on Spark: checks that join messages. Verdicts are tested in tests/unit/spark/jobs."""
 
-import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from reput.spark.jobs import audit as job
 from reput.spark.jobs.audit.verdicts import MessageVerdict, Stage
 
 LATER_MS = 2_000_000_000_000
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-a-store.md"
 
 
 def copies(messages: list[dict[str, Any]]) -> dict[int, tuple[int, int]]:
@@ -40,50 +38,36 @@ def test_the_audit_of_a_store_of_java_with_a_table(spark: SparkSession, tmp_path
     store, table = golden.unpack("4.9.7", "clean"), str(tmp_path / "table")
     steps: list[tuple[str, int, int]] = []
     result = job.audit(
-        spark,
-        str(store),
-        table=table,
-        now_ms=LATER_MS,
-        range_bytes=300_000,
+        spark, str(store), table=table, now_ms=LATER_MS, range_bytes=300_000,
         progress=lambda *step: steps.append(step),
-    )
+    )  # fmt: skip
     assert result.is_clean
     # Each unit was claimed by its record: no other stages.
     assert [stage for stage, done, of in steps if done == of] == ["index", "records", "links"]
-
-    twice = copies(messages)
-    assert result.duplicated == sum(
-        physical_offset != first for physical_offset, (_, first) in twice.items()
-    )
     rows = {row["physical_offset"]: row for row in job.messages(spark, table).collect()}
-    assert {
-        physical_offset: (row["copies"], row["first_copy"])
-        for physical_offset, row in rows.items()
-        if row["copies"]
-    } == twice
     assert len(rows) == len(messages)
+    twice = copies(messages)
+    copied = {place: (row["copies"], row["first_copy"]) for place, row in rows.items()}
+    assert {place: copy for place, copy in copied.items() if copy[0]} == twice
+    assert result.duplicated == sum(place != first for place, (_, first) in twice.items())
 
-    delayed = [message for message in messages if message["topic"] == names.SCHEDULE_TOPIC]
-    for message in delayed:
+    for message in messages:
         row = rows[message["commitLogOffset"]]
-        if row["stage"] == Stage.DELIVERED:
+        if message["topic"] == names.SCHEDULE_TOPIC and row["stage"] == Stage.DELIVERED:
             there = rows[row["other"]]
             assert there["topic"] == message["properties"]["REAL_TOPIC"]
             assert there["uniq_key"] == message["uniqKey"]
-    by_half = {
-        message["preparedTransactionOffset"]: message["commitLogOffset"]
-        for message in messages
-        if message["sysFlag"] & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT
-    }
     halves = [
         rows[message["commitLogOffset"]]
         for message in messages
         if message["topic"] == names.HALF_TOPIC
     ]
-    committed = {
-        row["physical_offset"]: row["other"] for row in halves if row["stage"] == "committed"
+    committed = [row for row in halves if row["stage"] == "committed"]
+    assert {row["physical_offset"]: row["other"] for row in committed} == {
+        message["preparedTransactionOffset"]: message["commitLogOffset"]
+        for message in messages
+        if message["sysFlag"] & flags.TRANSACTION_MASK == flags.TRANSACTION_COMMIT
     }
-    assert committed == by_half
     ends = sum(message["topic"] == names.OP_HALF_TOPIC for message in messages)
     counted = Counter(row["stage"] for row in halves)
     assert counted["committed"] + counted["rolled_back"] == ends
@@ -158,16 +142,3 @@ def test_lost_duplicated_and_undelivered_messages(spark: SparkSession, tmp_path:
         "H2": (Stage.ROLLED_BACK, None),
         "H3": (Stage.UNDECIDED, None),
     }
-
-
-def test_the_code_of_the_how_to_runs_unchanged(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    store_builder.build(tmp_path / "store", store_builder.messages(5))
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    known: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), known)
-    assert "No message is lost" in (tmp_path / "audit.html").read_text()

@@ -20,6 +20,7 @@ import golden
 import reput
 from reput.format import kernels
 from reput.store.files import paths
+from spark.jobs_setting import files_below
 from spark.standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore")]
@@ -147,14 +148,6 @@ def copy_packages(target: Path) -> None:
         shutil.copytree(PACKAGES / name, target / name, ignore=ignored)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def test_workers_get_the_package_as_a_zip(
     cluster: StandaloneCluster, bare: Path, tmp_path: Path
 ) -> None:
@@ -220,7 +213,7 @@ def test_jobs_survive_failed_and_slow_tasks_and_lost_executors(
     assert set(faults) == {"raises", "dies after its work", "is slow", "loses its executor"}
 
     queues = paths.CONSUME_QUEUE
-    assert files_of(tmp_path / "dispatched" / queues) == files_of(store / queues)
+    assert files_below(tmp_path / "dispatched" / queues) == files_below(store / queues)
     logs = {path.name: path.read_bytes() for path in golden.log_files(tmp_path / "restored")}
     java = {path.name: path.read_bytes() for path in golden.log_files(store)}
     assert logs == {name: java[name] for name in logs}
@@ -232,7 +225,9 @@ def test_jobs_survive_failed_and_slow_tasks_and_lost_executors(
 
     salvage(InProcess(), str(torn), str(tmp_path / "here"), config=settings(VERSION))
     for family in (paths.COMMIT_LOG, queues):
-        assert files_of(tmp_path / "salvaged" / family) == files_of(tmp_path / "here" / family)
+        assert files_below(tmp_path / "salvaged" / family) == files_below(
+            tmp_path / "here" / family
+        )
 
     (file,) = (tmp_path / "places").glob("*.parquet")
     places = Counter(tuple(row.values()) for row in pq.read_table(file).to_pylist())

@@ -1,4 +1,4 @@
-"""Drivers and workers are killed at random, tasks fail, run twice and are slow: no result changes.
+"""Drivers and workers of a stream are killed at random: no result changes.
 
 The state that each job leaves at any moment is tested without a JVM, in tests/unit/spark.
 """
@@ -17,25 +17,20 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-import golden
 import seeds
 import store_fixture
 from reput.clock import ManualClock
-from reput.store.files import paths
 from reput.store.message_store import MessageStore
 from reput.store.writing.incoming import IncomingMessage, PutStatus
-from spark import killed_jobs
 
 pytestmark = [pytest.mark.crash, pytest.mark.filterwarnings("ignore")]
 
-IS_SOAK = "REPUT_SOAK" in os.environ
 WAIT_S = 300
 KILLS = 50
 DRIVERS = 0.12
 """Share of the kills that hit drivers; the others hit one of a driver's Python processes."""
 PAUSE_S = 1.0
 """Longest time between a sign of life and a kill, in s."""
-KILLS_A_FOLDER = 3
 MESSAGES_A_ROUND = 50
 ROUNDS_A_SECOND = 4
 
@@ -188,57 +183,6 @@ def _processes() -> Iterator[tuple[int, int, bytes]]:
                 yield int(folder.name), int(fields[1]), (folder / "cmdline").read_bytes()
             except OSError:
                 continue
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """Return all files but the lock, which no process holds after a job has ended."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != paths.LOCK
-    }
-
-
-def source_of(name: str, folder: Path) -> Path:
-    """Create the input of a job and return its folder."""
-    if name == "salvage":
-        return golden.unpack(killed_jobs.VERSION, "torn/log-missing")
-    store = golden.unpack(killed_jobs.VERSION, "clean")
-    if name != "restore":
-        return store
-    killed_jobs.run("archive", str(store), str(folder / "archive"))
-    return folder / "archive"
-
-
-@pytest.mark.parametrize("name", killed_jobs.NAMES if IS_SOAK else ("archive", "restore"))
-@pytest.mark.sampled(9)
-def test_a_killed_job_gives_the_same_files_when_run_again(name: str, tmp_path: Path) -> None:
-    """Kill a job at random moments; the last run must leave the files of an undisturbed run."""
-    source, chance = source_of(name, tmp_path), seeds.random("killed jobs", name)
-    peace = killed_jobs.process(name, source, tmp_path / "peace")
-    began = time.monotonic()
-    peace.start()
-    peace.join(WAIT_S)
-    lasts_s = time.monotonic() - began
-    assert peace.exitcode == 0
-    for number in range(KILLS // 4 if IS_SOAK else 1):
-        target = tmp_path / f"killed-{number}"
-        for _ in range(KILLS_A_FOLDER):
-            killed = killed_jobs.process(name, source, target)
-            killed.start()
-            killed.join(chance.uniform(0, lasts_s))
-            killed.kill()
-            killed.join(WAIT_S)
-            if killed.exitcode == 0:
-                break  # it ended before the kill
-        else:
-            last = killed_jobs.process(name, source, target)
-            last.start()
-            last.join(WAIT_S)
-            # A process killed just before its end has already written everything.
-            is_complete = target.exists() and files_of(target) == files_of(tmp_path / "peace")
-            assert last.exitcode == 0 or is_complete
-        assert files_of(target) == files_of(tmp_path / "peace")
 
 
 @pytest.mark.soak

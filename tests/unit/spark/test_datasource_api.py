@@ -3,6 +3,7 @@
 Calls are in the order in which those versions make them; tests/spark/test_versions.py runs them.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -51,11 +52,20 @@ def micro_batches(reader: UnlimitedStreamReader, start: Offset) -> Iterator[list
 
 
 def test_a_new_query_asks_for_its_end_first(tmp_path: Path) -> None:
-    reader = reader_of(store(tmp_path / "s", TopicA=10))
+    root = store(tmp_path / "s", TopicA=10)
+    reader = reader_of(root)
     end = reader.latestOffset()
     start = reader.initialOffset()
     assert read(reader, start, end) == [*range(10)]
     assert reader.latestOffset() == end
+    for name, value in (("maxOffsetsPerTrigger", "4"), ("maxBytesPerTrigger", "4k")):
+        with pytest.raises(InvalidOption, match=rf"{name}.*left out with availableNow, and until"):
+            reader_of(root, **{name: value}).latestOffset()
+    # A plan without partitions has one empty task.
+    columns = StructType([StructField("topic", StringType())])
+    for view, nothing in itertools.product(("messages", "topics"), (None, InputPartition(None))):
+        source = RocketMQDataSource({"path": str(root), "view": view})
+        assert [*source.reader(columns).read(nothing)] == []
 
 
 def test_limits_are_kept_by_a_query_with_a_checkpoint(tmp_path: Path) -> None:
@@ -80,13 +90,6 @@ def test_available_now_reads_everything_once_over_restarts(tmp_path: Path) -> No
     assert reader.latestOffset() == later
 
 
-def test_limits_are_refused_without_a_start(tmp_path: Path) -> None:
-    root = store(tmp_path / "s", TopicA=10)
-    for name, value in (("maxOffsetsPerTrigger", "4"), ("maxBytesPerTrigger", "4k")):
-        with pytest.raises(InvalidOption, match=rf"{name}.*left out with availableNow, and until"):
-            reader_of(root, **{name: value}).latestOffset()
-
-
 def test_available_now_reports_deleted_queues(tmp_path: Path) -> None:
     start = reader_of(store(tmp_path / "s", TopicA=1, TopicB=1)).latestOffset()
     rest = store(tmp_path / "rest", TopicA=2)
@@ -96,16 +99,6 @@ def test_available_now_reports_deleted_queues(tmp_path: Path) -> None:
         read(reader, start, end)
     reader = reader_of(rest, failOnDataLoss=False)
     assert read(reader, start, reader.latestOffset()) == [1]
-
-
-@pytest.mark.parametrize("view", ["messages", "topics"])
-@pytest.mark.parametrize("nothing", [None, InputPartition(None)])
-def test_a_plan_without_partitions_has_one_empty_task(
-    tmp_path: Path, view: str, nothing: InputPartition
-) -> None:
-    source = RocketMQDataSource({"path": str(store(tmp_path / "s", TopicA=1)), "view": view})
-    columns = StructType([StructField("topic", StringType())])
-    assert [*source.reader(columns).read(nothing)] == []
 
 
 # --- errors -------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Reads and writes of a namespace's topics, beside clients of it, of another one and of none."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from reput.client import ClientConfig, ConsumeFromWhere, ConsumerConfig, Message, blocking
 from reput.errors import InvalidOption
 from reput.format import names
-from reput.spark import options as option_texts
 from reput.spark.live.calls import disconnect
 from reput.spark.sending import options as write_options
 from reput.spark.sending.requests import TaskIdentity
@@ -18,7 +16,7 @@ from reput.spark.sending.rows import BadRow
 from reput.spark.sending.send import send
 from reput.spark.streaming.stream import QueueStream
 from reput.testing import LocalBroker
-from spark import live_traffic, reading
+from spark import live_traffic, reading, streams
 from spark.live_traffic import BROKER
 
 TENANT = "tenant"
@@ -50,84 +48,62 @@ def mq() -> Iterator[LocalBroker]:
 
 
 def read(mq: LocalBroker, **given: Any) -> list[reading.Row]:
-    return live_traffic.read(mq.namesrv_addr, **given)
+    return live_traffic.read(mq.namesrv_addr, namespace=TENANT, **given)
 
 
-def topics_of(rows: list[reading.Row]) -> set[str]:
-    return {row["topic"] for row in rows}
-
-
-def test_a_topic_is_that_of_the_namespace_and_shown_without_it(mq: LocalBroker) -> None:
-    rows = read(mq, namespace=TENANT, topic="Orders")
+def test_topics_are_those_of_the_namespace_and_shown_without_it(mq: LocalBroker) -> None:
+    rows = read(mq, topic="Orders")
     assert sorted(row["body"] for row in rows) == [b"tenant %d" % i for i in range(COUNT)]
-    assert topics_of(rows) == {"Orders"}
-    assert {dict(row["properties"])["INSTANCE_ID"] for row in rows} == {TENANT}
-    assert rows == read(mq, namespace=TENANT, topic="tenant%Orders")
-    assert topics_of(read(mq, topic="tenant%Orders")) == {"tenant%Orders"}
-
-
-def test_without_topics_all_topics_of_the_namespace_are_read(mq: LocalBroker) -> None:
-    rows = read(mq, namespace=TENANT, readIsolation="all")
-    assert topics_of(rows) == {"Orders", "Bills", "%RETRY%billing"}
-    assert topics_of(read(mq, namespace=TENANT, includeRetry=False)) == {"Orders", "Bills"}
-    assert topics_of(read(mq, namespace="other")) == {"Orders"}
-    assert read(mq, namespace="ten") == []
-
-
-def test_a_pattern_is_of_plain_names(mq: LocalBroker) -> None:
-    assert topics_of(read(mq, namespace=TENANT, subscribePattern="O.*|%RETRY%b.*")) == {
-        "Orders",
-        "%RETRY%billing",
-    }
-    assert read(mq, namespace=TENANT, subscribePattern="tenant%.*|SCHEDULE.*") == []
-
-
-def test_system_topics_are_read_by_name(mq: LocalBroker) -> None:
-    (row,) = read(mq, namespace=TENANT, topic=names.SCHEDULE_TOPIC)
-    assert row["topic"] == names.SCHEDULE_TOPIC
-    (resolved,) = read(mq, namespace=TENANT, topic=names.SCHEDULE_TOPIC, resolveTopics=True)
-    assert resolved["topic"] == "Bills"
+    assert {row["properties"]["INSTANCE_ID"] for row in rows} == {TENANT}
+    assert rows == read(mq, topic="tenant%Orders")
+    retry, schedule = "%RETRY%billing", names.SCHEDULE_TOPIC
+    for given, topics in (
+        ({"topic": "Orders"}, {"Orders"}),
+        ({"topic": "tenant%Orders", "namespace": ""}, {"tenant%Orders"}),
+        ({"readIsolation": "all"}, {"Orders", "Bills", retry}),
+        ({"includeRetry": False}, {"Orders", "Bills"}),
+        ({"namespace": "other"}, {"Orders"}),
+        ({"namespace": "ten"}, set()),
+        ({"subscribePattern": "O.*|%RETRY%b.*"}, {"Orders", retry}),
+        ({"subscribePattern": "tenant%.*|SCHEDULE.*"}, set()),
+        ({"topic": schedule}, {schedule}),
+        ({"topic": schedule, "resolveTopics": True}, {"Bills"}),
+    ):
+        got = live_traffic.read(mq.namesrv_addr, **{"namespace": TENANT, **given})
+        assert {row["topic"] for row in got} == topics, given
 
 
 def test_offsets_of_queues_and_groups(mq: LocalBroker) -> None:
     offsets = {"Orders": {BROKER: {"0": 3, "1": 3}}}
-    rows = read(mq, namespace=TENANT, topic="Orders", startingOffsets=offsets)
+    rows = read(mq, topic="Orders", startingOffsets=offsets)
     assert {row["queue_offset"] for row in rows} == {3, 4}
     with blocking.Admin(mq.namesrv_addr) as admin:
         for queue in admin.topic_route("tenant%Orders").subscribe_queues:
             admin.update_consumer_offset("tenant%billing", queue, 4)
-    rows = read(mq, namespace=TENANT, topic="Orders", startingOffsets="group:billing")
+    rows = read(mq, topic="Orders", startingOffsets="group:billing")
     assert {row["queue_offset"] for row in rows} == {4}
     with pytest.raises(InvalidOption, match="group:tenant%nobody"):
-        read(mq, namespace=TENANT, topic="Orders", startingOffsets="group:nobody")
-
-
-def stream(mq: LocalBroker, **given: Any) -> QueueStream:
-    texts = {"nameServer": mq.namesrv_addr, "startingOffsets": "earliest", **given}
-    return QueueStream(option_texts.parse_stream(reading.texts(texts)), ["topic", "queue_offset"])
+        read(mq, topic="Orders", startingOffsets="group:nobody")
 
 
 def test_a_stream_continues_with_and_without_the_namespace(mq: LocalBroker) -> None:
     """Positions have full names, so that a query may change from one way to the other."""
-    of_tenant = stream(
-        mq, topic="Orders", namespace=TENANT, group="Spark", commitOffsets="onCommit"
-    )
+
+    def stream(**given: Any) -> QueueStream:
+        where = {"nameServer": mq.namesrv_addr, "startingOffsets": "earliest"}
+        return streams.open_stream(**{**where, "columns": "topic,queue_offset", **given})
+
+    of_tenant = stream(topic="Orders", namespace=TENANT, group="Spark", commitOffsets="onCommit")
     start = of_tenant.initial_offset()
     end = of_tenant.latest_offset(start, None)
     assert end == {"$v": 1, "tenant%Orders": {BROKER: {"0": 5, "1": 5}}}
-    rows = [
-        row
-        for task in of_tenant.tasks(start, end)
-        for batch in of_tenant.read(task)
-        for row in batch.to_pylist()
-    ]
-    assert (len(rows), topics_of(rows)) == (COUNT, {"Orders"})
+    rows = streams.batch_of(of_tenant, start, end)
+    assert [row["topic"] for row in rows] == ["Orders"] * COUNT
     of_tenant.commit(end)
-    by_full_name = stream(mq, topic="tenant%Orders")
+    by_full_name = stream(topic="tenant%Orders")
     assert by_full_name.initial_offset() == start
     assert by_full_name.latest_offset(end, None) == end
-    copied = stream(mq, topic="Orders", namespace=TENANT, startingOffsets=json.dumps(end))
-    assert copied.initial_offset() == end
+    assert stream(topic="Orders", namespace=TENANT, startingOffsets=end).initial_offset() == end
     with blocking.Admin(mq.namesrv_addr) as admin:
         assert "tenant%Spark" in admin.groups(broker=BROKER)
         progress = admin.consume_stats("tenant%Spark")
@@ -155,11 +131,8 @@ def test_consumers_of_the_namespace_get_written_rows(mq: LocalBroker, mode: str)
         while len(received) < 3:
             received += consumer.poll()
     assert sorted(message.body for message in received) == [b"1", b"2", b"3"]
-    assert {message.topic for message in received} == {f"Bills-{mode}"}
-    assert {message.properties["INSTANCE_ID"] for message in received} == {TENANT}
-
-
-def test_a_topic_that_is_too_long_with_the_namespace_is_refused(mq: LocalBroker) -> None:
+    for message in received:
+        assert (message.topic, message.properties["INSTANCE_ID"]) == (f"Bills-{mode}", TENANT)
     topic = "T" * (names.TOPIC_LENGTH_MAX - len(TENANT))
     with pytest.raises(BadRow, match=f"'tenant%T+'; allowed: 1 to {names.TOPIC_LENGTH_MAX}"):
         write(mq, {"topic": [topic], "body": [b"x"]}, namespace=TENANT)

@@ -75,51 +75,33 @@ def test_what_is_sent_is_read(mq: LocalBroker, tls: dict[str, str]) -> None:
     assert sorted(read(mq, tls)) == expected
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"tls.client.trustCertPath": "strangers.pem"}, "no TLS handshake: certificate verify"),
-        (
-            dict.fromkeys(("certPath", "keyPath", "keyPassword"), ""),
-            r"certificate required|closed|reset",
-        ),
-    ],
-)
-def test_refused_connections(
-    mq: LocalBroker, tls: dict[str, str], folder: Path, changes: dict[str, str], text: str
-) -> None:
-    Authority(folder, "strangers")
-    changes = {
-        name if "." in name else f"tls.client.{name}": value and str(folder / value)
-        for name, value in changes.items()
-    }
-    given = {name: value for name, value in {**tls, **changes}.items() if value}
-    with pytest.raises(ReadFailed, match=text):
-        read(mq, given)
-    target = {"nameServer": mq.namesrv_addr, "topic": "Orders", "send.numRetries": "0", **given}
-    rows = pa.record_batch({"body": [b"never"]})
-    with pytest.raises(SendingFailed, match=text) as failed:
-        send([rows], write_options.parse(target), TaskIdentity("v", 0))
-    assert PASSWORD not in str(failed.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"tls.client.keyPassword": "a-wrong-password"}, "tls.client.keyPath"),
-        ({"tls.client.trustCertPath": "/missing.pem"}, "tls.client.trustCertPath"),
-        ({"tls.client.keyPath": ""}, "tls.client.keyPath"),
-    ],
-)
-def test_files_that_cannot_be_used(
-    mq: LocalBroker, tls: dict[str, str], changes: dict[str, str], name: str
-) -> None:
-    with pytest.raises(InvalidOption) as error:
-        read(mq, {**tls, **changes})
-    assert error.value.name == name
-    assert "password" not in str(error.value).replace("tls.client.keyPassword", "")
-
-
-def test_without_tls_nothing_is_read(mq: LocalBroker) -> None:
+def test_refused_connections(mq: LocalBroker, tls: dict[str, str], folder: Path) -> None:
+    strangers = Authority(folder, "strangers").path
+    of_client = ("certPath", "keyPath", "keyPassword")
+    for changes, text in (
+        ({"trustCertPath": strangers}, "no TLS handshake: certificate verify"),
+        (dict.fromkeys(of_client, ""), r"certificate required|closed|reset"),
+    ):
+        changed = {**tls, **{f"tls.client.{name}": value for name, value in changes.items()}}
+        given = {name: value for name, value in changed.items() if value}
+        with pytest.raises(ReadFailed, match=text):
+            read(mq, given)
+        target = {"nameServer": mq.namesrv_addr, "topic": "Orders", "send.numRetries": "0", **given}
+        rows = pa.record_batch({"body": [b"never"]})
+        with pytest.raises(SendingFailed, match=text) as failed:
+            send([rows], write_options.parse(target), TaskIdentity("v", 0))
+        assert PASSWORD not in str(failed.value)
     with pytest.raises(ReadFailed):
-        read(mq, {})
+        read(mq, {})  # without TLS
+
+
+def test_files_that_cannot_be_used(mq: LocalBroker, tls: dict[str, str]) -> None:
+    for name, value, blamed in (
+        ("keyPassword", "a-wrong-password", "keyPath"),
+        ("trustCertPath", "/missing.pem", "trustCertPath"),
+        ("keyPath", "", "keyPath"),
+    ):
+        with pytest.raises(InvalidOption) as error:
+            read(mq, {**tls, f"tls.client.{name}": value})
+        assert error.value.name == f"tls.client.{blamed}"
+        assert "password" not in str(error.value).replace("tls.client.keyPassword", "")

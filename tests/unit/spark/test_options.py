@@ -15,6 +15,7 @@ from reput.spark.option_kinds import EARLIEST, LATEST
 from reput.spark.options import Bound, LiveOptions, ReadOptions, TriggerLimits
 
 PATH = {"path": "/store"}
+BROKERS = {"nameServer": "ns:9876"}
 STORE_ONLY = [
     option.name
     for option in option_table.OPTIONS
@@ -185,6 +186,9 @@ REFUSED = [
     ("readIsolation", "dirty", "committed, half, all"),
     ("mode", "LENIENT", "PERMISSIVE, DROPMALFORMED, FAILFAST, SALVAGE"),
     ("view", "message", "messages, consumequeue, index, files, gaps, offsets, topics, checkpoint"),
+    ("view", "delay", "messages, with topic=SCHEDULE_TOPIC_XXXX"),
+    ("view", "half", "messages, with topic=RMQ_SYS_TRANS_HALF_TOPIC"),
+    ("view", "DLQ", "messages, with subscribePattern=%DLQ%.*"),
     ("scan", "fast", "auto, log, consumequeue"),
     *((name, "1", "true or false") for name in ("includeBody", "includeHeaders", "checkCrc")),
     *((name, "", "true or false") for name in ("includeRetry", "includeDlq", "resolveTopics")),
@@ -199,6 +203,13 @@ def test_refusals_have_name_value_and_allowed_values() -> None:
         assert (error.name, error.value) == (name, text.strip())
         assert error.allowed.startswith(allowed), (name, text)
         assert str(error) == f"option {name!r} is {text.strip()!r}; allowed: {error.allowed}"
+    for low, high in (
+        ("startingTimestamp", "endingTimestamp"),
+        ("startingPhysicalOffset", "endingPhysicalOffset"),
+    ):
+        assert parse(**{low: 5, high: 5})
+        error = refuse(**{low: 5, high: 4})
+        assert str(error) == f"option {high!r} is 4; allowed: at least the start, 5"
 
 
 def test_an_unknown_name_is_refused() -> None:
@@ -224,40 +235,16 @@ def test_paths() -> None:
         options.parse({"path": "/a", "paths": '["/b"]'})
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"topic": "a", "subscribePattern": "b"},
-        {"subscribe": "a", "assign": '{"a": {"b": [0]}}'},
-        {"subscribePattern": "a", "assign": '{"a": {"b": [0]}}'},
-        {"topic": "a", "subscribePattern": "b", "assign": '{"a": {"b": [0]}}'},
-    ],
-)
-def test_topics_are_named_one_way_only(given: dict[str, str]) -> None:
-    error = refuse(**given)
-    assert error.value == " and ".join(given.values())
-    for name in ("topic", "subscribePattern", "assign"):
-        assert name in error.allowed
-
-
-def test_equivalent_names_are_refused_together() -> None:
+def test_topics_are_named_one_way_only() -> None:
+    ways = {"topic": "a", "subscribePattern": "b", "assign": '{"a": {"b": [0]}}'}
+    for names in (["topic", "subscribePattern"], ["topic", "assign"], [*ways][1:], [*ways]):
+        error = refuse(**{name: ways[name] for name in names})
+        assert error.value == " and ".join(ways[name] for name in names)
+        assert all(name in error.allowed for name in ways)
     error = refuse(topic="a", subscribe="b")
     assert (error.name, error.value) == ("subscribe", "b")
     assert error.allowed == "one of topic, topics, subscribe, not topic and subscribe"
     assert refuse(key="a", keyIn="b").allowed == "key or keyIn, not both"
-
-
-@pytest.mark.parametrize(
-    ("low", "high"),
-    [
-        ("startingTimestamp", "endingTimestamp"),
-        ("startingPhysicalOffset", "endingPhysicalOffset"),
-    ],
-)
-def test_an_end_before_the_start_is_refused(low: str, high: str) -> None:
-    assert parse(**{low: 5, high: 5})
-    error = refuse(**{low: 5, high: 4})
-    assert str(error) == f"option {high!r} is 4; allowed: at least the start, 5"
 
 
 def test_selections_of_messages_are_refused_for_other_views() -> None:
@@ -272,21 +259,12 @@ def test_selections_of_messages_are_refused_for_other_views() -> None:
 
 
 def test_the_column_of_corrupt_records() -> None:
-    assert parse().corrupt_column is None
-    assert parse(columnNameOfCorruptRecord="bad").corrupt_column is None
-    for mode in ("PERMISSIVE", "SALVAGE"):
-        assert parse(mode=mode).corrupt_column == "_corrupt_record"
-        assert parse(mode=mode, columnNameOfCorruptRecord="bad").corrupt_column == "bad"
-    for mode in ("FAILFAST", "DROPMALFORMED"):
-        assert parse(mode=mode).corrupt_column is None
-
-
-def test_whole_bounds() -> None:
-    assert not parse(startingTimestamp=0).start.is_whole
-    assert not parse(startingOffsets="group:g").start.is_whole
-    assert not parse(startingOffsets=json.dumps(QUEUES)).start.is_whole
-    assert not parse(endingOffsetsByTimestamp=json.dumps(QUEUES)).end.is_whole
-    assert parse(startingOffsets="earliest", endingOffsets="latest").end.is_whole
+    for mode in (None, "PERMISSIVE", "SALVAGE", "FAILFAST", "DROPMALFORMED"):
+        given = {} if mode is None else {"mode": mode}
+        is_shown = mode in ("PERMISSIVE", "SALVAGE")
+        assert parse(**given).corrupt_column == ("_corrupt_record" if is_shown else None)
+        named = parse(columnNameOfCorruptRecord="bad", **given)
+        assert named.corrupt_column == ("bad" if is_shown else None)
 
 
 def test_options_by_broker() -> None:
@@ -308,7 +286,7 @@ def test_options_by_broker() -> None:
 
 def parse_live(**given: Any) -> ReadOptions:
     texts = {name.replace("__", "."): str(value) for name, value in given.items()}
-    return options.parse({"nameServer": "ns:9876", **texts})
+    return options.parse({**BROKERS, **texts})
 
 
 def refuse_live(**given: Any) -> InvalidOption:
@@ -323,38 +301,44 @@ def live_of(**given: Any) -> LiveOptions:
     return live
 
 
+ACCEPTED_WITH_BROKERS: list[tuple[str, str, str, Any]] = [
+    ("cluster", "c", "cluster", "c"),
+    ("broker", "a, b", "brokers", frozenset({"a", "b"})),
+    ("consumerGroup", "g", "consumer_group", "g"),
+    ("pullBatchSize", "1000", "pull_batch_size", 1000),
+    ("pullTimeoutMs", "1", "pull_timeout_ms", 1),
+    ("fetchOffset__numRetries", "0", "retry_count", 0),
+    ("fetchOffset__retryIntervalMs", "0", "retry_interval_ms", 0),
+    ("group", "g", "group", "g"),
+    ("commitOffsets", "oncommit", "commit_offsets", "onCommit"),
+    ("discoveryIntervalMs", "5", "discovery_interval_ms", 5),
+]
+
+
 def test_brokers_instead_of_a_folder() -> None:
     assert parse_live() == ReadOptions((), live=LiveOptions("ns:9876"))
+    assert parse_live(view="messages", mode="failfast").live is not None
     assert options.parse({"rocketmq.namesrv.addr": "a; b,c:1"}).live == LiveOptions("a;b;c:1")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "member", "value"),
-    [
-        ("cluster", "c", "cluster", "c"),
-        ("broker", "a, b", "brokers", frozenset({"a", "b"})),
-        ("consumerGroup", "g", "consumer_group", "g"),
-        ("pullBatchSize", "1000", "pull_batch_size", 1000),
-        ("pullTimeoutMs", "1", "pull_timeout_ms", 1),
-        ("fetchOffset__numRetries", "0", "retry_count", 0),
-        ("fetchOffset__retryIntervalMs", "0", "retry_interval_ms", 0),
-        ("group", "g", "group", "g"),
-        ("commitOffsets", "oncommit", "commit_offsets", "onCommit"),
-    ],
-)
-def test_accepted_with_brokers(name: str, text: str, member: str, value: Any) -> None:
-    assert live_of(**{name: text}) == replace(LiveOptions("ns:9876"), **{member: value})
-    assert parse_live(**{name: text}).broker == ""
-    if name != "broker":
-        error = refuse(**{name.replace("__", "."): text})
-        assert error.allowed == "left out, unless nameServer is set"
+    for name, text, member, value in ACCEPTED_WITH_BROKERS:
+        assert live_of(**{name: text}) == replace(LiveOptions("ns:9876"), **{member: value})
+        assert parse_live(**{name: text}).broker == ""
+        if name != "broker":
+            error = refuse(**{name.replace("__", "."): text})
+            assert error.allowed == "left out, unless nameServer is set"
+    for name, text, allowed in REFUSED_WITH_BROKERS:
+        error = refuse_live(**{name: text})
+        assert error.name == name.replace("__", ".")
+        assert allowed in error.allowed, (name, text)
 
 
 REFUSED_WITH_BROKERS = [
     ("nameServer", ";", "host:port, several separated by ;"),
     *((name, "1", "left out, where nameServer is set") for name in STORE_ONLY),
     ("mode", "SALVAGE", "FAILFAST, where nameServer is set"),
-    ("view", "index", "messages, offsets, topics, where nameServer is set"),
+    *(
+        ("view", view, "messages, offsets, topics, where nameServer is set")
+        for view in ("files", "gaps", "index", "checkpoint", "consumequeue")
+    ),
     ("view", "dlq", "messages, with subscribePattern"),
     ("pullBatchSize", "0", "a whole number from 1"),
     ("pullBatchSize", "65537", "a whole number from 1 to 65536"),
@@ -367,20 +351,12 @@ REFUSED_WITH_BROKERS = [
 ]
 
 
-def test_refused_with_brokers() -> None:
-    for name, text, allowed in REFUSED_WITH_BROKERS:
-        error = refuse_live(**{name: text})
-        assert error.name == name.replace("__", ".")
-        assert allowed in error.allowed, (name, text)
-    assert parse_live(view="messages", mode="failfast").live is not None
-
-
-@pytest.mark.parametrize("name", ["accessKey", "secretKey", "securityToken", "mySecretKey"])
-def test_secrets_are_never_shown(name: str) -> None:
-    for error in (refuse_live(**{name: "pass-1"}), refuse(**{name: "pass-1"})):
-        # The access key is no secret, but hidden where it is of no use.
-        assert error.name == "accessKey" or "pass-1" not in str(error)
-    assert error.value == option_table.HIDDEN
+def test_secrets_are_never_shown() -> None:
+    for name in ("accessKey", "secretKey", "securityToken", "mySecretKey"):
+        for error in (refuse_live(**{name: "pass-1"}), refuse(**{name: "pass-1"})):
+            # The access key is no secret, but hidden where it is of no use.
+            assert error.name == "accessKey" or "pass-1" not in str(error)
+        assert error.value == option_table.HIDDEN
 
 
 def test_credentials_of_a_read() -> None:
@@ -433,9 +409,6 @@ def test_the_address_of_an_instance_sets_the_namespace() -> None:
     for given in ({"nameServer": address}, {"namespace": "t"}):
         error = refuse_live(namespaceV2="v2", **given)
         assert (error.name, error.allowed) == ("namespace", "namespace or namespaceV2, not both")
-
-
-def test_a_folder_has_no_namespace() -> None:
     with pytest.raises(InvalidOption) as written:
         import_options.parse({"path": "/x", "namespace": "t"})
     for error in (refuse(namespace="t"), written.value):
@@ -460,15 +433,6 @@ def test_tls_of_a_read() -> None:
     assert refuse_live(tls__client__keyPasswords="pass-1").value == option_table.HIDDEN
 
 
-def test_options_of_streams_are_refused_in_a_batch() -> None:
-    options.check_batch(parse())
-    options.check_batch(parse_live(commitOffsets="none"))
-    with pytest.raises(InvalidOption, match="Spark does not notify the source"):
-        options.check_batch(parse_live(group="g", commitOffsets="onCommit"))
-    with pytest.raises(InvalidOption, match="startingOffsets=group:NAME"):
-        options.check_batch(parse_live(group="g"))
-
-
 # --- streams and batches -----------------------------------------------------
 
 
@@ -483,74 +447,68 @@ def test_a_stream_starts_at_latest_by_default() -> None:
     # Queues without a given offset start like in a batch.
     named = stream(startingOffsets=json.dumps(QUEUES)).start
     assert named == Bound("earliest", offsets={"T": {"b": {0: 23}}})
+    for bound, name, text in (
+        ("start", "startingTimestamp", "0"),
+        ("start", "startingOffsets", "group:g"),
+        ("start", "startingOffsets", json.dumps(QUEUES)),
+        ("end", "endingOffsetsByTimestamp", json.dumps(QUEUES)),
+    ):
+        assert not getattr(parse(**{name: text}), bound).is_whole
+    assert parse(startingOffsets="earliest", endingOffsets="latest").end.is_whole
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
-        ("endingOffsets", "latest", "a stream has no end"),
-        ("endingTimestamp", "5", "a stream has no end"),
-        ("endingOffsetsByTimestamp", json.dumps(QUEUES), "a stream has no end"),
-        ("startingPhysicalOffset", "5", "starts at offsets of queues or at times"),
-        ("endingPhysicalOffset", "5", "a stream has no end"),
-        ("view", "index", "messages"),
-        ("scan", "log", "a stream follows queues"),
-        ("pushdown", "true", "no predicates to the source of a stream"),
-    ],
-)
-def test_a_stream_refuses_options_of_batches(name: str, value: str, allowed: str) -> None:
-    parse(**{name: value})
-    with pytest.raises(InvalidOption) as error:
-        stream(**{name: value})
-    assert error.value.name == name
-    assert allowed in error.value.allowed
+LATEST_OF_QUEUE = '{"T": {"b": {"0": -1}}}'
+NO_END = "a stream has no end"
+REFUSED_IN_STREAMS = [
+    ("endingOffsets", "latest", NO_END),
+    ("endingTimestamp", "5", NO_END),
+    ("endingOffsetsByTimestamp", json.dumps(QUEUES), NO_END),
+    ("startingPhysicalOffset", "5", "starts at offsets of queues or at times"),
+    ("endingPhysicalOffset", "5", NO_END),
+    ("view", "index", "messages"),
+    ("scan", "log", "a stream follows queues"),
+    ("pushdown", "true", "no predicates to the source of a stream"),
+]
+REFUSED_IN_STREAMS_OF_BROKERS = [
+    ({"commitOffsets": "onCommit"}, "together with group"),
+    ({"group": "g"}, "together with commitOffsets=onCommit, or none"),
+    ({"endingOffsets": "latest"}, NO_END),
+    ({"view": "topics"}, "the other views are for batch reads"),
+    ({"discoveryIntervalMs": "0"}, "a whole number from 1"),
+    ({"readFrom": "any"}, "master, slave"),
+    ({"suspendTimeout": "1"}, "pulls are not held"),
+]
+AT_LATEST = "a batch that starts at the latest reads nothing"
+REFUSED_IN_BATCHES = [
+    (PATH, "startingOffsets", "latest", AT_LATEST),
+    (PATH, "startingOffsets", LATEST_OF_QUEUE, AT_LATEST),
+    *(
+        (PATH, name, "5", "left out in a batch")
+        for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger")
+    ),
+    (PATH, "maxTriggerDelay", "1s", "left out in a batch"),
+    (BROKERS, "discoveryIntervalMs", "5", "left out in a batch read, which discovers once"),
+    (BROKERS, "group", "g", "startingOffsets=group:NAME"),
+    ({**BROKERS, "group": "g"}, "commitOffsets", "onCommit", "Spark does not notify the source"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("startingOffsets", "latest"),
-        ("startingOffsets", '{"T": {"b": {"0": -1}}}'),
-        ("maxOffsetsPerTrigger", "5"),
-        ("maxBytesPerTrigger", "5"),
-        ("minOffsetsPerTrigger", "5"),
-    ],
-)
-def test_a_batch_refuses_options_of_streams(name: str, value: str) -> None:
-    stream(**{name: value})
-    with pytest.raises(InvalidOption) as error:
-        options.check_batch(parse(**{name: value}))
-    assert error.value.name == name
-    assert "batch" in error.value.allowed
-
-
-def test_a_batch_accepts_starting_offsets() -> None:
+def test_streams_and_batches_refuse_options_of_each_other() -> None:
+    for name, value, allowed in REFUSED_IN_STREAMS:
+        parse(**{name: value})
+        with pytest.raises(InvalidOption, match=allowed) as error:
+            stream(**{name: value})
+        assert error.value.name == name
+    for given, allowed in REFUSED_IN_STREAMS_OF_BROKERS:
+        with pytest.raises(InvalidOption, match=allowed):
+            options.parse_stream({**BROKERS, **given})
+    for where, name, value, allowed in REFUSED_IN_BATCHES:
+        with pytest.raises(InvalidOption, match=allowed):
+            options.check_batch(options.parse({**where, name: value}))
     for text in ("earliest", "group:g", json.dumps(QUEUES), '{"T": {"b": {"0": -2}}}'):
         options.check_batch(parse(startingOffsets=text))
-    for text in ("latest", '{"T": {"b": {"0": -1}}}'):
-        with pytest.raises(InvalidOption, match="a batch that starts at the latest reads nothing"):
-            options.check_batch(parse(startingOffsets=text))
-
-
-def test_minimum_and_maximum_of_messages_are_compared() -> None:
+    options.check_batch(parse())
+    options.check_batch(parse_live(commitOffsets="none"))
     stream(minOffsetsPerTrigger=5, maxOffsetsPerTrigger=5)
     with pytest.raises(InvalidOption, match="at most maxOffsetsPerTrigger, 5"):
         stream(minOffsetsPerTrigger=6, maxOffsetsPerTrigger=5)
-
-
-@pytest.mark.parametrize(
-    ("view", "instead"),
-    [
-        ("delay", "messages, with topic=SCHEDULE_TOPIC_XXXX"),
-        ("half", "messages, with topic=RMQ_SYS_TRANS_HALF_TOPIC"),
-        ("DLQ", r"messages, with subscribePattern=%DLQ%\.\*"),
-    ],
-)
-def test_views_of_topics_are_refused_with_an_alternative(view: str, instead: str) -> None:
-    with pytest.raises(InvalidOption, match=instead):
-        parse(view=view)
-
-
-def test_a_batch_has_no_trigger_to_delay() -> None:
-    with pytest.raises(InvalidOption, match=r"'maxTriggerDelay' is '?1000.*left out in a batch"):
-        options.check_batch(parse(maxTriggerDelay="1s"))

@@ -1,7 +1,6 @@
 """Partitions: ranges without gaps, overlaps, or ranges larger than allowed."""
 
 import itertools
-import pickle
 from typing import Any
 
 import hypothesis
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from reput.spark import plan
-from reput.spark.plan import Extent, LogRange, QueueRange, QueueSlice
+from reput.spark.plan import Extent, LogRange, QueueSlice
 
 SPANS = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), max_size=6).map(
     lambda pairs: [(min(pair), max(pair)) for pair in pairs]
@@ -121,18 +120,6 @@ def test_small_queues_share_a_partition() -> None:
     ranges = plan.split_queues(0, extents, 300)
     assert [len(span.slices) for span in ranges] == [3, 3, 3, 1]
     assert plan.split_queues(0, [], 300) == []
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        LogRange(0, 1, 2, True),
-        QueueRange(0, (QueueSlice("a", 0, 1, 2),)),
-        plan.Points(0, (1, 2)),
-    ],
-)
-def test_partitions_are_picklable(part: plan.Partition) -> None:
-    assert pickle.loads(pickle.dumps(part)) == part
 
 
 # --- shares of a micro-batch -------------------------------------------------

@@ -231,35 +231,6 @@ def test_original_topics_are_resolved() -> None:
 
 # --- selection --------------------------------------------------------------
 
-TOPICS = ["T", "U", "%RETRY%g", "%DLQ%g", "SCHEDULE_TOPIC_XXXX", *reading.HIDDEN_TOPICS]
-
-
-@pytest.mark.parametrize(
-    ("options", "constraint", "wanted"),
-    [
-        ({}, None, TOPICS[:5]),
-        ({"readIsolation": "half"}, None, TOPICS[:6]),
-        ({"readIsolation": "all"}, None, TOPICS),
-        ({"includeRetry": False}, None, ["T", "U", "%DLQ%g", "SCHEDULE_TOPIC_XXXX"]),
-        ({"includeDlq": False}, None, ["T", "U", "%RETRY%g", "SCHEDULE_TOPIC_XXXX"]),
-        ({"includeSystemTopics": False}, None, ["T", "U", "%RETRY%g", "%DLQ%g"]),
-        ({"includeSystemTopics": False, "readIsolation": "all"}, None, TOPICS[:4]),
-        ({"subscribePattern": ".*"}, None, TOPICS),
-        ({"subscribePattern": "%.*", "includeDlq": False}, None, ["%RETRY%g"]),
-        ({"topic": "x"}, from_values("topic", ["T"]), ["T"]),
-        ({}, from_values("topic", ["T", "%DLQ%g", TOPICS[5]]), ["T", "%DLQ%g"]),
-        ({"includeDlq": False}, from_values("topic", ["T", "%DLQ%g"]), ["T"]),
-        ({"topic": "x", "includeDlq": False}, from_values("topic", ["%DLQ%g"]), ["%DLQ%g"]),
-    ],
-)
-def test_topics_are_selected(
-    options: dict[str, Any], constraint: Constraint | None, wanted: list[str]
-) -> None:
-    chosen = RowFilter(reading.parse("/store", **options), constraint or Constraint())
-    assert [topic for topic in TOPICS if chosen.wants_topic(topic)] == wanted
-    columns = columns_of([store_builder.message(topic) for topic in TOPICS])
-    assert [TOPICS[i] for i in chosen.rows(columns)] == wanted
-
 
 MESSAGES = [
     store_builder.message(
@@ -274,49 +245,31 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("options", "constraint", "wants"),
-    [
-        (
-            {"tags": "A || AB"},
-            Constraint(tags=frozenset({"A", "AB"})),
-            lambda m: m.tags in ("A", "AB"),
-        ),
-        ({"key": "a"}, None, lambda m: "a" in m.keys),
-        ({"keyIn": "b,c"}, None, lambda m: {"b", "c"} & {*m.keys}),
-        ({"key": "a b"}, None, lambda m: False),
-        ({"uniqKey": "U1,U2"}, None, lambda m: m.unique_key in ("U1", "U2")),
-        (
-            {"sql92": "n > 10 AND TAGS IN ('A', 'B')"},
-            None,
-            lambda m: int(m.properties["n"]) > 10 and m.tags in ("A", "B"),
-        ),
-        (
-            {"key": "a", "sql92": "n > 5"},
-            None,
-            lambda m: "a" in m.keys and int(m.properties["n"]) > 5,
-        ),
-        ({}, from_values("queue_id", [1, 2, 77]), lambda m: m.queue_id in (1, 2)),
-        ({}, from_span("queue_offset", 2, 3), lambda m: m.queue_offset in (2, 3)),
-        ({}, Constraint(queue_offsets=Span(-(1 << 70), 1 << 70)), lambda m: True),
-        ({}, from_span("queue_offset", 1 << 64, None), lambda m: False),
-        ({}, from_values("msg_id", ["U1", "U4", "x"]), lambda m: m.unique_key in ("U1", "U4")),
-        ({}, Constraint(tags=frozenset()), lambda m: False),
-    ],
-)
-def test_rows_are_selected(
-    options: dict[str, Any],
-    constraint: Constraint | None,
-    wants: Callable[[StoredMessage], bool],
-) -> None:
-    chosen = RowFilter(reading.parse("/store", **options), constraint or Constraint())
-    placed = store_builder.place(MESSAGES, 1 << 20)
-    expected = [i for i, message in enumerate(placed) if wants(message)]
-    assert chosen.rows(columns_of(MESSAGES)).tolist() == expected
-
-
-def test_offset_ids_of_messages_without_unique_key() -> None:
+def test_rows_are_selected() -> None:
+    """Edges of conditions; test_readers.py plays all of them on stores of Java."""
     placed = store_builder.place(MESSAGES, 1 << 20)
     ids = [message_id.offset_id(placed[i]) for i in (0, 1, 3)]
-    chosen = RowFilter(reading.parse("/store"), from_values("msg_id", ids) or Constraint())
-    assert chosen.rows(columns_of(MESSAGES)).tolist() == [0, 3]
+    cases: list[tuple[dict[str, Any], Constraint | None, Callable[[StoredMessage], bool]]] = [
+        ({"tags": "A || AB"}, Constraint(tags=frozenset({"AB"})), lambda m: m.tags == "AB"),
+        ({"keyIn": "b,c"}, None, lambda m: {"b", "c"} & {*m.keys}),
+        ({"key": "a b"}, None, lambda m: False),
+        (
+            {"key": "a", "sql92": "n > 10 AND TAGS IN ('A', 'B')"},
+            None,
+            lambda m: "a" in m.keys and int(m.properties["n"]) > 10 and m.tags in ("A", "B"),
+        ),
+        ({}, from_values("queue_id", [1, 2, 77]), lambda m: m.queue_id in (1, 2)),
+        ({}, Constraint(queue_offsets=Span(-(1 << 70), 1 << 70)), lambda m: True),
+        ({}, from_span("queue_offset", 1 << 64, None), lambda m: False),
+        ({}, from_values("msg_id", ids), lambda m: m in (placed[0], placed[3])),
+        ({}, Constraint(tags=frozenset()), lambda m: False),
+    ]
+    for options, constraint, wants in cases:
+        chosen = RowFilter(reading.parse("/store", **options), constraint or Constraint())
+        expected = [i for i, message in enumerate(placed) if wants(message)]
+        assert chosen.rows(columns_of(MESSAGES)).tolist() == expected, (options, constraint)
+    # Topics named by options are wanted whatever their kind.
+    named = from_values("topic", ["T", "%DLQ%g"])
+    chosen = RowFilter(reading.parse("/store", topic="x", includeDlq=False), named or Constraint())
+    topics = ("T", "%DLQ%g", *reading.HIDDEN_TOPICS)
+    assert [chosen.wants_topic(topic) for topic in topics] == [True, True, False, False]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
 import golden
 import store_builder
@@ -45,29 +45,17 @@ def test_a_topic_is_guessed_and_those_of_users_come_first(store: Path) -> None:
 def test_a_column_is_guessed(store: Path) -> None:
     with pytest.raises(InvalidOption, match=r"'queueId'.*; did you mean 'queue_id'\?"):
         source(store, columns="topic,queueId").schema()
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "text"),
-    [
+    for name, kind, text in (
         ("topik", StringType(), r"store_size int; did you mean 'topic'\?"),
         ("topic", IntegerType(), "store_size int$"),
         ("body", StringType(), "together with option charset, as utf-8$"),
-    ],
-)
-def test_a_column_of_a_schema_is_guessed(store: Path, name: str, kind: DataType, text: str) -> None:
-    with pytest.raises(InvalidOption, match=text):
-        source(store).reader(StructType([StructField(name, kind)]))
-
-
-@pytest.mark.parametrize(
-    ("column", "meant"), [("value", "body"), ("key", "keys"), ("tag", "tags"), ("Body", "body")]
-)
-def test_a_written_column_is_guessed(column: str, meant: str) -> None:
-    columns = StructType([StructField(column, BinaryType())])
-    writer = RocketMQDataSource({"nameServer": "a:1", "topic": "T"}).writer
-    with pytest.raises(InvalidOption, match=rf"did you mean '{meant}'\?"):
-        writer(columns, overwrite=False)
+    ):
+        with pytest.raises(InvalidOption, match=text):
+            source(store).reader(StructType([StructField(name, kind)]))
+    for column, meant in (("value", "body"), ("key", "keys"), ("tag", "tags"), ("Body", "body")):
+        writer = RocketMQDataSource({"nameServer": "a:1", "topic": "T"}).writer
+        with pytest.raises(InvalidOption, match=rf"did you mean '{meant}'\?"):
+            writer(StructType([StructField(column, BinaryType())]), overwrite=False)
 
 
 def test_a_wrong_path_is_an_error_of_load(tmp_path: Path, store: Path) -> None:
@@ -96,34 +84,25 @@ def test_options_of_kafka_are_explained() -> None:
         RocketMQDataSource({"kafka.bootstrap.servers": "a:1", "subscribe": "t"}).schema()
 
 
-@pytest.mark.parametrize(
-    "time", [MIDDLE_MS, "2023-11-14T22:13:20.014Z", "2023-11-15T06:13:20.014+08:00"]
-)
-def test_times_are_numbers_or_iso_8601(store: Path, time: object) -> None:
-    options: dict[str, Any] = {"startingTimestamp": time}
-    rows = reading.read(store, **options).messages
-    assert min(row["store_timestamp"] for row in rows) == reading.time_of(MIDDLE_MS)
-    assert len(rows) == 3
-    by_queue = {"startingOffsetsByTimestamp": {"Orders": {"b": {"0": time}}}, "broker": "b"}
-    rows = reading.read(store, topic="Orders", **by_queue).messages
-    assert [row["queue_offset"] for row in rows] == [1, 2]
+def test_times_are_numbers_or_iso_8601(store: Path) -> None:
+    def per_queue(time: object) -> dict[str, Any]:
+        return {"broker": "b", "startingOffsetsByTimestamp": {"Orders": {"b": {"0": time}}}}
 
-
-@pytest.mark.parametrize(
-    ("time", "text"),
-    [
+    for time in (MIDDLE_MS, "2023-11-14T22:13:20.014Z", "2023-11-15T06:13:20.014+08:00"):
+        rows = reading.read(store, startingTimestamp=time).messages
+        assert [row["topic"] for row in rows] == ["Orders", "Orders", "%RETRY%g"]
+        rows = reading.read(store, topic="Orders", **per_queue(time)).messages
+        assert [row["queue_offset"] for row in rows] == [1, 2]
+    for text, refusal in (
         ("2023-11-14T22:13:20", "this time has no zone: append Z for UTC"),
-        ("yesterday", r"milliseconds since the epoch, or an ISO 8601 time as 2026-11-21T02:44:00Z"),
+        ("yesterday", "milliseconds since the epoch, or an ISO 8601 time as 2026-11-21T02:44:00Z"),
         ("1960-01-01T00:00:00Z", "milliseconds since the epoch"),
         ("-5", "milliseconds since the epoch"),
-    ],
-)
-def test_other_times_are_refused(store: Path, time: str, text: str) -> None:
-    with pytest.raises(InvalidOption, match=text):
-        source(store, startingTimestamp=time).schema()
-    per_queue = {"Orders": {"b": {"0": time}}}
-    with pytest.raises(InvalidOption, match="startingOffsetsByTimestamp"):
-        source(store, broker="b", startingOffsetsByTimestamp=per_queue).schema()
+    ):
+        with pytest.raises(InvalidOption, match=refusal):
+            source(store, startingTimestamp=text).schema()
+        with pytest.raises(InvalidOption, match="startingOffsetsByTimestamp"):
+            source(store, **per_queue(text)).schema()
 
 
 def test_paths_of_hadoop_and_databricks() -> None:

@@ -1,6 +1,7 @@
 """Plans of the accelerator: ranges that hold every record once, and whole records alone."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,11 +22,12 @@ from spark import reading
 FILE_BYTES = 8192
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> store_builder.Built:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> store_builder.Built:
     messages = store_builder.messages(200)
     messages[50] = store_builder.message(body=b"x" * 5000)  # larger than a partition
-    return store_builder.build(tmp_path / "store", messages, log_file_bytes=FILE_BYTES)
+    root = tmp_path_factory.mktemp("accelerator") / "store"
+    return store_builder.build(root, messages, log_file_bytes=FILE_BYTES)
 
 
 def planned(root: Path, **options: Any) -> dict[str, Any]:
@@ -57,28 +59,19 @@ def records_of(plan: dict[str, Any], messages: list[StoredMessage]) -> list[list
     return partitions
 
 
-@pytest.mark.parametrize("target", [97, 700, 3000, 9000, 1 << 27])
-def test_partitions_are_those_of_the_python_source(store: store_builder.Built, target: int) -> None:
-    plan = planned(store.root, maxBytesPerPartition=target)
-    scan = reading.scan(store.root, maxBytesPerPartition=target, columns="physical_offset")
-    wanted = [
-        [offset for batch in scan.read(task) for offset in batch["physical_offset"].to_pylist()]
-        for task in scan.tasks()
-    ]
-    assert records_of(plan, store.messages) == wanted
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, 1), (1, 8193), (5000, 16384), (8191, 8300)])
-def test_physical_offsets_bound_the_partitions(
-    store: store_builder.Built, start: int, end: int
-) -> None:
-    plan = planned(store.root, startingPhysicalOffset=start, endingPhysicalOffset=end)
-    offsets = [offset for part in records_of(plan, store.messages) for offset in part]
-    assert offsets == [
-        message.physical_offset
-        for message in store.messages
-        if start <= message.physical_offset < end
-    ]
+def test_partitions_are_those_of_the_python_source(store: store_builder.Built) -> None:
+    for target in (97, 700, 3000, 9000, 1 << 27):
+        plan = planned(store.root, maxBytesPerPartition=target)
+        scan = reading.scan(store.root, maxBytesPerPartition=target, columns="physical_offset")
+        assert records_of(plan, store.messages) == [
+            [offset for batch in scan.read(task) for offset in batch["physical_offset"].to_pylist()]
+            for task in scan.tasks()
+        ]
+    for start, end in ((0, 1), (1, 8193), (5000, 16384), (8191, 8300)):
+        plan = planned(store.root, startingPhysicalOffset=start, endingPhysicalOffset=end)
+        offsets = [offset for part in records_of(plan, store.messages) for offset in part]
+        places = [message.physical_offset for message in store.messages]
+        assert offsets == [place for place in places if start <= place < end]
 
 
 def test_isolation_and_topics_are_handed_over(store: store_builder.Built) -> None:
@@ -91,52 +84,30 @@ def test_isolation_and_topics_are_handed_over(store: store_builder.Built) -> Non
     assert (selected["topics"], selected["hiddenTopics"]) == (["TopicA"], [])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "PERMISSIVE"},
-        {"mode": "SALVAGE"},
-        {"tags": "TagA"},
-        {"sql92": "a = 1"},
-        {"key": "shared"},
-        {"uniqKey": "x"},
-        {"charset": "utf-8"},
-        {"rawProperties": True},
-        {"resolveTopics": True},
-        {"subscribePattern": "Topic.*"},
-        {"assign": {"TopicA": {"broker-a": [0]}}, "broker": "broker-a"},
-        {"startingTimestamp": 1},
-        {"endingOffsets": {"TopicA": {"broker-a": {"0": 3}}}, "broker": "broker-a"},
-        {"includeSystemTopics": False},
-        {"includeRetry": False},
-        {"includeDlq": False},
-        {"allowLive": True},
-        {"view": "topics"},
-        {"topic": "TopicA", "scan": "consumequeue"},
-    ],
-    ids=str,
-)
 def test_other_reads_stay_with_the_python_source(
-    store: store_builder.Built, options: dict[str, Any]
+    store: store_builder.Built, tmp_path: Path
 ) -> None:
-    assert plan_of(reading.parse(store.root, **options)) is None
-
-
-def test_a_log_without_a_file_stays_with_the_python_source(store: store_builder.Built) -> None:
-    golden.log_files(store.root)[1].unlink()
-    assert plan_of(reading.parse(store.root, failOnDataLoss=False)) is None
-
-
-def test_errors_of_the_plan_are_those_of_the_source(store: store_builder.Built) -> None:
+    of_queue, broker = {"TopicA": {"broker-a": [0]}}, {"broker": "broker-a"}
+    for options in (
+        *({"mode": "PERMISSIVE"}, {"mode": "SALVAGE"}, {"charset": "utf-8"}, {"allowLive": True}),
+        *({"tags": "TagA"}, {"sql92": "a = 1"}, {"key": "shared"}, {"uniqKey": "x"}),
+        *({"rawProperties": True}, {"resolveTopics": True}, {"startingTimestamp": 1}),
+        *({"subscribePattern": "Topic.*"}, {"view": "topics"}),
+        {"assign": of_queue, **broker},
+        {"endingOffsets": {"TopicA": {"broker-a": {"0": 3}}}, **broker},
+        *({name: False} for name in ("includeSystemTopics", "includeRetry", "includeDlq")),
+        {"topic": "TopicA", "scan": "consumequeue"},
+        {"columns": "brokr"},  # an error of load()
+    ):
+        assert plan_of(reading.parse(store.root, **options)) is None, options
     with pytest.raises(StoreUnavailable):
         plan_of(reading.parse(store.root / "config"))
-    assert plan_of(reading.parse(store.root, columns="brokr")) is None  # an error of load()
-
-
-def test_a_session_without_a_jvm_has_no_accelerator(store: store_builder.Built) -> None:
-    connect: Any = SimpleNamespace()
+    connect: Any = SimpleNamespace()  # a session without a JVM
     assert not accelerator.is_available(connect)
     assert accelerator.accelerated(connect, reading.parse(store.root)) is None
+    shutil.copytree(store.root, tmp_path / "store")
+    golden.log_files(tmp_path / "store")[1].unlink()
+    assert plan_of(reading.parse(tmp_path / "store", failOnDataLoss=False)) is None
 
 
 def test_the_error_without_a_compiler_names_what_to_install(

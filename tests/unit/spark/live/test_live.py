@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import seeds
+import store_fixture
 from reput.client import blocking
 from reput.client.message import Message
 from reput.clock import ManualClock
@@ -41,13 +42,17 @@ from reput.spark.live.scan import LiveScan
 from reput.spark.store_planner import DataLoss
 from reput.testing import LocalBroker
 from spark import live_traffic
-from spark.live_traffic import BROKER, GROUP, Case, queue, read, read_tasks, scan_of
-from spark.reading import Row
+from spark.live_traffic import BROKER, GROUP, Case, queue, read, scan_of
+from spark.reading import Row, rows_of
 
 pytestmark = pytest.mark.xdist_group("live")  # they share a broker and its traffic
 
 BODY_AT = 88
 """Size of a record's head with two IPv4 hosts."""
+
+
+CASES = store_fixture.some(live_traffic.NAMES)
+"""Names of the reads of a day: each is one of five days, with ``make soak`` all are."""
 
 
 @dataclass
@@ -66,18 +71,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     with LocalBroker(folder=folder) as mq:
         address = mq.namesrv_addr
         traffic = live_traffic.publish(address)
-        listed = live_traffic.cases(traffic)
+        of_all = live_traffic.cases(traffic)
+        listed = {name: of_all[name] for name in CASES}
         rows = live_traffic.read_all(address, listed)
         both = (traffic.traces_before, live_traffic.traces(address))
         live_calls.disconnect()
     return Results(folder, listed, rows, both)
 
 
-@pytest.mark.parametrize("name", live_traffic.NAMES)
-def test_rows_equal_those_of_the_store(results: Results, name: str) -> None:
-    of_store = results.cases[name].rows_of(results.folder)
-    assert results.rows[name] == of_store
-    assert bool(of_store) is (name not in live_traffic.NOTHING)
+def test_rows_equal_those_of_the_store(results: Results) -> None:
+    for name, case in results.cases.items():
+        of_store = case.rows_of(results.folder)
+        assert results.rows[name] == of_store, name
+        assert bool(of_store) is (name not in live_traffic.NOTHING)
 
 
 def test_reading_leaves_no_trace(results: Results) -> None:
@@ -114,22 +120,14 @@ def planned(mq: LocalBroker) -> tuple[LiveScan, LiveTask]:
 # --- plans ------------------------------------------------------------------
 
 
-def test_partitions_are_cut_by_count(mq: LocalBroker) -> None:
+def test_plans(mq: LocalBroker) -> None:
     tasks = scan_of(mq.namesrv_addr, topic="Orders", maxRecordsPerPartition=40).tasks()
     assert [(part.start, part.stop) for task in tasks for part in task.partition.slices] == [
         (0, 40),
         (40, 80),
         (80, 100),
     ]
-
-
-def test_partitions_are_cut_by_bytes(mq: LocalBroker) -> None:
-    scan = scan_of(mq.namesrv_addr, topic="Orders", minPartitions=4)
-    assert len(scan.tasks()) == 4
-    assert "1 of 2 queues" in scan.summary.lines[-1]
-
-
-def test_the_plan_is_explained(mq: LocalBroker) -> None:
+    assert len(scan_of(mq.namesrv_addr, topic="Orders", minPartitions=4).tasks()) == 4
     text = explain(nameServer=mq.namesrv_addr, topic="Orders", tags="TagA")
     assert text.startswith("wanted: topics in ['Orders'], tags in ['TagA']")
     assert "1 of 2 queues" in text
@@ -144,7 +142,7 @@ def test_messages_after_planning_are_not_read(mq: LocalBroker) -> None:
         tasks = scan.tasks()
         producer.send(Message("Empty", b"2"))
         mq.messages("Empty", at_least=2)
-    assert [row["body"] for row in read_tasks(scan, tasks)] == [b"1"]
+    assert [row["body"] for row in rows_of(scan, tasks)] == [b"1"]
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -176,17 +174,14 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "text"), REFUSED)
-def test_invalid_offsets_and_names_are_refused(
-    mq: LocalBroker, given: dict[str, Any], kind: type[Exception], text: str
-) -> None:
-    with pytest.raises(kind, match=text):
-        scan_of(mq.namesrv_addr, **given).tasks()
-
-
-def test_data_loss_is_reported_and_tolerated_if_configured(mq: LocalBroker) -> None:
+def test_invalid_offsets_and_names_are_refused(mq: LocalBroker) -> None:
+    for given, kind, text in REFUSED:
+        with pytest.raises(kind, match=text):
+            scan_of(mq.namesrv_addr, **given).tasks()
+    with pytest.raises(InvalidOption, match="option 'nameServer' is 'here:x'"):
+        scan_of("here:x").tasks()
     scan = scan_of(mq.namesrv_addr, topics="Orders,Nope", failOnDataLoss=False)
-    assert len(read_tasks(scan, scan.tasks())) == 100
+    assert len(rows_of(scan, scan.tasks())) == 100
     assert any("data loss: topic 'Nope'" in line for line in scan.summary.lines)
 
 
@@ -204,45 +199,46 @@ def test_an_unreachable_name_server_is_an_error() -> None:
     live_calls.disconnect()
 
 
-def test_an_invalid_address_of_a_name_server_is_refused() -> None:
-    with pytest.raises(InvalidOption, match="option 'nameServer' is 'here:x'"):
-        scan_of("here:x").tasks()
-
-
 # --- reading ----------------------------------------------------------------
 
 
-def test_connections_are_kept_for_the_next_task(mq: LocalBroker) -> None:
-    scan = scan_of(mq.namesrv_addr, topic="Orders")
+def test_connections_are_kept_for_the_next_task(
+    planned: tuple[LiveScan, LiveTask], mq: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live_calls.disconnect()
+    made: list[str] = []
+    connect = PullConnection.__init__
+
+    def counted(line: PullConnection, address: str, *certificates: Any) -> None:
+        made.append(address)
+        connect(line, address, *certificates)
+
+    monkeypatch.setattr(PullConnection, "__init__", counted)
+    scan, task = planned
     cluster = live_calls.connected(scan._live)
     assert live_calls.connected(scan_of(mq.namesrv_addr, topic="Empty")._live) is cluster
+    for _ in range(2):
+        assert len(rows_of(scan, [task])) == 100
+    assert len(made) == 1
     live_calls.disconnect()
     assert live_calls.connected(scan._live) is not cluster
-
-
-def test_a_read_may_end_early(planned: tuple[LiveScan, LiveTask]) -> None:
-    scan, task = planned
-    batches = scan.read(task)
+    batches = scan.read(task)  # it may end early
     next(batches)
     batches.close()  # type: ignore[attr-defined]
-    assert len(read_tasks(scan, [task])) == 100
+    assert len(rows_of(scan, [task])) == 100
 
 
-def _with_slice(task: LiveTask, start: int, stop: int) -> LiveTask:
-    part = replace(task.partition, slices=(plan.QueueSlice("Orders", 0, start, stop),))
-    return replace(task, partition=part)
-
-
-@pytest.mark.parametrize(("start", "stop", "count"), [(-5, 10, 10), (90, 120, 10), (150, 160, 0)])
 def test_messages_deleted_since_planning_are_data_loss(
-    mq: LocalBroker, planned: tuple[LiveScan, LiveTask], start: int, stop: int, count: int
+    mq: LocalBroker, planned: tuple[LiveScan, LiveTask]
 ) -> None:
-    task = _with_slice(planned[1], start, stop)
-    text = f"queue Orders/0 of broker broker-a holds 0 to 100 now, planned were {start} to {stop}"
-    with pytest.raises(DataLoss, match=text):
-        read_tasks(planned[0], [task])
-    tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
-    assert len(read_tasks(tolerant, [task])) == count
+    scan, task = planned
+    for start, stop, count in ((-5, 10, 10), (90, 120, 10), (150, 160, 0)):
+        part = replace(task.partition, slices=(plan.QueueSlice("Orders", 0, start, stop),))
+        text = f"queue Orders/0 of broker broker-a holds 0 to 100 now, planned were {start} to "
+        with pytest.raises(DataLoss, match=f"{text}{stop}"):
+            rows_of(scan, [replace(task, partition=part)])
+        tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
+        assert len(rows_of(tolerant, [replace(task, partition=part)])) == count
 
 
 class Patched:
@@ -279,25 +275,18 @@ def pulls(monkeypatch: pytest.MonkeyPatch, planned: Any) -> Patched:
     return Patched(monkeypatch)
 
 
-def test_lost_connections_are_reopened(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
-    pulls.failures_left = 3
-    rows = read_tasks(planned[0], [planned[1]])
-    assert [row["queue_offset"] for row in rows] == list(range(100))
-    codes = [request.code for request in pulls.asked]
-    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in codes
-
-
-def test_retries_of_pulls_are_limited(
+def test_lost_connections_are_reopened_and_retries_limited(
     mq: LocalBroker, planned: tuple[LiveScan, LiveTask], pulls: Patched
 ) -> None:
+    pulls.failures_left = 3
+    rows = rows_of(planned[0], [planned[1]])
+    assert [row["queue_offset"] for row in rows] == list(range(100))
+    assert RequestCode.GET_ROUTEINFO_BY_TOPIC in [request.code for request in pulls.asked]
     pulls.failures_left = 1000
     scan = scan_of(mq.namesrv_addr, topic="Orders", **{"fetchOffset.numRetries": 3})
-    with pytest.raises(
-        ReadFailed,
-        match=r"messages of queue Orders/0 of broker broker-a from queue offset 0 on: connection "
-        r"to .* lost.*asked 4 times",
-    ):
-        read_tasks(scan, [planned[1]])
+    text = r"messages of queue Orders/0 of broker broker-a from queue offset 0 on: connection to "
+    with pytest.raises(ReadFailed, match=text + ".* lost.*asked 4 times"):
+        rows_of(scan, [planned[1]])
 
 
 def test_pulls_name_the_client_and_commit_nothing(mq: LocalBroker, pulls: Patched) -> None:
@@ -314,84 +303,75 @@ def test_pulls_name_the_client_and_commit_nothing(mq: LocalBroker, pulls: Patche
     assert not codes & {RequestCode.HEART_BEAT, RequestCode.UPDATE_CONSUMER_OFFSET}
 
 
-def test_a_damaged_body_is_an_error(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
-    def damage(reply: Command) -> None:
-        data = bytearray(reply.body)
-        data[BODY_AT] ^= 1
-        reply.body = bytes(data)
-
-    pulls.change = damage
-    with pytest.raises(CorruptRecord, match="reply to a pull from queue Orders/0 of broker"):
-        read_tasks(planned[0], [planned[1]])
+def damage(reply: Command) -> None:
+    data = bytearray(reply.body)
+    data[BODY_AT] ^= 1
+    reply.body = bytes(data)
 
 
-def test_a_torn_reply_is_an_error(planned: tuple[LiveScan, LiveTask], pulls: Patched) -> None:
-    def tear(reply: Command) -> None:
-        reply.body = bytes(reply.body)[:-1]
-
-    pulls.change = tear
-    with pytest.raises(CorruptRecord, match="bytes are left"):
-        read_tasks(planned[0], [planned[1]])
+def tear(reply: Command) -> None:
+    reply.body = bytes(reply.body)[:-1]
 
 
-def test_messages_skipped_by_a_broker_are_data_loss(
-    mq: LocalBroker, planned: tuple[LiveScan, LiveTask], pulls: Patched
-) -> None:
-    def drop(reply: Command) -> None:
+def skip_the_first(reply: Command) -> None:
+    data = bytes(reply.body)
+    size, _ = record.SIZE_AND_MAGIC.unpack_from(data)
+    reply.body = data[size:]
+
+
+def expire(reply: Command) -> None:
+    """Let offsets 32 to 63 expire between planning and the pull."""
+    fields = reply.ext_fields or {}
+    if fields.get("nextBeginOffset") == "64":
+        reply.code, reply.remark, reply.body = 21, "OFFSET_TOO_SMALL", b""
+        fields.update(minOffset="64")
+
+
+def with_checksums(flip: int) -> Callable[[Command], None]:
+    """Add record checksums, which cover the physical offset: not the position in a reply."""
+
+    def change(reply: Command) -> None:
         data = bytes(reply.body)
-        size, _ = record.SIZE_AND_MAGIC.unpack_from(data)
-        reply.body = data[size:]
-
-    pulls.change = drop
-    with pytest.raises(DataLoss, match="has no messages at queue offsets 0 to 1: its broker"):
-        read_tasks(planned[0], [planned[1]])
-    tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
-    assert len(read_tasks(tolerant, [planned[1]])) == 96
-
-
-def test_messages_deleted_during_a_read_are_data_loss(
-    mq: LocalBroker, planned: tuple[LiveScan, LiveTask], pulls: Patched
-) -> None:
-    """Offsets 32 to 63 expire between planning and the pull."""
-
-    def expire(reply: Command) -> None:
-        fields = reply.ext_fields or {}
-        if fields.get("nextBeginOffset") == "64":
-            reply.code, reply.remark, reply.body = 21, "OFFSET_TOO_SMALL", b""
-            fields.update(minOffset="64")
-
-    pulls.change = expire
-    text = "holds 64 to 100 now, planned were 32 to 64"
-    with pytest.raises(DataLoss, match=text):
-        read_tasks(planned[0], [planned[1]])
-    tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
-    rows = read_tasks(tolerant, [planned[1]])
-    assert [row["queue_offset"] for row in rows] == [*range(32), *range(64, 100)]
-
-
-@pytest.mark.parametrize("damage", [0, 1])
-def test_a_record_checksum_is_verified(
-    planned: tuple[LiveScan, LiveTask], pulls: Patched, damage: int
-) -> None:
-    """The checksum covers the physical offset, which differs from the position in a reply."""
-
-    def add_checksums(reply: Command) -> None:
-        data = bytes(reply.body)
-        parts = [
-            data[position:end] for position, end in pairwise([*live_calls.frames(data), len(data)])
-        ]
+        places = [*live_calls.frames(data), len(data)]
+        parts = [data[start:end] for start, end in pairwise(places)]
         whole = [bytearray(record.append_crc_property(part)) for part in parts]
-        whole[-1][record.POSITION_FLAG] ^= damage
+        whole[-1][record.POSITION_FLAG] ^= flip
         reply.body = b"".join(whole)
 
-    pulls.change = add_checksums
-    if damage:
-        with pytest.raises(CorruptRecord, match="reply to a pull from queue Orders/0"):
-            read_tasks(planned[0], [planned[1]])
-    else:
-        rows = read_tasks(planned[0], [planned[1]])
-        assert len(rows) == 100
-        assert all("__CRC32#" in row["properties"] for row in rows)
+    return change
+
+
+LOSSES: list[tuple[Callable[[Command], None], str, list[int]]] = [
+    (
+        skip_the_first,
+        "has no messages at queue offsets 0 to 1: its broker",
+        [number for number in range(100) if number % 32],
+    ),
+    (expire, "holds 64 to 100 now, planned were 32 to 64", [*range(32), *range(64, 100)]),
+]
+
+
+def test_damaged_and_lost_messages_are_errors(
+    mq: LocalBroker, planned: tuple[LiveScan, LiveTask], pulls: Patched
+) -> None:
+    of_queue = "reply to a pull from queue Orders/0 of broker"
+    for change, text in (
+        (damage, of_queue),
+        (tear, "bytes are left"),
+        (with_checksums(1), of_queue),
+    ):
+        pulls.change = change
+        with pytest.raises(CorruptRecord, match=text):
+            rows_of(planned[0], [planned[1]])
+    pulls.change = with_checksums(0)
+    rows = rows_of(planned[0], [planned[1]])
+    assert ["__CRC32#" in row["properties"] for row in rows] == [True] * 100
+    tolerant = scan_of(mq.namesrv_addr, topic="Orders", failOnDataLoss=False)
+    for pulls.change, text, left in LOSSES:
+        with pytest.raises(DataLoss, match=text):
+            rows_of(planned[0], [planned[1]])
+        rows = rows_of(tolerant, [planned[1]])
+        assert [row["queue_offset"] for row in rows] == left
 
 
 # --- lines ------------------------------------------------------------------
@@ -440,68 +420,64 @@ def lines(monkeypatch: pytest.MonkeyPatch, small: Any) -> Iterator[Meddled]:
 
 def assert_all_messages_are_read(scan_and_task: tuple[LiveScan, LiveTask]) -> None:
     scan, task = scan_and_task
-    rows = read_tasks(scan, [task])
+    rows = rows_of(scan, [task])
     assert [row["queue_offset"] for row in rows] == list(range(100))
     assert [row["body"] for row in rows] == [b"%d" % i for i in range(100)]
 
 
-def test_replies_in_any_order(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
-    assert_all_messages_are_read(small)
-    assert lines.count == 34
-    assert lines.asked_again == []
-
-
-def test_stale_replies_are_ignored(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
+def with_stale_replies(_: int, reply: PullReply) -> list[PullReply]:
     # The list is reversed afterwards: the first of two replies counts, as for every client.
-    lines.change = lambda _, reply: [
-        PullReply(reply.opaque + 10_000, 0, "FOUND", 99, b"of somebody else"),
-        PullReply(reply.opaque, 0, "FOUND", 99, b"again"),
-        reply,
-    ]
-    assert_all_messages_are_read(small)
-    assert lines.asked_again == []
+    other = PullReply(reply.opaque + 10_000, 0, "FOUND", 99, b"of somebody else")
+    return [other, PullReply(reply.opaque, 0, "FOUND", 99, b"again"), reply]
 
 
-def test_short_replies_are_continued(small: tuple[LiveScan, LiveTask], lines: Meddled) -> None:
+def cut_to(count: int) -> Callable[[int, PullReply], list[PullReply]]:
+    """Shorten each reply to a number of messages."""
+
     def cut(_: int, reply: PullReply) -> list[PullReply]:
         places = live_calls.frames(reply.records)
-        if len(places) > 1:
-            reply.records = reply.records[: places[1]]
-            reply.next_offset -= len(places) - 1
+        if len(places) > count:
+            reply.records = reply.records[: places[count]]
+            reply.next_offset -= len(places) - count
         return [reply]
 
-    lines.change = cut
-    assert_all_messages_are_read(small)
-    assert lines.count == 100
+    return cut
+
+
+def test_replies_in_any_order_stale_ones_and_short_ones(
+    small: tuple[LiveScan, LiveTask], lines: Meddled
+) -> None:
+    """None of them needs another request."""
+    for change, reply_count in ((lines.change, 34), (with_stale_replies, 34), (cut_to(1), 100)):
+        lines.change, lines.count = change, 0
+        assert_all_messages_are_read(small)
+        assert lines.count == reply_count
     assert lines.asked_again == []
 
 
-@pytest.mark.parametrize("number", [0, 1, 17, 33])
-@pytest.mark.parametrize(
-    "code",
-    [
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-        ResponseCode.SUCCESS,  # a reply without progress
-    ],
-)
 def test_a_reply_without_the_next_records_is_requested_again(
-    small: tuple[LiveScan, LiveTask], lines: Meddled, code: int, number: int
+    small: tuple[LiveScan, LiveTask], lines: Meddled
 ) -> None:
-    first: list[int] = []
+    codes = (
+        *(ResponseCode.SYSTEM_BUSY, ResponseCode.PULL_NOT_FOUND),
+        *(ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED),
+        ResponseCode.SUCCESS,  # a reply without progress
+    )
+    for number, code in itertools.product((0, 1, 17, 33), codes):
+        first: list[int] = []
 
-    def fail(reply_number: int, reply: PullReply) -> list[PullReply]:
-        if reply_number != number:
-            return [reply]
-        first.append(reply.next_offset - len(live_calls.frames(reply.records)))
-        next_offset = reply.next_offset if code else first[0]
-        return [PullReply(reply.opaque, code, "so it is", next_offset, b"")]
+        def fail(
+            count: int, reply: PullReply, number: int = number, code: int = code, first: Any = first
+        ) -> list[PullReply]:
+            if count != number:
+                return [reply]
+            first.append(reply.next_offset - len(live_calls.frames(reply.records)))
+            next_offset = reply.next_offset if code else first[0]
+            return [PullReply(reply.opaque, code, "so it is", next_offset, b"")]
 
-    lines.change = fail
-    assert_all_messages_are_read(small)
-    assert lines.asked_again == first
+        lines.change, lines.count, lines.asked_again = fail, 0, []
+        assert_all_messages_are_read(small)
+        assert lines.asked_again == first, (number, code)
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("here"), RequestTimedOut("here", 11, 5)])
@@ -509,15 +485,7 @@ def test_missing_replies_of_a_lost_connection_are_requested_again(
     small: tuple[LiveScan, LiveTask], lines: Meddled, error: Exception
 ) -> None:
     """Also within a part of a chunk: only missing messages are requested again."""
-
-    def halve(_: int, reply: PullReply) -> list[PullReply]:
-        places = live_calls.frames(reply.records)
-        if len(places) == 3:
-            reply.records = reply.records[: places[2]]
-            reply.next_offset -= 1
-        return [reply]
-
-    lines.change = halve
+    lines.change = cut_to(2)
     for number in range(6):
         lines.reads = itertools.count()
 
@@ -543,23 +511,6 @@ def test_a_connection_closed_during_a_read(
     lines.at_read = close
     assert_all_messages_are_read(small)
     assert lines.asked_again
-
-
-def test_pull_connections_are_kept_for_the_next_task(
-    small: tuple[LiveScan, LiveTask], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live_calls.disconnect()
-    made: list[str] = []
-    connect = PullConnection.__init__
-
-    def counted(line: PullConnection, address: str, *certificates: Any) -> None:
-        made.append(address)
-        connect(line, address, *certificates)
-
-    monkeypatch.setattr(PullConnection, "__init__", counted)
-    assert_all_messages_are_read(small)
-    assert_all_messages_are_read(small)
-    assert len(made) == 1
 
 
 def test_a_long_pause_between_batches_is_no_timeout(
@@ -593,12 +544,11 @@ def test_records_of_joined_replies_equal_those_of_each(count: int) -> None:
         replies = [_reply(rng, rng.randint(0, 33)) for _ in range(count)]
         ends = np.cumsum([0, *map(len, replies)])
         places = live._places(bytearray(b"".join(replies)), ends, [queue(0)] * count)
-        expected = [
+        assert places.tolist() == [
             int(first) + position
             for first, reply in zip(ends, replies, strict=False)
             for position in live_calls.frames(reply)
         ]
-        assert places.tolist() == expected
 
 
 def _judged(replies: Sequence[bytes | bytearray], queues: Sequence[MessageQueue]) -> str:
@@ -611,21 +561,18 @@ def _judged(replies: Sequence[bytes | bytearray], queues: Sequence[MessageQueue]
     return ""
 
 
-@pytest.mark.parametrize("which", [0, 5, 20])
-def test_an_invalid_size_is_found_in_any_reply(which: int) -> None:
-    rng = random.Random(which)
+def test_an_invalid_size_is_found_in_any_reply() -> None:
+    rng = seeds.random("invalid sizes")
     replies = [bytearray(_reply(rng, rng.randint(3, 33))) for _ in range(21)]
-    queues, last = [queue(i) for i in range(21)], live_calls.frames(replies[which])[-1]
-    for damage in (-1, 0, 90, 1 << 30):
+    queues = [queue(i) for i in range(21)]
+    assert _judged(replies, queues) == ""
+    for which, damage in itertools.product((0, 5, 20), (-1, 0, 90, 1 << 30)):
+        last, good = live_calls.frames(replies[which])[-1], bytes(replies[which])
         struct.pack_into(">i", replies[which], last, damage)
         with pytest.raises(CorruptRecord) as of_one:
             live_calls.frames(replies[which], queues[which])
-        assert _judged(replies, queues) == str(of_one.value), damage
-
-
-def test_a_reply_that_ends_within_a_record_is_an_error() -> None:
-    replies = [_reply(random.Random(i), 3) for i in range(20)]
-    assert _judged(replies, [queue(0)] * 20) == ""
+        assert _judged(replies, queues) == str(of_one.value), (which, damage)
+        replies[which][:] = good
     for cut in range(1, 91):
         short = [*replies[:-1], replies[-1][:-cut]]
-        assert "bytes are left" in _judged(short, [queue(0)] * 20), cut
+        assert "bytes are left" in _judged(short, queues), cut

@@ -1,5 +1,6 @@
 """PullConnections: pulls and their replies over a socket, with a scripted broker."""
 
+import itertools
 import socket
 from collections.abc import Iterator
 
@@ -122,45 +123,39 @@ def test_a_reply_larger_than_a_read(ends: tuple[PullConnection, socket.socket]) 
     assert [reply.records for reply in replies] == [body, b"x"]
 
 
-def test_requests_of_a_broker_are_ignored(ends: tuple[PullConnection, socket.socket]) -> None:
-    line, broker = ends
-    asks = commands.encode(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1))
-    broker.sendall(asks + answer(1, 2, b"x"))
-    assert line.receive(WAIT_S, 1) == [PullReply(1, 0, "FOUND", 2, b"x")]
-
-
-@pytest.mark.parametrize("serialization", commands.Serialization)
-@pytest.mark.parametrize("fields", [None, {"nextBeginOffset": "many"}, {"other": "1"}])
-def test_a_reply_without_fields_has_no_records(
-    serialization: commands.Serialization, fields: dict[str, str] | None
-) -> None:
+def test_a_reply_without_fields_has_no_records() -> None:
     """The reader repeats the pull through the client, which can report the error."""
-    request = Command(11, 5, serialization=serialization)
-    frame = commands.encode(commands.reply(request, 1, "broken", ext_fields=fields))[4:]
-    assert read_reply(memoryview(frame)) == PullReply(5, 1, "broken", 0, b"")
-
-
-def test_an_incomplete_frame_is_refused() -> None:
+    fields = (None, {"nextBeginOffset": "many"}, {"other": "1"})
+    for serialization, of_reply in itertools.product(commands.Serialization, fields):
+        request = Command(11, 5, serialization=serialization)
+        frame = commands.encode(commands.reply(request, 1, "broken", ext_fields=of_reply))[4:]
+        assert read_reply(memoryview(frame)) == PullReply(5, 1, "broken", 0, b"")
     whole = answer(1, 2, b"x")[4:]
     for cut in range(4, len(whole) - 1):  # shorter data is never a frame
         with pytest.raises(NotAFrame):
             read_reply(memoryview(whole[:cut]))
 
 
-def test_a_closed_connection_is_an_error(ends: tuple[PullConnection, socket.socket]) -> None:
+def test_a_closed_connection_is_an_error(
+    ends: tuple[PullConnection, socket.socket], listener: socket.socket
+) -> None:
     line, broker = ends
+    asks = commands.encode(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 1))
+    broker.sendall(asks + answer(1, 2, b"x"))  # requests of a broker are ignored
+    assert line.receive(WAIT_S, 1) == [PullReply(1, 0, "FOUND", 2, b"x")]
     with pytest.raises(RequestTimedOut, match="within 77 ms"):
         line.receive(0, 77)
     broker.shutdown(socket.SHUT_WR)
     with pytest.raises(ConnectionLost, match="closed by the other side"):
         line.receive(WAIT_S, 1)
-
-
-def test_another_protocol_closes_the_connection(ends: tuple[PullConnection, socket.socket]) -> None:
-    line, broker = ends
-    broker.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-    with pytest.raises(ConnectionLost, match="is the other side a RocketMQ client or broker"):
-        line.receive(WAIT_S, 1)
+    other = PullConnection(address_of(listener))
+    with listener.accept()[0] as server:
+        server.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with pytest.raises(ConnectionLost, match="is the other side a RocketMQ client or broker"):
+            other.receive(WAIT_S, 1)
+    other.close()
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: "):
+        PullConnection("127.0.0.1:1")
 
 
 def test_replies_are_received_while_a_broker_does_not_read(
@@ -181,12 +176,6 @@ def test_replies_are_received_while_a_broker_does_not_read(
         except BlockingIOError:
             continue
     assert line.is_quiet()
-
-
-def test_an_unreachable_broker_is_an_error(listener: socket.socket) -> None:
-    listener.close()
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1: "):
-        PullConnection("127.0.0.1:1")
 
 
 def test_idle_connections_are_reused_until_data_arrives(listener: socket.socket) -> None:

@@ -1,7 +1,5 @@
 """Views of running brokers, compared with those of their stores after a clean stop."""
 
-import pickle
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +8,11 @@ import pytest
 from reput.client import blocking
 from reput.client.message import Message
 from reput.errors import InvalidOption
-from reput.spark import options as option_texts, views
 from reput.spark.live import calls as live_calls
 from reput.testing import LocalBroker
-from spark import reading
 from spark.live_traffic import BROKER, queue
+from spark.reading import Row, read_view
 
-Row = dict[str, Any]
 TENANT = "tenant"
 VIEWS = ("offsets", "topics")
 SELECTIONS: tuple[dict[str, Any], ...] = (
@@ -28,33 +24,13 @@ SELECTIONS: tuple[dict[str, Any], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class LiveFacts:
-    """What a running broker answered, and its folder."""
-
-    folder: Path
-    address: str
-    broker_address: str
-    rows: dict[tuple[str, int], list[Row]]
-    """Rows by view and number of the selection."""
-    of_namespace: dict[str, list[Row]]
-
-
-def read(**given: Any) -> list[Row]:
-    parsed = option_texts.parse(reading.texts(given))
-    columns = parsed.columns or list(views.fields(parsed))
-    rows: list[Row] = []
-    for part in views.partitions(parsed):
-        sent, part = pickle.loads(pickle.dumps((parsed, part)))
-        for batch in views.read(sent, columns, part):
-            batch.validate(full=True)
-            assert batch.schema.names == list(columns)
-            rows += batch.to_pylist()
-    return rows
+LiveRows = dict[tuple[str, int], list[Row]]
+"""Rows by view and number of the selection."""
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> LiveFacts:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, LiveRows]:
+    """Return the folder of a stopped broker, its address, and what it answered."""
     folder = tmp_path_factory.mktemp("store")
     topics = {"Orders": 3, "Bills": 1, "Empty": 2, f"{TENANT}%Orders": 2}
     with LocalBroker(topics=topics, folder=folder) as mq:
@@ -77,17 +53,19 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> LiveFacts:
             admin.update_consumer_offset(f"{TENANT}%audit", tenants, 0)
             broker_address = admin.clusters().broker_addr_table[BROKER].broker_addrs[0]
         rows = {
-            (view, number): read(nameServer=address, view=view, **selection)
+            (view, number): read_view(nameServer=address, view=view, **selection)
             for view in VIEWS
             for number, selection in enumerate(SELECTIONS)
         }
-        of_namespace = {
-            view: read(nameServer=address, view=view, namespace=TENANT) for view in VIEWS
-        }
+        # A namespace shortens names and hides other topics.
+        (topic,) = read_view(nameServer=address, view="topics", namespace=TENANT)
+        assert (topic["topic"], topic["message_count"]) == ("Orders", 1)
+        (offset,) = read_view(nameServer=address, view="offsets", namespace=TENANT)
+        assert (offset["topic"], offset["consumer_group"], offset["lag"]) == ("Orders", "audit", 1)
         with pytest.raises(InvalidOption, match="names of brokers: broker-a"):
-            read(nameServer=address, view="topics", broker="broker-b")
+            read_view(nameServer=address, view="topics", broker="broker-b")
         live_calls.disconnect()
-    return LiveFacts(folder, address, broker_address, rows, of_namespace)
+    return folder, broker_address, rows
 
 
 def plain(rows: list[Row]) -> list[Row]:
@@ -96,37 +74,14 @@ def plain(rows: list[Row]) -> list[Row]:
     return sorted(kept, key=lambda row: (row["topic"], row.get("queue_id", 0)))
 
 
-@pytest.mark.parametrize("number", range(len(SELECTIONS)))
-@pytest.mark.parametrize("view", VIEWS)
-def test_rows_equal_those_of_the_store(seen: LiveFacts, view: str, number: int) -> None:
-    live = seen.rows[view, number]
-    assert live
-    assert {row["store"] for row in live} == {seen.broker_address}
-    of_store = read(path=str(seen.folder), view=view, broker=BROKER, **SELECTIONS[number])
-    assert plain(live) == plain(of_store)
-
-
-def test_lag_is_that_of_the_model(seen: LiveFacts) -> None:
-    rows = [row for row in seen.rows["offsets", 0] if row["consumer_group"] == "audit"]
-    assert [(row["queue_id"], row["min_offset"], row["lag"]) for row in rows] == [
+def test_rows_equal_those_of_the_store(seen: tuple[Path, str, LiveRows]) -> None:
+    folder, address, rows = seen
+    for (view, number), live in rows.items():
+        assert {row["store"] for row in live} == {address}
+        given = {"path": folder, "view": view, "broker": BROKER, **SELECTIONS[number]}
+        assert plain(live) == plain(read_view(**given)) != []
+    lags = [row for row in rows["offsets", 0] if row["consumer_group"] == "audit"]
+    assert [(row["queue_id"], row["min_offset"], row["lag"]) for row in lags] == [
         (0, 0, 0),
         (2, 0, 6),
     ]
-
-
-def test_a_namespace_shortens_names_and_hides_other_topics(seen: LiveFacts) -> None:
-    (topic,) = seen.of_namespace["topics"]
-    assert (topic["topic"], topic["message_count"]) == ("Orders", 1)
-    (offset,) = seen.of_namespace["offsets"]
-    assert (offset["topic"], offset["consumer_group"], offset["lag"]) == ("Orders", "audit", 1)
-
-
-@pytest.mark.parametrize("view", ["files", "gaps", "index", "checkpoint", "consumequeue"])
-def test_views_of_files_are_refused(view: str) -> None:
-    with pytest.raises(InvalidOption, match=f"'{view}'.*messages, offsets, topics, where nameS"):
-        option_texts.parse({"nameServer": "127.0.0.1:9876", "view": view})
-
-
-def test_selections_of_messages_are_refused() -> None:
-    with pytest.raises(InvalidOption, match="messages, together with key"):
-        option_texts.parse({"nameServer": "127.0.0.1:9876", "view": "offsets", "key": "a"})

@@ -64,9 +64,12 @@ def numbers(count: int) -> dict[str, list[Any]]:
 
 
 def by_queue(mq: LocalBroker, count: int) -> dict[int, list[int]]:
+    """Return the numbers in each queue; there must be all of them, each once."""
     numbers_by_queue = defaultdict(list)
     for message in sorted(mq.messages("T", at_least=count), key=lambda sent: sent.queue_offset):
         numbers_by_queue[message.queue_id].append(int(message.body))
+    sent = itertools.chain.from_iterable(numbers_by_queue.values())
+    assert sorted(sent) == list(range(count))
     return numbers_by_queue
 
 
@@ -110,29 +113,25 @@ def faults(mq: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> Faults:
 
 
 @pytest.mark.parametrize("mode", option_table.SEND_MODES)
-def test_every_row_is_sent_once(mq: LocalBroker, mode: str) -> None:
-    counts = write(mq.namesrv_addr, numbers(500), sendMode=mode)
-    by_queue_id = by_queue(mq, 500)
-    assert sorted(body for queue in by_queue_id.values() for body in queue) == list(range(500))
-    assert (counts.message_count, counts.retry_count, counts.skipped_count) == (500, 0, 0)
-    assert counts.body_bytes == sum(len(str(i)) for i in range(500))
-    if mode != "async":
-        assert all(queue == sorted(queue) for queue in by_queue_id.values())
+def test_every_row_is_sent_once(mq: LocalBroker, faults: Faults, mode: str) -> None:
+    counts = write(mq.namesrv_addr, numbers(300), sendMode=mode)
+    queues = by_queue(mq, 300)
+    assert (counts.message_count, counts.retry_count, counts.skipped_count) == (300, 0, 0)
+    assert counts.body_bytes == sum(len(str(i)) for i in range(300))
+    assert (counts.request_count < 20) == (mode == "batch")
     shards = defaultdict(set)
-    for queue_id, bodies in by_queue_id.items():
+    for queue_id, bodies in queues.items():
+        assert mode == "async" or bodies == sorted(bodies)
         for i in bodies:
             if i % 3 == 0:
                 assert queue_id == i % 4
             if i % 3 == 1:
                 shards[i % 5].add(queue_id)
-    assert all(len(queues) == 1 for queues in shards.values())
-
-
-def test_batches_need_fewer_requests(mq: LocalBroker) -> None:
-    rows = {"body": [bytes(100)] * 2000}
-    assert write(mq.namesrv_addr, rows).request_count < 10
-    counts = write(mq.namesrv_addr, rows, skipPresent="none", sendMode="sync")
-    assert counts.request_count == 2000
+    assert all(len(of_key) == 1 for of_key in shards.values())
+    if mode == "batch":
+        assert faults.codes().count(RequestCode.QUERY_MESSAGE) == 1
+        first = next(request for request in faults.asked if request.code in SENDS)
+        assert first.body == b"0"  # sent alone, and answered before the others are sent
 
 
 def test_large_bodies_are_compressed(mq: LocalBroker, faults: Faults) -> None:
@@ -140,21 +139,6 @@ def test_large_bodies_are_compressed(mq: LocalBroker, faults: Faults) -> None:
     write(mq.namesrv_addr, rows)
     assert {message.body for message in mq.messages("T", at_least=3)} == set(rows["body"])
     assert all(len(request.body) < 2000 for request in faults.asked)
-
-
-def test_delayed_messages_are_sent_beside_batches(mq: LocalBroker) -> None:
-    delays = [18 if i == 4 else 0 for i in range(9)]  # 2 h
-    counts = write(mq.namesrv_addr, {"body": [b"%d" % i for i in range(9)], "delay_level": delays})
-    assert counts.message_count == 9
-    messages = mq.messages("T", at_least=8)
-    assert sorted(int(message.body) for message in messages) == [0, 1, 2, 3, 5, 6, 7, 8]
-
-
-def test_a_delivery_time_is_refused_with_an_older_broker(mq: LocalBroker) -> None:
-    with pytest.raises(
-        BadRow, match="row 1, column 'deliver_at': is set; broker broker-a is older"
-    ):
-        write(mq.namesrv_addr, {"body": [b"x", b"y"], "deliver_at": [None, 1 << 41]})
 
 
 def test_unknown_topics_are_created_like_by_producers(
@@ -168,70 +152,90 @@ def test_unknown_topics_are_created_like_by_producers(
     assert caplog.messages == [text]
 
 
+def test_delayed_messages_are_sent_beside_batches(mq: LocalBroker) -> None:
+    delays = [18 if i == 4 else 0 for i in range(9)]  # 2 h
+    rows = {"body": [b"%d" % i for i in range(9)], "delay_level": delays}
+    assert write(mq.namesrv_addr, rows).message_count == 9
+    messages = mq.messages("T", at_least=8)
+    assert sorted(int(message.body) for message in messages) == [0, 1, 2, 3, 5, 6, 7, 8]
+    # A second attempt finds the delayed one in the schedule topic.
+    assert write(mq.namesrv_addr, rows).skipped_count == 9
+
+
 def test_invalid_rows_and_options_are_refused(mq: LocalBroker) -> None:
-    address = mq.namesrv_addr
-    with pytest.raises(BadRow, match="row 3, column 'body': is null"):
-        write(address, {"body": [b"x", b"x", b"x", None]})
-    with pytest.raises(BadRow, match="row 1, column 'queue_id': is 9; topic 'T' has queues 0, 1"):
-        write(address, {"body": [b"x", b"x"], "queue_id": [0, 9]})
-    with pytest.raises(BadRow, match=r"row 1, column 'body': has 2000 bytes; .*maxMessageBytes"):
-        write(address, {"body": [b"x", bytes(2000)]}, maxMessageBytes=1999)
-    with pytest.raises(InvalidOption, match="brokers of topic 'T': broker-a"):
-        write(address, {"body": [b"x"]}, broker="broker-z")
-    with pytest.raises(InvalidOption, match="SCHEDULE_TOPIC_XXXX"):
-        write(address, {"body": [b"x"]}, topic="SCHEDULE_TOPIC_XXXX")
-    with pytest.raises(InvalidOption, match="colour"):
-        write(address, {"body": [b"x"], "colour": [1]})
+    two = [b"x", b"x"]
+    refusals: list[tuple[type[Exception], str, dict[str, list[Any]], dict[str, Any]]] = [
+        (BadRow, "row 3, column 'body': is null", {"body": [*two, b"x", None]}, {}),
+        (
+            BadRow,
+            "row 1, column 'queue_id': is 9; topic 'T' has queues 0, 1",
+            {"body": two, "queue_id": [0, 9]},
+            {},
+        ),
+        (
+            BadRow,
+            r"row 1, column 'body': has 2000 bytes; .*maxMessageBytes",
+            {"body": [b"x", bytes(2000)]},
+            {"maxMessageBytes": 1999},
+        ),
+        (
+            BadRow,
+            "row 1, column 'deliver_at': is set; broker broker-a is older",
+            {"body": two, "deliver_at": [None, 1 << 41]},
+            {},
+        ),
+        (
+            InvalidOption,
+            "brokers of topic 'T': broker-a",
+            {"body": two},
+            {"broker": "broker-z"},
+        ),
+        (InvalidOption, "SCHEDULE_TOPIC_XXXX", {"body": two}, {"topic": "SCHEDULE_TOPIC_XXXX"}),
+        (InvalidOption, "colour", {"body": two, "colour": [1, 1]}, {}),
+    ]
+    for kind, text, columns, options in refusals:
+        with pytest.raises(kind, match=text):
+            write(mq.namesrv_addr, columns, **options)
 
 
 # --- failures ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["batch", "sync"])
-def test_lost_requests_do_not_change_the_order(mq: LocalBroker, faults: Faults, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["batch", "sync", "async"])
+def test_lost_requests_and_replies(mq: LocalBroker, faults: Faults, mode: str) -> None:
+    """They change no order, and a lost reply repeats no message."""
+    faults.after = lambda number: RequestTimedOut("x", 310, 1) if number % 3 == 1 else None
+    counts = write(mq.namesrv_addr, numbers(100), sendMode=mode, send_retryIntervalMs=50)
+    assert (counts.retry_count, counts.message_count) == (0, 100)
+    by_queue(mq, 100)
+    if mode == "async":
+        return
+    mq.clear()
+    mq.create_topic("T", 4)
+    next(WRITE_ID)
+    faults.after = lambda number: None
     faults.before = lambda number: ConnectionLost("x") if number % 3 == 1 else None
     counts = write(mq.namesrv_addr, numbers(300), sendMode=mode, batchBytes=2000)
-    queues = by_queue(mq, 300)
-    assert all(queue == sorted(queue) for queue in queues.values())
-    assert sum(map(len, queues.values())) == 300
+    assert all(queue == sorted(queue) for queue in by_queue(mq, 300).values())
     assert counts.retry_count > 0
     assert RequestCode.GET_ROUTEINFO_BY_TOPIC in faults.codes()
 
 
-@pytest.mark.parametrize("mode", ["batch", "sync", "async"])
-def test_a_lost_reply_does_not_repeat_a_message(mq: LocalBroker, faults: Faults, mode: str) -> None:
-    faults.after = lambda number: RequestTimedOut("x", 310, 1) if number % 3 == 1 else None
-    counts = write(mq.namesrv_addr, numbers(100), sendMode=mode, send_retryIntervalMs=50)
-    assert counts.retry_count == 0
-    assert counts.message_count == 100
-    by_queue_id = by_queue(mq, 100)
-    assert sorted(body for queue in by_queue_id.values() for body in queue) == list(range(100))
-
-
-def test_a_repeated_message_has_the_same_key(mq: LocalBroker, faults: Faults) -> None:
+def test_retries_are_limited(mq: LocalBroker, faults: Faults) -> None:
     faults.after = lambda number: ConnectionLost("x") if number == 0 else None
     write(mq.namesrv_addr, {"body": [b"x"]}, skipPresent="none")
     messages = mq.messages("T", at_least=2)
-    assert len(messages) == 2
-    assert len({message.message_id for message in messages}) == 1
-
-
-def test_retries_of_sends_are_limited(mq: LocalBroker, faults: Faults) -> None:
-    faults.before = lambda number: ConnectionLost("there") if number else None
-    with pytest.raises(
-        SendingFailed,
-        match=r"rows? \d+.*: not sent to queue T/\d of broker broker-a: connection to there lost"
-        r".*sent 3 times",
-    ):
+    assert len({message.message_id for message in messages}) == len(messages) - 1 == 1
+    faults.before = lambda number: ConnectionLost("there") if number > 2 else None
+    text = r"rows? \d+.*: not sent to queue T/\d of broker broker-a: connection to there lost"
+    with pytest.raises(SendingFailed, match=text + ".*sent 3 times"):
         write(mq.namesrv_addr, numbers(10), send_numRetries=2)
-
-
-def test_a_permanent_refusal_is_not_retried(mq: LocalBroker, faults: Faults) -> None:
+    # A permanent refusal is not retried.
     illegal = BrokerError(ResponseCode.MESSAGE_ILLEGAL, "message too large", "there")
-    faults.before = lambda number: illegal
+    faults.before, faults.asked = (lambda number: illegal), []
     with pytest.raises(SendingFailed, match=r"row 0: .*too large .*sent once.*have 7 bytes"):
         write(mq.namesrv_addr, {"body": [b"x" * 7]})
-    assert len([request for request in faults.asked if request.code in SENDS]) == 1
+    assert len([code for code in faults.codes() if code in SENDS]) == 1
 
 
 # --- replays ----------------------------------------------------------------
@@ -245,15 +249,7 @@ def test_a_second_attempt_sends_missing_rows(mq: LocalBroker, faults: Faults) ->
     faults.before = lambda number: None
     counts = write(mq.namesrv_addr, numbers(100), sendMode="sync")
     assert (counts.skipped_count, counts.message_count) == (had, 100 - had)
-    by_queue_id = by_queue(mq, 100)
-    assert sorted(body for queue in by_queue_id.values() for body in queue) == list(range(100))
-
-
-def test_a_first_attempt_looks_up_one_key(mq: LocalBroker, faults: Faults) -> None:
-    write(mq.namesrv_addr, numbers(100))
-    assert faults.codes().count(RequestCode.QUERY_MESSAGE) == 1
-    first_send = next(request for request in faults.asked if request.code in SENDS)
-    assert first_send.body == b"0"  # sent alone, and answered before the others are sent
+    by_queue(mq, 100)
 
 
 def test_other_rows_of_an_earlier_attempt_are_sent(mq: LocalBroker) -> None:
@@ -262,12 +258,6 @@ def test_other_rows_of_an_earlier_attempt_are_sent(mq: LocalBroker) -> None:
     assert (counts.skipped_count, counts.message_count) == (1, 2)
     messages = mq.messages("T", at_least=5)
     assert len({message.message_id for message in messages}) == 5
-
-
-def test_delayed_messages_are_found_in_the_schedule_topic(mq: LocalBroker) -> None:
-    rows = {"body": [b"1", b"2"], "delay_level": [18, 18]}
-    assert write(mq.namesrv_addr, rows).message_count == 2
-    assert write(mq.namesrv_addr, rows).skipped_count == 2
 
 
 def test_own_keys_are_looked_up_if_configured(mq: LocalBroker) -> None:

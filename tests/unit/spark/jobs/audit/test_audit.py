@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -31,17 +32,9 @@ LATER_MS = 2_000_000_000_000
 RANGE_BYTES = 50_000
 
 
-def often(version: str, name: str) -> Any:
-    """Return a store as a parameter; one that another version covers as well is for soak runs."""
-    is_own = version == "4.9.7" or name in ("v5", "torn-tail", "log-missing")
-    is_like = name in ("recovered", "expired", "crc-late", "crc-early", "no-checkpoint-abort")
-    is_like |= name in ("no-checkpoint", "no-index-abort", "no-cq-no-index-abort")
-    marks = () if is_own and not is_like else (pytest.mark.soak,)
-    return pytest.param(version, name, marks=marks)
-
-
-STORES = pytest.mark.parametrize(("version", "name"), [often(*store) for store in golden.STORES])
-TORN = pytest.mark.parametrize(("version", "variant"), [often(*store) for store in golden.TORN])
+SOUND = golden.STORES if golden.IS_SOAK else golden.EACH_STORE
+STORES = pytest.mark.parametrize(("version", "name"), SOUND)
+TORN = pytest.mark.parametrize(("version", "variant"), golden.EACH_DAMAGE)
 
 
 class Backwards(SequentialRunner):
@@ -85,41 +78,42 @@ def test_stores_of_java_have_no_lost_messages(version: str, name: str) -> None:
 @pytest.mark.parametrize("version", golden.VERSIONS)
 @pytest.mark.sampled(3)
 def test_every_message_has_a_row_with_the_values_of_java(version: str, tmp_path: Path) -> None:
-    store = golden.unpack(version, "clean")
-    result = audited(store, table=str(tmp_path / "table"))
-    expected = golden.messages(version, "clean")
+    """Also the lag of groups: offsets and ends of queues are values that Java's classes read."""
+    result = audited(golden.unpack(version, "clean"), table=str(tmp_path / "table"))
+    expected, manifest = golden.messages(version, "clean"), golden.manifest(version, "clean")
     rows = rows_of(tmp_path / "table")
-    assert [row["physical_offset"] for row in rows] == [
-        message["commitLogOffset"] for message in expected
-    ]
+    plain = {
+        "physical_offset": "commitLogOffset",
+        "topic": "topic",
+        "queue_id": "queueId",
+        "queue_offset": "queueOffset",
+        "size": "storeSize",
+        "body_crc": "bodyCRC",
+        "uniq_key": "uniqKey",
+        "attempts": "reconsumeTimes",
+        "sys_flag": "sysFlag",
+    }
     for row, message in zip(rows, expected, strict=True):
+        for name, java in plain.items():
+            assert row[name] == message[java], name
         known = golden.known_properties(version, message["properties"])
-        assert row["topic"] == message["topic"]
-        assert (row["queue_id"], row["queue_offset"]) == (
-            message["queueId"],
-            message["queueOffset"],
-        )
-        assert (row["size"], row["body_crc"]) == (message["storeSize"], message["bodyCRC"])
-        assert row["uniq_key"] == message["uniqKey"]
-        assert row["attempts"] == message["reconsumeTimes"]
-        assert row["sys_flag"] == message["sysFlag"]
         assert row["origin_message_id"] == known.get("ORIGIN_MESSAGE_ID")
         assert row["real_topic"] == known.get("REAL_TOPIC")
-        assert row["verdict"] == MessageVerdict.DISPATCHED
-        assert row["reason"] is None
+        assert (row["verdict"], row["reason"]) == (MessageVerdict.DISPATCHED, None)
     assert sum(audit.messages for audit in result.topics) == len(expected)
-    assert {audit.topic: audit.bytes for audit in result.topics} == {
-        topic: sum(message["storeSize"] for message in expected if message["topic"] == topic)
-        for topic in {message["topic"] for message in expected}
-    }
+    sizes: Counter[str] = Counter()
+    for message in expected:
+        sizes[message["topic"]] += message["storeSize"]
+    assert {audit.topic: audit.bytes for audit in result.topics} == sizes
+    check_groups(result, rows, expected, manifest)
 
 
-@pytest.mark.parametrize("version", golden.VERSIONS)
-@pytest.mark.sampled(3)
-def test_lags_of_groups_follow_from_their_offsets(version: str, tmp_path: Path) -> None:
-    """The offsets, and the ends of queues, are the values that Java's classes read."""
-    manifest, messages = golden.manifest(version, "clean"), golden.messages(version, "clean")
-    result = audited(golden.unpack(version, "clean"), table=str(tmp_path / "table"))
+def check_groups(
+    result: AuditResult,
+    rows: list[dict[str, Any]],
+    messages: list[dict[str, Any]],
+    manifest: dict[str, Any],
+) -> None:
     expected = {}
     for key, offsets in manifest["consumerOffsets"].items():
         topic, group = key.split("@", 1)
@@ -129,16 +123,13 @@ def test_lags_of_groups_follow_from_their_offsets(version: str, tmp_path: Path) 
             for message in of_topic
             if message["queueOffset"] >= offsets.get(str(message["queueId"]), 0)
         ]
-        ends = {
-            (queue["topic"], queue["queueId"]): queue["maxOffset"] for queue in manifest["queues"]
-        }
         expected[group, topic] = GroupAudit(
             group,
             topic,
             lag=sum(
-                end - offsets.get(str(queue_id), 0)
-                for (name, queue_id), end in ends.items()
-                if name == topic
+                queue["maxOffset"] - offsets.get(str(queue["queueId"]), 0)
+                for queue in manifest["queues"]
+                if queue["topic"] == topic
             ),
             consumed=len(of_topic) - len(left),
             pending=len(left),
@@ -146,17 +137,16 @@ def test_lags_of_groups_follow_from_their_offsets(version: str, tmp_path: Path) 
             oldest_pending_ms=min((message["storeTimestamp"] for message in left), default=None),
         )
     assert {(audit.group, audit.topic): audit for audit in result.groups} == expected
-    for row in rows_of(tmp_path / "table"):
+    for row in rows:
+        groups = {group for group, topic in expected if topic == row["topic"]}
         pending = {
             group
-            for (group, topic), audit in expected.items()
-            if topic == row["topic"]
-            and row["queue_offset"]
-            >= manifest["consumerOffsets"][f"{topic}@{group}"].get(str(row["queue_id"]), 0)
+            for group in groups
+            for offsets in [manifest["consumerOffsets"][f"{row['topic']}@{group}"]]
+            if row["queue_offset"] >= offsets.get(str(row["queue_id"]), 0)
         }
-        every = {group for group, topic in expected if topic == row["topic"]}
         assert set(row["groups_pending"] or ()) == pending
-        assert set(row["groups_consumed"] or ()) == every - pending
+        assert set(row["groups_consumed"] or ()) == groups - pending
 
 
 @pytest.mark.parametrize("version", golden.VERSIONS)
@@ -175,25 +165,20 @@ def test_delayed_messages_have_the_stage_of_their_level(version: str) -> None:
         if queue["topic"] == names.SCHEDULE_TOPIC
         for queue_offset, unit in enumerate(queue["units"])
     }
-    left = [
-        message
-        for message in delayed
-        if message["queueOffset"] >= done.get(message["queueId"] + 1, 0)
-    ]
+    left = [m for m in delayed if m["queueOffset"] >= done.get(m["queueId"] + 1, 0)]
     due = sorted(units[message["queueId"], message["queueOffset"]][2] for message in left)
     assert due  # or nothing would be tested
     for now_ms in (LATER_MS, due[0] - 1, due[0]):
+        delays = audited(golden.unpack(version, "clean"), now_ms=now_ms).delays
         due_count = sum(due_ms <= now_ms for due_ms in due)
-        result = audited(golden.unpack(version, "clean"), now_ms=now_ms)
-        assert sum(audit.due for audit in result.delays) == due_count
-        assert sum(audit.waiting for audit in result.delays) == len(due) - due_count
-        assert sum(audit.delivered for audit in result.delays) == len(delayed) - len(due)
-        backlog = sum(audit.backlog_bytes for audit in result.delays)
-        assert backlog == sum(message["storeSize"] for message in left)
-        counted = {
-            audit.level: audit.delivered + audit.due + audit.waiting for audit in result.delays
-        }
-        assert counted == Counter(message["queueId"] + 1 for message in delayed)
+        totals = [
+            sum(getattr(level, name) for level in delays)
+            for name in ("due", "waiting", "delivered", "backlog_bytes")
+        ]
+        sizes = sum(message["storeSize"] for message in left)
+        assert totals == [due_count, len(due) - due_count, len(delayed) - len(due), sizes]
+        counts = {level.level: level.delivered + level.due + level.waiting for level in delays}
+        assert counts == Counter(message["queueId"] + 1 for message in delayed)
 
 
 def test_the_time_of_a_delayed_message_is_read_from_its_extension_unit(tmp_path: Path) -> None:
@@ -246,43 +231,35 @@ def test_torn_stores_have_the_losses_of_their_damage(
         for row in rows
         if row["verdict"] in (MessageVerdict.LOST, MessageVerdict.UNDISPATCHED)
     }
-    is_clean = True
+    is_clean = False
     if hurt := re.search(r"record at (\d+)|record, at (\d+), is zeros", text):
         assert gone == {int(hurt[1] or hurt[2])}
-        is_clean = False
     elif variant == "log-short":
         assert gone == {max(by_offset)}
-        is_clean = False
     elif variant == "log-missing":
-        (name,) = re.findall(r"Log file (\d+)", text)
+        start = int(re.findall(r"Log file (\d+)", text)[0])
         size = int(golden.manifest(version, "clean")["config"]["mappedFileSizeCommitLog"])
-        there = [place for place in by_offset if int(name) <= place < int(name) + size]
+        there = [place for place in by_offset if start <= place < start + size]
         assert gone == set(there)
         (hole,) = result.holes
-        assert (hole.physical_offset, hole.length, hole.lost_count) == (int(name), size, len(there))
-        before = max(place for place in by_offset if place < int(name))
-        after = min(place for place in by_offset if place >= int(name) + size)
+        assert (hole.physical_offset, hole.length, hole.lost_count) == (start, size, len(there))
+        before = max(place for place in by_offset if place < start)
+        after = min(place for place in by_offset if place >= start + size)
         times = [by_offset[place]["storeTimestamp"] for place in (before, after)]
         assert [hole.before_ms, hole.after_ms] == times
-        is_clean = False
     elif variant == "cq-ahead":
         assert len(gone) == beyond(text)
-        is_clean = False
     elif variant.startswith("cq-zeroed"):
         assert lost == zeroed(text)
-        is_clean = False
     elif variant.startswith("no-cq"):
         assert len(lost) == len(messages)
-        is_clean = False
     elif variant in ("cq-short", "log-empty-file"):
         assert result.faults[Fault.FILE_SIZE] == 1
-        is_clean = False
-    assert result.is_clean is is_clean
-    if "abort" not in variant:
-        assert result.lost_count == len(gone) + len(lost)
     else:
-        undispatched = result.verdicts.get(MessageVerdict.UNDISPATCHED, 0)
-        assert result.lost_count == len(gone) + len(lost) - undispatched
+        is_clean = True
+    assert result.is_clean is is_clean
+    waiting = result.verdicts.get(MessageVerdict.UNDISPATCHED, 0) if "abort" in variant else 0
+    assert result.lost_count == len(gone) + len(lost) - waiting
     if not variant.startswith(("cq-", "no-")):
         assert lost == set()
     if "no-index" in variant:
@@ -332,65 +309,56 @@ def built(root: Path, count: int = 20, **options: Any) -> store_builder.Built:
     return store_builder.build(root, store_builder.messages(count), **options)
 
 
-def test_an_empty_folder_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="is no store"):
-        audited(tmp_path)
-
-
-def test_a_store_in_use_is_refused_unless_allowed(tmp_path: Path) -> None:
-    store = built(tmp_path / "store").root
-    lock = FolderLock(str(store))
-    try:
-        # This process holds the lock, which the system does not report to itself.
-        assert audited(store, allow_live=True).lost_count == 0
-    finally:
-        lock.release()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("range_bytes", 0), ("range_bytes", 1 << 32), ("sample", -1)]
-)
-def test_invalid_arguments_are_refused(name: str, value: int, tmp_path: Path) -> None:
-    store = built(tmp_path / "store").root
-    with pytest.raises(InvalidOption, match=name):
-        audited(store, **{name: value})
-
-
-def test_a_table_does_not_replace_other_files(tmp_path: Path) -> None:
-    store = built(tmp_path / "store").root
+def test_a_table_replaces_an_earlier_table_and_no_other_files(tmp_path: Path) -> None:
+    stores = [built(tmp_path / str(count), count).root for count in (40, 5)]
+    for store in stores:
+        audited(store, table=str(tmp_path / "table"))
+    assert len(rows_of(tmp_path / "table")) == 5
+    assert not list((tmp_path / "table").glob(".*"))
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("all of it")
     with pytest.raises(InvalidOption, match=r"thesis\.txt"):
-        audited(store, table=str(mine))
+        audited(stores[0], table=str(mine))
     assert (mine / "thesis.txt").read_text() == "all of it"
+    for name, value in (("range_bytes", 0), ("range_bytes", 1 << 32), ("sample", -1)):
+        with pytest.raises(InvalidOption, match=name):
+            audited(stores[0], **{name: value})
+    with pytest.raises(StoreUnavailable, match="is no store"):
+        audited(tmp_path)
+    lock = FolderLock(str(stores[0]))
+    try:
+        # This process holds the lock, which the system does not report to itself.
+        assert audited(stores[0], allow_live=True).lost_count == 0
+    finally:
+        lock.release()
 
 
-def test_a_table_replaces_an_earlier_table(tmp_path: Path) -> None:
-    table = tmp_path / "table"
-    audited(built(tmp_path / "large", 40).root, table=str(table))
-    audited(built(tmp_path / "small", 5).root, table=str(table))
-    assert len(rows_of(table)) == 5
-    assert not list(table.glob(".*"))
-
-
-@pytest.mark.parametrize("name", ["topics", "consumerOffset", "delayOffset", "subscriptionGroup"])
-def test_a_table_that_cannot_be_read_is_a_finding(name: str, tmp_path: Path) -> None:
-    store = built(tmp_path / "store").root
-    (store / "config" / f"{name}.json").write_text("{nonsense")
-    result = audited(store)
-    assert not result.is_clean
-    assert result.lost_count == 0
-    (finding,) = result.findings
-    assert (finding.fault, finding.where) == (Fault.TABLE, f"config/{name}.json")
-
-
-def test_an_index_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
     store = built(tmp_path / "store")
+    for name in ("topics", "consumerOffset", "delayOffset", "subscriptionGroup"):
+        table = store.root / "config" / f"{name}.json"
+        good = table.read_text() if table.exists() else None
+        table.write_text("{nonsense")
+        result = audited(store.root)
+        assert (result.is_clean, result.lost_count) == (False, 0)
+        (finding,) = result.findings
+        assert (finding.fault, finding.where) == (Fault.TABLE, f"config/{name}.json")
+        table.unlink() if good is None else table.write_text(good)
     store.index_file(0).write_bytes(b"short")
+    store.log_file(0).write_bytes(b"\0" * store.log_file_bytes)
     result = audited(store.root)
     assert result.faults[Fault.INDEX_FILE] == 1
-    assert not result.is_clean
+    plain = json.loads(json.dumps(result.as_json()))
+    assert plain["lost_count"] == result.lost_count > 0
+    assert plain["is_clean"] is result.is_clean is False
+    assert plain["verdicts"] == result.verdicts
+    assert [hole["lost_count"] for hole in plain["holes"]] == [
+        hole.lost_count for hole in result.holes
+    ]
+    assert {topic["topic"]: topic["verdicts"] for topic in plain["topics"]} == {
+        topic.topic: topic.verdicts for topic in result.topics
+    }
 
 
 def offsets(store: Path, table: dict[str, dict[int, int]]) -> None:
@@ -430,11 +398,7 @@ def test_messages_of_a_deleted_topic_are_not_lost(tmp_path: Path) -> None:
     table = json.loads(topics.read_text())
     del table["topicConfigTable"]["TopicB"]
     topics.write_text(json.dumps(table))
-    for folder in (store.root / "consumequeue" / "TopicB").iterdir():
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
-    (store.root / "consumequeue" / "TopicB").rmdir()
+    shutil.rmtree(store.root / "consumequeue" / "TopicB")
     result = audited(store.root)
     of_b = [message for message in store.messages if message.topic == "TopicB"]
     assert result.verdicts[MessageVerdict.DELETED] == len(of_b)
@@ -485,19 +449,3 @@ def test_a_gap_without_a_hole_is_lost_messages(tmp_path: Path) -> None:
     result = audited(store.root)
     assert result.faults[Fault.GAP] == 4
     assert result.lost_count == 4 + 1  # and the message whose unit is not at its place
-
-
-def test_the_json_has_the_whole_result(tmp_path: Path) -> None:
-    store = built(tmp_path / "store")
-    store.log_file(0).write_bytes(b"\0" * store.log_file_bytes)
-    result = audited(store.root)
-    plain = json.loads(json.dumps(result.as_json()))
-    assert plain["lost_count"] == result.lost_count > 0
-    assert plain["is_clean"] is False
-    assert plain["verdicts"] == result.verdicts
-    assert [hole["lost_count"] for hole in plain["holes"]] == [
-        hole.lost_count for hole in result.holes
-    ]
-    assert {topic["topic"]: topic["verdicts"] for topic in plain["topics"]} == {
-        topic.topic: topic.verdicts for topic in result.topics
-    }

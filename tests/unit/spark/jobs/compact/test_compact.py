@@ -1,6 +1,5 @@
 """``compact``: kept and dropped messages equal a model's, for a store and for its archive."""
 
-import hashlib
 import json
 import shutil
 from collections import Counter
@@ -29,6 +28,7 @@ from reput.store.verify import Severity, verify as verify_store
 from reput.store.writing.incoming import IncomingMessage, PutStatus
 from spark import reading
 from spark.in_process import InProcess
+from spark.jobs_setting import files_below
 
 SESSION: Any = InProcess()
 HOUR_MS = 3_600_000
@@ -116,14 +116,6 @@ def is_expired(put: Put) -> bool:
     return put.key[0] in BEGINS and put.time_ms < BEGINS[put.key[0]]
 
 
-def digests(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 # Stores -------------------------------------------------------------------------------------
 
 
@@ -137,11 +129,11 @@ def test_a_store_keeps_young_messages_and_ends_of_queues(
     made: tuple[Path, list[Put]], tmp_path: Path
 ) -> None:
     root, puts = made
-    before = digests(root)
+    before = files_below(root)
     planned = compact(root, tmp_path / "new", dry_run=True)
     assert not (tmp_path / "new").exists()
     result = compact(root, tmp_path / "new")
-    assert digests(root) == before
+    assert files_below(root) == before
     want = expected(puts)
     assert rows(tmp_path / "new") == keys_of(want)
     gone = Counter(put.key[0] for put in puts) - Counter(put.key[0] for put in want)
@@ -186,7 +178,7 @@ def test_a_killed_compaction_of_a_store_can_be_repeated(
     with pytest.raises(InvalidOption, match="new or empty"):
         compact(root, tmp_path / "killed", retention={".*": DAY_MS}, clock=later)
     compact(root, tmp_path / "killed", clock=later)
-    assert digests(tmp_path / "killed") == digests(tmp_path / "whole")
+    assert files_below(tmp_path / "killed") == files_below(tmp_path / "whole")
     with pytest.raises(InvalidOption, match="new or empty"):
         compact(root, tmp_path / "killed")
 
@@ -247,16 +239,16 @@ def test_an_archive_drops_expired_days(
     made: tuple[Path, list[Put]], archived: Path, tmp_path: Path
 ) -> None:
     root, puts = made
-    before = digests(archived)
+    before = files_below(archived)
     whole = rows(archived)
     planned = compact(archived, dry_run=True)
-    assert digests(archived) == before
+    assert files_below(archived) == before
     result = compact(archived)
     want = left_in(archived, puts)
     assert rows(archived) == keys_of(want)
     assert len(whole) - len(want) == result.messages_dropped == planned.messages_dropped > 100
     assert result.messages_kept == len(want)
-    assert len(digests(archived)) < len(before)
+    assert len(files_below(archived)) < len(before)
 
     # The archive is consistent: it is complete, and every lookup finds the messages kept.
     assert archive_job.verify(SESSION, str(archived)).problems == ()
@@ -276,10 +268,10 @@ def test_an_archive_drops_expired_days(
     # A broker may still delete the log files, and dropped messages are not archived again.
     for manifest in reader.manifests:
         assert is_archived(str(archived), manifest.start, manifest.size)
-    after = digests(archived)
+    after = files_below(archived)
     archive_job.archive(SESSION, str(root), str(archived), broker="b")
     assert compact(archived).messages_dropped == 0
-    assert digests(archived) == after
+    assert files_below(archived) == after
 
     with pytest.raises(StoreUnavailable, match=r"compacted, .*repack=True"):
         restore(SESSION, str(archived), str(tmp_path / "back"))
@@ -316,7 +308,7 @@ def test_a_killed_compaction_of_an_archive_can_be_repeated(
             compact(archived)
     assert archive_job.verify(SESSION, str(archived)).problems == ()
     compact(archived)
-    assert digests(archived) == digests(tmp_path / "whole")
+    assert files_below(archived) == files_below(tmp_path / "whole")
 
 
 # Options ------------------------------------------------------------------------------------

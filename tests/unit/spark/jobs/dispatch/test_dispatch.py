@@ -45,36 +45,33 @@ KEYS_LOST = ("recovered",)
 """Stores whose index lost keys in a crash of the Java broker (known-bugs.md#lost-index-files)."""
 
 
-def settings_of(version: str, name: str, root: Path) -> StoreConfig:
-    """Return the configuration of the broker that wrote a store."""
-    settings = dict(golden.manifest(version, name)["config"])
+def dispatched(version: str, name: str, store: Path, target: Path, range_bytes: int) -> Any:
+    """Dispatch a golden store with the configuration of the broker that wrote it."""
+    written = "clean" if name.startswith("torn/") else name
+    settings = dict(golden.manifest(version, written)["config"])
     settings.pop("storePathRootDir", None)
     settings.pop("storePathCommitLog", None)
-    explicit = {"store_path_root_dir": str(root), "index_tags": version >= "5.4"}
-    return config.load(StoreConfig, settings, environment={}, explicit=explicit).value
+    explicit = {"store_path_root_dir": str(store), "index_tags": version >= "5.4"}
+    options = config.load(StoreConfig, settings, environment={}, explicit=explicit).value
+    skips = {"skip_batch_queues": name == "v5"}
+    return options, lambda: run_dispatch(
+        Here(), str(store), config=options, target=str(target), range_bytes=range_bytes, **skips
+    )
 
 
 @pytest.mark.parametrize(("version", "name"), WHOLE)
 @pytest.mark.sampled(4)
 def test_queues_and_index_have_the_bytes_of_java(version: str, name: str, tmp_path: Path) -> None:
     store, target = golden.unpack(version, name), tmp_path / "target"
-    options = settings_of(version, name, store)
-    result = run_dispatch(
-        Here(),
-        str(store),
-        config=options,
-        target=str(target),
-        range_bytes=5000,
-        skip_batch_queues=name == "v5",
-    )
+    _, run = dispatched(version, name, store, target, 5000)
+    result = run()
     assert result.records == golden.manifest(version, name)["log"]["records"]
     assert result.ranges > 10
     assert result.holes == ()
     assert_same(target, store, [paths.CONSUME_QUEUE])
-    expected = files_of(store, paths.INDEX)
-    written = files_of(target, paths.INDEX)
     if name in KEYS_LOST:
         return
+    expected, written = (files_of(root, paths.INDEX) for root in (store, target))
     if version == "4.5.2":
         # 4.5.2 counts every entry as a new slot (known-bugs.md#index-slot-count).
         expected, written = (
@@ -97,23 +94,16 @@ ENGINE = [store for store in golden.STORES if store[1] != "ext"] + [
 
 
 @pytest.mark.parametrize(("version", "name"), ENGINE)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(10)
 def test_queues_and_index_equal_those_of_the_store_engine(
     version: str, name: str, tmp_path: Path
 ) -> None:
     store, target = golden.copy_store(version, name, tmp_path), tmp_path / "target"
-    options = settings_of(version, "clean" if name.startswith("torn/") else name, store)
+    options, run = dispatched(version, name, store, target, 7000)
     for family in FAMILIES:
         shutil.rmtree(store / family, ignore_errors=True)
     expected = engine(store, tmp_path, options)
-    run_dispatch(
-        Here(),
-        str(store),
-        config=options,
-        target=str(target),
-        range_bytes=7000,
-        skip_batch_queues=name == "v5",
-    )
+    run()
     assert_same(target, expected)
 
 
@@ -121,7 +111,7 @@ def test_queues_and_index_equal_those_of_the_store_engine(
 
 
 @given(seed=st.integers(0, 1 << 30), range_bytes=st.integers(100, 9000))
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_the_files_do_not_depend_on_ranges_and_order(
     tmp_path_factory: pytest.TempPathFactory, seed: int, range_bytes: int
 ) -> None:
@@ -162,14 +152,10 @@ def test_a_killed_run_gives_the_same_files_when_run_again(tmp_path: Path) -> Non
     assert_same(target, built.root)
 
 
-class Stopped(Exception):
-    pass
-
-
 def test_a_run_killed_between_renames_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built = build(tmp_path / "store")
+    built, expected = build(tmp_path / "store"), build(tmp_path / "expected").root
     options = small(built.root)
     rename = Disk.rename
     for allowed in range(5):
@@ -177,7 +163,7 @@ def test_a_run_killed_between_renames_is_finished_by_the_next(
 
         def limited(self: Disk, source: str, to: str, left: list[int] = left) -> None:
             if not left[0]:
-                raise Stopped
+                raise Killed
             left[0] -= 1
             rename(self, source, to)
 
@@ -185,11 +171,10 @@ def test_a_run_killed_between_renames_is_finished_by_the_next(
             own_thread.replace(patch, Disk, "rename", limited)
             try:
                 run_dispatch(Here(), str(built.root), config=options, in_place=True)
-            except Stopped:
+            except Killed:
                 assert allowed < 4
             else:
                 assert allowed == 4
-        expected = build(tmp_path / f"expected-{allowed}").root
         # Existing families are correct; a family that was moved aside is restored or replaced.
         for family in FAMILIES:
             if (built.root / family).exists():
@@ -202,44 +187,26 @@ def test_a_run_killed_between_renames_is_finished_by_the_next(
         assert not [path for path in built.root.iterdir() if path.suffix in left_over]
 
 
-def engine_of(root: Path, into: Path, **more: Any) -> Path:
-    return engine(root, into, small(root, **more))
+A_TURN = [(0, 0), (1, 0), (0, 1), (1, 1)]
+PLACES: dict[str, list[tuple[int, int]]] = {
+    "a topic created again": [(0, n) for n in (0, 1, 2, 3, 0, 1, 2, 3, 4, 5)],
+    "a gap": [(0, n) for n in (7, 8, 9, 13, 14, 15)],
+    "one damaged": [(0, n) for n in (0, 1, 1 << 40, 2, 3)],
+    "the first one damaged": [(0, n) for n in (1 << 40, 4, 5, 6)],
+    "a jump that is too far at first": [(0, n) for n in (0, 1, 2, *range(60, 120))],
+    "backwards": [(0, n) for n in (5, 3, 4, 5, 6)],
+    "a topic created again twice": [(0, n) for n in (0, 1, 2, 0, 1, 0)],
+    "created again, the other queue ends before": [*A_TURN, (0, 2), (0, 0)],
+    "created again, the other queue ends after": [*A_TURN, (0, 0)],
+    "both queues begin again": [*A_TURN, (0, 0), (1, 0), (0, 1)],
+}
+"""Queue id and queue offset of records, in the order of the log."""
 
 
-QUEUE_OFFSETS = [
-    pytest.param([0, 1, 2, 3, 0, 1, 2, 3, 4, 5], id="a topic created again"),
-    pytest.param([7, 8, 9, 13, 14, 15], id="a gap"),
-    pytest.param([0, 1, 1 << 40, 2, 3], id="one damaged"),
-    pytest.param([1 << 40, 4, 5, 6], id="the first one damaged"),
-    pytest.param([0, 1, 2, *range(60, 120)], id="a jump that is too far at first"),
-    pytest.param([5, 3, 4, 5, 6], id="backwards"),
-    pytest.param([0, 1, 2, 0, 1, 0], id="a topic created again twice"),
-]
-TWO_QUEUES = [
-    pytest.param([(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (0, 0)], id="the other one ends before"),
-    pytest.param([(0, 0), (1, 0), (0, 1), (1, 1), (0, 0)], id="the other one ends after"),
-    pytest.param([(0, 0), (1, 0), (0, 1), (1, 1), (0, 0), (1, 0), (0, 1)], id="both begin again"),
-]
-
-
-@pytest.mark.parametrize("offsets", QUEUE_OFFSETS)
-@pytest.mark.parametrize("range_bytes", [400, 100_000])
-def test_queue_offsets_that_are_not_consecutive(
-    offsets: list[int], range_bytes: int, tmp_path: Path
-) -> None:
-    check_dispatch([(0, queue_offset) for queue_offset in offsets], range_bytes, tmp_path)
-
-
-@pytest.mark.parametrize("places", TWO_QUEUES)
-@pytest.mark.parametrize("range_bytes", [400, 100_000])
-def test_a_topic_of_two_queues_that_is_created_again(
-    places: list[tuple[int, int]], range_bytes: int, tmp_path: Path
-) -> None:
-    check_dispatch(places, range_bytes, tmp_path)
-
-
-def check_dispatch(places: list[tuple[int, int]], range_bytes: int, tmp_path: Path) -> None:
-    """Compare a dispatch of records with these queue ids and queue offsets with the store's."""
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.sampled(2)
+def test_queue_offsets_that_are_not_consecutive(name: str, tmp_path: Path) -> None:
+    places = PLACES[name]
     messages = store_builder.messages(len(places), topics=1, queues=1)
     placed = [
         dataclasses.replace(message, queue_id=queue_id, queue_offset=queue_offset)
@@ -248,14 +215,16 @@ def check_dispatch(places: list[tuple[int, int]], range_bytes: int, tmp_path: Pa
         )
     ]
     root = tmp_path / "store"
+    (root / paths.COMMIT_LOG).mkdir(parents=True)
     for start, data in store_builder.log_files(placed, 4096).items():
-        path = root / paths.COMMIT_LOG / paths.offset_name(start)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    expected = engine_of(root, tmp_path)
-    target = tmp_path / "target"
-    run_dispatch(Here(), str(root), config=small(root), target=str(target), range_bytes=range_bytes)
-    assert_same(target, expected)
+        (root / paths.COMMIT_LOG / paths.offset_name(start)).write_bytes(data)
+    expected = engine(root, tmp_path, small(root))
+    for range_bytes in (400, 100_000):
+        target = tmp_path / f"target-{range_bytes}"
+        run_dispatch(
+            Here(), str(root), config=small(root), target=str(target), range_bytes=range_bytes
+        )
+        assert_same(target, expected)
 
 
 def test_messages_without_unit_or_entry_or_with_another_code(tmp_path: Path) -> None:
@@ -275,7 +244,7 @@ def test_messages_without_unit_or_entry_or_with_another_code(tmp_path: Path) -> 
     ]
     root = store_builder.build(tmp_path / "store", messages, queue_file_units=10, entries=40).root
     options = {"enable_multi_dispatch": True, "index_tags": True}
-    expected = engine_of(root, tmp_path, **options)
+    expected = engine(root, tmp_path, small(root, **options))
     for range_bytes in (150, 100_000):
         target = tmp_path / f"target-{range_bytes}"
         result = run_dispatch(
@@ -293,7 +262,7 @@ def test_a_deleted_topic_stays_deleted(tmp_path: Path) -> None:
     options = small(root)
     with MessageStore.open(config=options) as store:
         store.delete_topic("TopicB")
-    expected = engine_of(root, tmp_path)
+    expected = engine(root, tmp_path, small(root))
     target = tmp_path / "target"
     result = run_dispatch(Here(), str(root), config=options, target=str(target), range_bytes=1500)
     assert_same(target, expected)
@@ -440,38 +409,37 @@ def test_a_record_torn_by_an_earlier_crash_gets_no_unit(part: str, tmp_path: Pat
 
 
 def test_invalid_options_are_refused(tmp_path: Path) -> None:
-    built = build(tmp_path / "store")
+    built, other = build(tmp_path / "store"), build(tmp_path / "other")
     root, options = str(built.root), small(built.root)
-    with pytest.raises(InvalidOption, match="a folder to write to, or in_place"):
-        run_dispatch(Here(), root, config=options)
-    with pytest.raises(InvalidOption, match="target"):
-        run_dispatch(Here(), root, config=options, target=root, in_place=True)
-    with pytest.raises(InvalidOption, match="in_place"):
-        run_dispatch(Here(), root, config=options, target=f"{root}/../store")
-    with pytest.raises(InvalidOption, match="in_place"):
-        run_dispatch(Here(), root, config=options, in_place=True, start_ms=1)
-    with pytest.raises(InvalidOption, match="range_bytes"):
-        run_dispatch(Here(), root, config=options, dry_run=True, range_bytes=0)
-    with pytest.raises(InvalidOption, match="share; object stores"):
-        run_dispatch(Here(), root, config=options, target="s3://bucket/rebuilt")
-    other = build(tmp_path / "other")
-    with pytest.raises(InvalidOption, match="no store"):
-        run_dispatch(Here(), root, config=options, target=str(other.root))
-    with pytest.raises(InvalidOption, match="enableConsumeQueueExt"):
-        run_dispatch(
-            Here(), root, config=small(built.root, enable_consume_queue_ext=True), dry_run=True
-        )
+    extended = small(built.root, enable_consume_queue_ext=True)
     wrong = small(built.root, mapped_file_size_consume_queue=4000)
-    with pytest.raises(StoreUnavailable, match="mappedFileSizeConsumeQueue"):
-        run_dispatch(Here(), root, config=wrong, in_place=True)
+    here: dict[str, Any] = {"config": options, "in_place": True}
+    dry: dict[str, Any] = {"config": options, "dry_run": True}
+    refusals: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (InvalidOption, "a folder to write to, or in_place", {"config": options}),
+        (InvalidOption, "target", {**here, "target": root}),
+        (InvalidOption, "in_place", {"config": options, "target": f"{root}/../store"}),
+        (InvalidOption, "in_place", {**here, "start_ms": 1}),
+        (InvalidOption, "range_bytes", {**dry, "range_bytes": 0}),
+        (
+            InvalidOption,
+            "share; object stores",
+            {"config": options, "target": "s3://bucket/rebuilt"},
+        ),
+        (InvalidOption, "no store", {"config": options, "target": str(other.root)}),
+        (InvalidOption, "enableConsumeQueueExt", {**dry, "config": extended}),
+        (StoreUnavailable, "mappedFileSizeConsumeQueue", {**here, "config": wrong}),
+    ]
+    for kind, text, refused in refusals:
+        with pytest.raises(kind, match=text):
+            run_dispatch(Here(), root, **refused)
     with MessageStore.open(config=options):
-        with pytest.raises(StoreUnavailable, match="in use"):
-            run_dispatch(Here(), root, config=options, in_place=True)
-        with pytest.raises(StoreUnavailable, match="in use"):
-            run_dispatch(Here(), root, config=options, dry_run=True)
+        for options_of in (here, dry):
+            with pytest.raises(StoreUnavailable, match="in use"):
+                run_dispatch(Here(), root, **options_of)
     with pytest.raises(StoreUnavailable, match="no store"):
-        run_dispatch(Here(), str(tmp_path), config=options, in_place=True)
+        run_dispatch(Here(), str(tmp_path), **here)
     assert not (tmp_path / "lock").exists()
     (built.root / paths.BATCH_CONSUME_QUEUE / "TopicB" / "0").mkdir(parents=True)
     with pytest.raises(StoreUnavailable, match=r"'TopicB'.*skip_batch_queues"):
-        run_dispatch(Here(), root, config=options, dry_run=True)
+        run_dispatch(Here(), root, **dry)

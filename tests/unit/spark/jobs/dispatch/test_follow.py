@@ -1,10 +1,7 @@
 """A dispatch that follows a live store: its result equals the store's own queues and index."""
 
-import contextlib
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ from spark.in_process import InProcess
 
 
 class Traffic:
-    """Puts messages of random size and key count into a store, and sometimes deletes a topic."""
+    """Puts messages of random size and key count into a store."""
 
     def __init__(self, store: MessageStore, seed: int) -> None:
         self._store = store
@@ -40,32 +37,24 @@ class Traffic:
             number = self.count
             keys = " ".join(f"key-{choose.randrange(30)}" for _ in range(choose.randrange(3)))
             named = {"UNIQ_KEY": f"7F00{number:028X}", "KEYS": keys, "TAGS": f"Tag{number % 3}"}
-            self._store.put(
-                IncomingMessage(
-                    f"Topic{choose.choice('ABC')}",
-                    bytes(choose.randrange(200)),
-                    choose.randrange(2),
-                    properties.encode({name: value for name, value in named.items() if value}),
-                    1_700_000_000_000,
-                )
-            )
+            text = properties.encode({name: value for name, value in named.items() if value})
+            topic, body = f"Topic{choose.choice('ABC')}", bytes(choose.randrange(200))
+            queue_id = choose.randrange(2)
+            self._store.put(IncomingMessage(topic, body, queue_id, text, 1_700_000_000_000))
             self._store.step()
 
-    def delete(self, topic: str) -> None:
-        self._store.delete_topic(topic)
 
-
-def caught_up(progress: Followed) -> bool:
-    return progress.is_caught_up
-
-
-def follow(root: Path, target: Path, runner: Any = None, **more: Any) -> Followed:
-    options = {"poll_seconds": 0, "until": caught_up, "range_bytes": 3000, **more}
-    return run_follow(runner or Here(), str(root), str(target), config=small(root), **options)
+def follow(root: Path, target: Path | str, runner: Any = None, **more: Any) -> Followed:
+    options = {"poll_seconds": 0, "until": lambda done: done.is_caught_up, "range_bytes": 3000}
+    return run_follow(
+        runner or Here(), str(root), str(target), config=small(root), **{**options, **more}
+    )
 
 
 def test_the_target_equals_the_live_store(tmp_path: Path) -> None:
     root, target = tmp_path / "store", tmp_path / "target"
+    stages: set[str] = set()
+    session: Any = InProcess()
     with MessageStore.open(config=small(root)) as store:
         traffic = Traffic(store, seed=1)
         for _ in range(4):
@@ -79,25 +68,6 @@ def test_the_target_equals_the_live_store(tmp_path: Path) -> None:
             store.queues.write_out()
             done = follow(root, target, Here(traffic.count))
             assert (done.log_end, done.records) == (store.max_physical_offset, 1)
-        traffic.delete("TopicB")
-        traffic.put(30)
-        assert follow(root, target).records == 29
-    assert follow(root, target).records == 1
-    assert_same(target, root)
-    assert sorted(path.name for path in target.iterdir()) == [
-        *("consumequeue", "dispatch.json", "index", "lock"),
-    ]
-    assert done.as_json()["is_caught_up"]
-
-
-def test_a_session_reports_its_steps_while_the_store_grows(tmp_path: Path) -> None:
-    root, target = tmp_path / "store", tmp_path / "target"
-    stages: list[str] = []
-    session: Any = InProcess()
-    with MessageStore.open(config=small(root)) as store:
-        traffic = Traffic(store, seed=5)
-        traffic.put(60)
-        store.queues.write_out()
         counts = iter([40, 0])
 
         def more(_: Followed) -> bool:
@@ -108,15 +78,19 @@ def test_a_session_reports_its_steps_while_the_store_grows(tmp_path: Path) -> No
 
         done = follow_on(
             session, str(root), str(target), config=small(root), poll_seconds=0, until=more,
-            range_bytes=3000, progress=lambda stage, *_: stages.append(stage),
+            range_bytes=3000, progress=lambda stage, *_: stages.add(stage),
         )  # fmt: skip
-        assert (done.steps, done.records, done.units, done.is_caught_up) == (2, 100, 100, True)
-    assert {*stages} == {"survey", "write"}
+        assert (done.records, done.units, done.is_caught_up) == (40, 40, True)
+        assert stages == {"survey", "write"}
+        store.delete_topic("TopicB")
+        traffic.put(30)
+        assert follow(root, target).records == 29
+    assert follow(root, target).records == 1
     assert_same(target, root)
-
-
-class Stopped(Exception):
-    pass
+    assert sorted(path.name for path in target.iterdir()) == [
+        *("consumequeue", "dispatch.json", "index", "lock"),
+    ]
+    assert done.as_json()["is_caught_up"]
 
 
 @pytest.mark.parametrize("call", ["rename", "sync_filesystem", "sync_file", "write", "make_folder"])
@@ -138,7 +112,7 @@ def test_a_killed_step_is_repeated(
             def limited(self: Disk, *given: Any, **named: Any) -> Any:
                 nonlocal left
                 if not left:
-                    raise Stopped
+                    raise Killed
                 left -= 1
                 return plain(self, *given, **named)
 
@@ -146,7 +120,7 @@ def test_a_killed_step_is_repeated(
                 own_thread.replace(patch, Disk, call, limited)
                 try:
                     follow(root, target, Here(round_number, failing=0.05))
-                except (Stopped, Killed):
+                except Killed:
                     kills += 1
     assert kills > 3
     follow(root, target)
@@ -214,16 +188,16 @@ def test_another_log_than_the_followed_one_is_refused(tmp_path: Path) -> None:
 
 
 def test_invalid_targets_are_refused(tmp_path: Path) -> None:
-    built = build(tmp_path / "store")
-    with pytest.raises(InvalidOption, match="another folder than the store"):
-        follow(built.root, built.root)
-    with pytest.raises(InvalidOption, match="share; object stores"):
-        run_follow(Here(), str(built.root), "s3://bucket/target")
-    with pytest.raises(InvalidOption, match="range_bytes"):
-        follow(built.root, tmp_path / "target", range_bytes=0)
-    with pytest.raises(InvalidOption, match="poll_seconds"):
-        follow(built.root, tmp_path / "target", poll_seconds=-1)
-    target = tmp_path / "target"
+    built, target = build(tmp_path / "store"), tmp_path / "target"
+    refusals: tuple[tuple[str, Path | str, dict[str, Any]], ...] = (
+        ("another folder than the store", built.root, {}),
+        ("share; object stores", "s3://bucket/target", {}),
+        ("range_bytes", target, {"range_bytes": 0}),
+        ("poll_seconds", target, {"poll_seconds": -1}),
+    )
+    for text, where, given in refusals:
+        with pytest.raises(InvalidOption, match=text):
+            follow(built.root, where, **given)
 
     def at_once(_: Followed) -> bool:
         with pytest.raises(StoreUnavailable, match="in use"):
@@ -238,48 +212,3 @@ def test_invalid_targets_are_refused(tmp_path: Path) -> None:
     (target / "dispatch.json").write_text("{")
     with pytest.raises(StoreUnavailable, match="cannot be read"):
         follow(built.root, target)
-
-
-KILLED = """
-import sys
-from reput.spark.jobs.dispatch import dispatch
-from reput.spark.jobs.dispatch.follow import follow
-from reput.store.config import StoreConfig
-
-kind, store, target = sys.argv[1:]
-config = StoreConfig(
-    store_path_root_dir=store, mapped_file_size_commit_log=4096, max_message_size=1000,
-    mapped_file_size_consume_queue=200, max_hash_slot_num=16, max_index_num=40,
-)
-print("ready", flush=True)
-if kind == "follow":
-    follow(
-        None, store, target, config=config, range_bytes=300, until=lambda done: done.is_caught_up
-    )
-else:
-    dispatch(None, store, config=config, target=target, range_bytes=2000)
-"""
-
-
-@pytest.mark.parametrize("kind", ["follow", "dispatch"])
-@pytest.mark.sampled(2)
-def test_a_run_in_a_killed_process_is_finished_by_the_next(kind: str, tmp_path: Path) -> None:
-    root, target = tmp_path / "store", tmp_path / "target"
-    choose = seeds.random("killed run", kind)
-    kills = 0
-    while kills < 4:
-        with MessageStore.open(config=small(root)) as store:
-            Traffic(store, seed=kills).put(200)
-        command = [sys.executable, "-c", KILLED, kind, str(root), str(target)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(choose.uniform(0.01, 0.3))
-            kills += process.poll() is None
-            process.kill()
-    if kind == "follow":
-        follow(root, target)
-    else:
-        run_dispatch(Here(), str(root), config=small(root), target=str(target))
-    assert_same(target, root)
