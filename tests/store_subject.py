@@ -58,6 +58,16 @@ def decoded(result: GetResult) -> list[StoredMessage]:
     return [record.decode(data) for data in result.records]
 
 
+def messages_of(store: MessageStore, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+    """Return the messages in a queue, from its begin on."""
+    messages: list[StoredMessage] = []
+    queue_offset = store.min_offset(topic, queue_id)
+    while records := store.get(topic, queue_id, queue_offset).records:
+        messages += [record.decode(bytes(data)) for data in records]
+        queue_offset = messages[-1].queue_offset + 1
+    return messages
+
+
 class Subject:
     """A store and its clock."""
 

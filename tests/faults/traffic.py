@@ -5,7 +5,6 @@ import itertools
 import random
 from collections.abc import Callable
 
-from broker_subject import messages_in
 from faults.harness import QUEUE_COUNT, TOPIC, Node, Pair, text_of
 from faults.history import (
     Commit,
@@ -21,6 +20,7 @@ from reput.format import headers, message_id, properties as props
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.headers import PullMessageHeader, SendMessageHeader
+from world import messages_in
 
 GROUP = "faultGroup"
 PRODUCERS = 4

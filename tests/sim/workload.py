@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker_subject import messages_in
 from faults.history import Commit, History, Observation, Read, Send, Status, digest
 from faults.traffic import status_of
 from pop_client import PoppedMessage, taken_of
@@ -41,6 +40,7 @@ from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
 from sim.loop import context_of, spawn
 from sim.node import BrokerHost, Host
+from world import messages_in
 
 TOPIC, DELAYED, TRANSACTIONAL = "T", "Delayed", "Transactional"
 QUEUES = {TOPIC: 2, DELAYED: 1, TRANSACTIONAL: 1}

@@ -24,6 +24,7 @@ from reput.store.message_store import MessageStore
 from reput.store.tables.offsets import DelayOffsetTable
 from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, RoomyDisk, Stores
+from store_subject import messages_of
 
 LEVELS = "1s 5s 10s"
 
@@ -71,10 +72,7 @@ class Subject:
         return count
 
     def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
-        stored: list[StoredMessage] = []
-        while records := self.store.get(topic, queue_id, len(stored)).records:
-            stored += [record.decode(bytes(data)) for data in records]
-        return stored
+        return messages_of(self.store, topic, queue_id)
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
         return [message.body for message in self.messages(topic, queue_id)]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.settings.live import LiveConfig
@@ -21,6 +20,7 @@ from reput.format.headers import PullMessageHeader
 from reput.format.signing import Credentials, Signer
 from reput.secret import Secret
 from reput.store.config import StoreConfig
+from world import Subject, until
 
 ACCOUNTS = """\
 accounts:
@@ -53,9 +53,7 @@ class Owned:
         """Return a pull that is held."""
         fields = headers.encode(HEADER)
         asking = asyncio.create_task(self.ask(name, Code.PULL_MESSAGE, **fields))
-        async with asyncio.timeout(20):
-            while not len(self.subject.parts.held_pulls):
-                await asyncio.sleep(0)
+        await until(lambda: len(self.subject.parts.held_pulls))
         return asking
 
     async def reload(self) -> None:
@@ -70,7 +68,7 @@ async def owned(tmp_path: Path) -> AsyncIterator[Owned]:
     path.parent.mkdir()
     path.write_text(ACCOUNTS)
     settings = {"acl_enable": True, "rocketmq_home": str(tmp_path)}
-    async with broker_subject.running(tmp_path / "store", **settings) as subject:
+    async with world.broker(tmp_path / "store", **settings) as subject:
         owned = Owned(subject, path)
         await owned.ask(
             "the-admin", Code.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums="1",
@@ -198,7 +196,7 @@ async def test_changed_files_count_for_held_and_later_requests(owned: Owned) -> 
 async def test_a_start_without_a_readable_file_is_refused(tmp_path: Path) -> None:
     settings = {"acl_enable": True, "rocketmq_home": str(tmp_path)}
     with pytest.raises(InvalidOption, match=r"conf/plain_acl\.yml.*existing file"):
-        async with broker_subject.running(tmp_path / "store", **settings):
+        async with world.broker(tmp_path / "store", **settings):
             pass
 
 

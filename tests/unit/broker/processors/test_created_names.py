@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.store.tables.groups import SubscriptionGroup
+from world import Subject
 
 BAD_GROUPS = ["../../g", "a\nb", 'a"b', "a b", "a.b", "\x01", "ä", "g" * 256, " "]
 BAD_TOPICS = ["../T", "a\nb", "a.b", "T" * 128, " "]
@@ -75,7 +75,7 @@ async def test_names_allowed_by_java_clients_are_accepted(subject: Subject, grou
 
 async def test_existing_groups_with_other_names_keep_working(tmp_path: Path) -> None:
     for _ in range(2):
-        async with broker_subject.running(tmp_path) as subject:
+        async with world.broker(tmp_path) as subject:
             await subject.send("T", queue_id=3)
             table = subject.parts.subscription_groups.table
             table.put(SubscriptionGroup(name="old group"), 0)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from broker_subject import Subject
 from reput.broker import limits
 from reput.broker.processors.table import PROCESSORS
 from reput.broker.server import Broker
@@ -52,6 +51,7 @@ from reput.remoting import limits as remoting_limits, long_replies, time_slices
 from reput.remoting.long_replies import LongBody
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.tables.groups import SubscriptionGroup
+from world import Subject, until
 
 QUEUE_COUNT = 3_000
 TOPIC_COUNT = 3_000
@@ -337,8 +337,7 @@ async def test_a_deleted_topic_disappears_at_once_and_the_reply_follows_the_disk
     for queue_id in range(4):
         await subject.send("T", b"old", queue_id=queue_id)
     deletion = asyncio.create_task(subject.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic="T")))
-    while broker.parts.topics.get("T") is not None:
-        await asyncio.sleep(0)
+    await until(lambda: broker.parts.topics.get("T") is None)
     reply = await subject.ask(Code.GET_TOPIC_STATS_INFO, TopicHeader(topic="T"))
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
     assert (await deletion).code == ResponseCode.SUCCESS

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker import closing
 from reput.broker.fastpath.send_ingest import Received
 from reput.broker.put_stalls import PutStalls
@@ -23,6 +22,7 @@ from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
 from reput.store.config import FlushDiskType
 from reput.store.message_store import MessageStore
+from world import Subject, until
 
 
 def stored(subject: Subject, topic: str, queue_id: int = 0, first: int = 0) -> list[StoredMessage]:
@@ -41,7 +41,7 @@ async def test_a_negative_queue_is_any_queue(subject: Subject) -> None:
 
 async def test_under_sync_flush_the_reply_waits_for_the_disk(tmp_path: Path) -> None:
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         reply = await subject.send("T")
         assert reply.code == ResponseCode.SUCCESS
         assert subject.broker.store.log.flushed_offset == subject.broker.store.max_physical_offset
@@ -55,7 +55,7 @@ async def test_under_sync_flush_a_table_that_cannot_be_saved_keeps_no_reply(
         raise WriteFailed("topics.json", "no room")
 
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         table = subject.parts.topics.table
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(table._file, "replace", fail)
@@ -68,7 +68,7 @@ async def test_a_missing_sync_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(MessageStore, "sync", lambda _: None)
     monkeypatch.setattr(MessageStore, "step_disk", lambda _: False)
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 1}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         reply = await subject.send("T")
         assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
         # It is stored nevertheless, and the reply has its place.
@@ -78,12 +78,11 @@ async def test_a_missing_sync_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
 async def test_a_stop_answers_requests_that_wait_for_a_failed_disk(tmp_path: Path) -> None:
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         broker = subject.broker
         await broker.loops.stop()
         waiting = asyncio.ensure_future(subject.send("T"))
-        while not len(broker.parts.pending_replies):
-            await asyncio.sleep(0)
+        await until(lambda: len(broker.parts.pending_replies))
         broker.store.flusher.failure = WriteFailed("commitlog", "Input/output error")
         closing.settle(broker.parts, broker.store)
         assert (await waiting).code == ResponseCode.FLUSH_DISK_TIMEOUT
@@ -131,7 +130,7 @@ async def test_sends_that_waited_for_a_put_that_stalled(
     clock = ManualClock(1_700_000_000_000)
     enabled = {"broker_fast_failure_enable": True}
     async with (
-        broker_subject.running(tmp_path, clock=clock, **{**enabled, **settings}) as subject,
+        world.broker(tmp_path, clock=clock, **{**enabled, **settings}) as subject,
         RemotingClient() as client,
     ):
         await subject.send("T")
@@ -209,14 +208,11 @@ async def test_a_put_starts_the_flush_of_a_full_batch_of_pages(
     for pause in ("BUSY_MS", "CALM_MS", "IDLE_MS"):
         monkeypatch.setattr(f"reput.broker.loops.{pause}", 3_600_000)
     config = {"flush_commit_log_timed": False}
-    async with broker_subject.running(tmp_path, store=config) as subject:
-        while "disk" not in subject.broker.loops.turns:
-            await asyncio.sleep(0.01)
+    async with world.broker(tmp_path, store=config) as subject:
+        await until(lambda: "disk" in subject.broker.loops.turns)
         log = subject.broker.store.log
         await subject.send("T")
         assert log.flushed_offset == 0
         for _ in range(2):  # on the fast path the second send
             await subject.send("T", bytes(4 * 4096))
-            async with asyncio.timeout(20):
-                while log.flushed_offset < log.written_offset:
-                    await asyncio.sleep(0.01)
+            await until(lambda: log.flushed_offset >= log.written_offset)

@@ -17,7 +17,7 @@ from reput.broker.timer.runs import TimerRuns
 from reput.broker.timer.timers import Timers
 from reput.clock import ManualClock
 from reput.errors import CorruptRecord, RequestRefused
-from reput.format import message as record, names, properties as props, timer_check
+from reput.format import names, properties as props, timer_check
 from reput.format.kernels.rows import word_count
 from reput.format.message import Host, StoredMessage
 from reput.format.timer_check import TimerCheck
@@ -31,6 +31,7 @@ from reput.store.verify import documents
 from reput.store.writing.copying import Places
 from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, RoomyDisk, Stores
+from store_subject import messages_of
 
 HOUR_MS = 3_600_000
 
@@ -89,10 +90,7 @@ class Subject:
         return count
 
     def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
-        stored: list[StoredMessage] = []
-        while records := self.store.get(topic, queue_id, len(stored)).records:
-            stored += [record.decode(bytes(data)) for data in records]
-        return stored
+        return messages_of(self.store, topic, queue_id)
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
         return [message.body for message in self.messages(topic, queue_id)]
