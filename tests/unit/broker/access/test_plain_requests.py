@@ -126,11 +126,14 @@ async def test_versions_of_all_files_are_shown(owned: Owned) -> None:
     assert reply.ext_fields["brokerAddr"] == owned.subject.address
 
 
-@pytest.mark.parametrize("code", [50, 51, 52, 53, 54])
-async def test_only_admins_change_accounts(owned: Owned, code: int) -> None:
-    reply = await owned.ask("some-user", code, accessKey="the-admin", globalWhiteAddrs="*")
-    text = f"Need admin permission for request code={code}, but accessKey=some-user is not"
-    assert (reply.code, reply.remark) == (1, EXCEPTION + text)
+CODES = (50, 51, 52, 53, 54)
+
+
+async def test_only_admins_change_accounts(owned: Owned) -> None:
+    for code in CODES:
+        reply = await owned.ask("some-user", code, accessKey="the-admin", globalWhiteAddrs="*")
+        text = f"Need admin permission for request code={code}, but accessKey=some-user is not"
+        assert (reply.code, reply.remark) == (1, EXCEPTION + text)
     assert owned.path.read_text() == ACCOUNTS
 
 
@@ -143,24 +146,21 @@ async def test_secrets_are_never_returned(owned: Owned) -> None:
     assert "brief" not in str(refused.remark)
 
 
-@pytest.mark.parametrize(
-    ("perms", "text"),
-    [
+async def test_wrong_permissions_are_refused(owned: Owned) -> None:
+    for perms, text in (
         ("T", "Parse Resource format error for T."),
         ("T=PUB,U=X", "Parse resource permission error for U=X."),
-    ],
-)
-async def test_wrong_permissions_are_refused(owned: Owned, perms: str, text: str) -> None:
-    fields = {"accessKey": "new-user", "secretKey": "new-secret", "groupPerms": perms}
-    reply = await owned.ask("the-admin", Code.UPDATE_AND_CREATE_ACL_CONFIG, **fields)
-    assert reply.code == 209
-    assert str(reply.remark).startswith(text)
+    ):
+        fields = {"accessKey": "new-user", "secretKey": "new-secret", "groupPerms": perms}
+        reply = await owned.ask("the-admin", Code.UPDATE_AND_CREATE_ACL_CONFIG, **fields)
+        assert reply.code == 209, perms
+        assert str(reply.remark).startswith(text)
 
 
-@pytest.mark.parametrize("code", [50, 51, 52, 53, 54])
-async def test_without_access_control_the_requests_are_unknown(subject: Subject, code: int) -> None:
-    reply = await subject.client.invoke(subject.address, Command(code))
-    assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
+async def test_without_access_control_the_requests_are_unknown(subject: Subject) -> None:
+    for code in CODES:
+        reply = await subject.client.invoke(subject.address, Command(code))
+        assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
 
 
 async def test_the_held_pull_of_a_deleted_account_ends(owned: Owned) -> None:
