@@ -8,6 +8,7 @@ them.
 import base64
 from typing import Any
 
+import world
 from broker_pair import NOW_MS
 from reput.format import batch as batches, bodies, command as commands, cq_unit, headers
 from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
@@ -18,9 +19,7 @@ from reput.format.headers import (
     EndTransactionHeader,
     Header,
     PopMessageHeader,
-    PullMessageHeader,
     SendBackHeader,
-    SendMessageHeader,
 )
 from world import with_fields
 
@@ -84,13 +83,9 @@ def send(
     body: bytes = b"some body", *, code: int = RequestCode.SEND_MESSAGE_V2, **fields: Any
 ) -> bytes:
     """Return a send to queue 1 of ``T``."""
-    header = SendMessageHeader(
-        producer_group="producers",
-        topic="T",
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=1,
-        sys_flag=0,
+    header = world.send_header(
+        "T",
+        1,
         born_timestamp=NOW_MS - 5,
         flag=3,
         properties="UNIQ_KEY\x017F00\x02KEYS\x01a b\x02TAGS\x01TagA\x02WAIT\x01true\x02",
@@ -257,17 +252,13 @@ def tagged_sends(count: int) -> bytes:
 
 
 def pull(*, code: int = RequestCode.PULL_MESSAGE, **fields: Any) -> bytes:
-    header = PullMessageHeader(
+    header = world.pull_header(
+        "T",
+        1,
+        40,
         consumer_group="readers",
-        topic="T",
-        queue_id=1,
-        queue_offset=40,
         max_msg_nums=8,
-        sys_flag=TEXT,
-        commit_offset=0,
         suspend_timeout_millis=15_000,
-        subscription="*",
-        sub_version=0,
         expression_type="TAG",
     )
     return request(code, header, fields)

@@ -134,20 +134,7 @@ class Subject:
         **fields: Any,
     ) -> Command:
         """Send a message; ``fields`` are those of the header."""
-        header = with_fields(
-            SendMessageHeader(
-                producer_group="producers",
-                topic=topic,
-                default_topic="TBW102",
-                default_topic_queue_nums=4,
-                queue_id=queue_id,
-                sys_flag=0,
-                born_timestamp=1_700_000_000_000,
-                flag=0,
-                properties=props.encode(properties or {}).decode() or None,
-            ),
-            fields,
-        )
+        header = send_header(topic, queue_id, properties, **fields)
         if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
             ext_fields = headers.encode(header)
         else:
@@ -164,22 +151,47 @@ class Subject:
         self, topic: str, queue_id: int = 0, queue_offset: int = 0, **fields: Any
     ) -> Command:
         """Pull messages, with the subscription in the request; ``fields`` are the header's."""
-        header = with_fields(
-            PullMessageHeader(
-                consumer_group="consumers",
-                topic=topic,
-                queue_id=queue_id,
-                queue_offset=queue_offset,
-                max_msg_nums=32,
-                sys_flag=4,
-                commit_offset=0,
-                suspend_timeout_millis=0,
-                subscription="*",
-                sub_version=0,
-            ),
-            fields,
-        )
+        header = pull_header(topic, queue_id, queue_offset, **fields)
         return await self.ask(RequestCode.PULL_MESSAGE, header)
+
+
+def send_header(
+    topic: str, queue_id: int = 0, properties: dict[str, str] | str | None = None, **fields: Any
+) -> SendMessageHeader:
+    """Return a send; its properties may be encoded."""
+    if not isinstance(properties, str):
+        properties = props.encode(properties or {}).decode() or None
+    header = SendMessageHeader(
+        producer_group="producers",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=1_700_000_000_000,
+        flag=0,
+        properties=properties,
+    )
+    return with_fields(header, fields)
+
+
+def pull_header(
+    topic: str, queue_id: int = 0, queue_offset: int = 0, **fields: Any
+) -> PullMessageHeader:
+    """Return a pull with the subscription in the request."""
+    header = PullMessageHeader(
+        consumer_group="consumers",
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        max_msg_nums=32,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription="*",
+        sub_version=0,
+    )
+    return with_fields(header, fields)
 
 
 def messages_in(data: bytes) -> list[StoredMessage]:

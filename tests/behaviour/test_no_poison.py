@@ -773,10 +773,7 @@ async def test_send_backs_are_counted_for_existing_topics(subject: Subject, leve
 
 async def test_a_pull_of_a_group_whose_name_fits_no_event_is_answered(subject: Subject) -> None:
     broker = subject.broker
-    header = headers.PullMessageHeader(
-        consumer_group="a\1b", topic="T", queue_id=0, queue_offset=10**9, max_msg_nums=1,
-        sys_flag=0, commit_offset=0, suspend_timeout_millis=0, sub_version=0,
-    )  # fmt: skip
+    header = world.pull_header("T", 0, 10**9, consumer_group="a\1b")
     pull_processor._record_move(broker.parts, header, 0)
     assert broker.store.max_offset(names.OFFSET_MOVED_TOPIC, 0) == 0
     pull_processor._record_move(broker.parts, world.with_fields(header, {"consumer_group": "G"}), 0)

@@ -16,11 +16,10 @@ from reput.errors import InvalidOption
 from reput.format import headers
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
-from reput.format.headers import PullMessageHeader
 from reput.format.signing import Credentials, Signer
 from reput.secret import Secret
 from reput.store.config import StoreConfig
-from world import Subject, until
+from world import Subject, pull_header, until
 
 ACCOUNTS = """\
 accounts:
@@ -32,10 +31,7 @@ SIGNERS = {
     for name, secret in (("the-admin", "admin-secret"), ("some-user", "user-secret"))
 }
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
-HEADER = PullMessageHeader(
-    consumer_group="g", topic="T", queue_id=0, queue_offset=0, max_msg_nums=1, sys_flag=6,
-    commit_offset=0, suspend_timeout_millis=600_000, subscription="*", sub_version=0,
-)  # fmt: skip
+HEADER = pull_header("T", consumer_group="g", sys_flag=6, suspend_timeout_millis=600_000)
 
 
 class Owned:

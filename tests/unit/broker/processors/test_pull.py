@@ -17,7 +17,7 @@ from reput.format.headers import (
 )
 from reput.store.getting import GetResult
 from reput.store.writing.incoming import IncomingMessage
-from world import Subject, until
+from world import Subject, pull_header, until
 
 SUSPEND = 2
 IN_REQUEST = 4
@@ -40,11 +40,13 @@ async def held(subject: Subject, count: int = 1) -> None:
 
 async def test_a_held_pull_keeps_only_the_fields_of_its_reply(subject: Subject) -> None:
     """A held pull used to keep its body of up to 16 MiB, and its fields."""
-    header = PullMessageHeader(
-        consumer_group="consumers", topic="T", queue_id=0, queue_offset=0, max_msg_nums=32,
-        sys_flag=SUSPEND | IN_REQUEST, commit_offset=0, suspend_timeout_millis=15_000,
-        subscription="TagA || TagB", sub_version=0, expression_type="TAG",
-    )  # fmt: skip
+    header = pull_header(
+        "T",
+        sys_flag=SUSPEND | IN_REQUEST,
+        suspend_timeout_millis=15_000,
+        subscription="TagA || TagB",
+        expression_type="TAG",
+    )
     asked = subject.ask(RequestCode.PULL_MESSAGE, header, b"x" * 1000)
     waiting = asyncio.ensure_future(asked)
     await held(subject)

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+import request_corpus
 import world
+from remoting_subject import read_frame
 from reput.broker import closing
 from reput.broker.fastpath.send_ingest import Received
 from reput.broker.put_stalls import PutStalls
 from reput.clock import ManualClock
 from reput.errors import WriteFailed
-from reput.format import command as commands, headers, message as record
-from reput.format.codes import RequestCode, ResponseCode
-from reput.format.command import Command
-from reput.format.headers import SendMessageHeader
+from reput.format import message as record
+from reput.format.codes import ResponseCode
 from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
 from reput.store.config import FlushDiskType
@@ -145,7 +145,7 @@ async def test_sends_that_waited_for_a_put_that_stalled(
             has_put = not isinstance(result, Received) or result.send_count
             if has_put and left_ms:
                 clock.advance(left_ms.pop())
-                writer.write(commands.encode(send_request("T")))
+                writer.write(request_corpus.send(b"x", queue_id=0))
             return result
 
         puts: list[tuple[object, str]] = [(subject.broker.store, "begin_put")]
@@ -156,7 +156,7 @@ async def test_sends_that_waited_for_a_put_that_stalled(
         replies = await asyncio.gather(subject.send("T"), second.send("T"))
         refused = sorted(reply.remark or "" for reply in replies)
         assert refused == ["", waiting]
-        third = commands.decode(await read_frame(reader))
+        third = await read_frame(reader)
         assert (third.remark or "") == later
         for reply in (*replies, third):
             expected = ResponseCode.SYSTEM_BUSY if reply.remark else ResponseCode.SUCCESS
@@ -164,26 +164,6 @@ async def test_sends_that_waited_for_a_put_that_stalled(
         assert (await subject.send("T")).code == ResponseCode.SUCCESS
         writer.close()
         await writer.wait_closed()
-
-
-def send_request(topic: str) -> Command:
-    header = SendMessageHeader(
-        producer_group="producers",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=1_700_000_000_000,
-        flag=0,
-    )
-    fields = headers.encode_v2(header)
-    return Command(RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=b"x")
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    size = await reader.readexactly(4)
-    return await reader.readexactly(int.from_bytes(size, "big"))
 
 
 async def test_slow_puts_are_logged_at_most_every_ten_seconds(
