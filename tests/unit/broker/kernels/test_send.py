@@ -14,10 +14,8 @@ import pytest
 from reput.broker.kernels import hot as kernels, send_rules
 from reput.format import (
     command,
-    cq_unit,
     headers,
     message as record,
-    names,
     properties as props,
     recall_handle,
     send_reply,
@@ -152,15 +150,6 @@ def send(
     return command.encode(dataclasses.replace(sent, **about))
 
 
-def json_send(header: str, body: bytes = b"Hello") -> bytes:
-    mark = len(header.encode()).to_bytes(4)
-    return (4 + len(header.encode()) + len(body)).to_bytes(4) + mark + header.encode() + body
-
-
-def header_of(frame: bytes) -> str:
-    return frame[8 : 8 + int.from_bytes(frame[5:8])].decode()
-
-
 # --- records and replies --------------------------------------------------------
 
 
@@ -269,114 +258,6 @@ def test_frames_of_java_that_fall_back(store: Store) -> None:
         assert not store.is_answered(path.read_bytes()), path
 
 
-# --- sends on the fast path -----------------------------------------------------
-
-BOTH = pytest.mark.parametrize("serialization", list(Serialization))
-
-
-@BOTH
-def test_code_10_has_long_names(store: Store, serialization: Serialization) -> None:
-    names = dict(zip("abcdefghijklmn", send_rules.FIELD_NAMES, strict=True))
-    fields = {names[name]: text for name, text in FIELDS.items()} | {"bname": "broker-a"}
-    assert store.is_answered(send(code=10, ext_fields=fields, serialization=serialization))
-    assert not Store().is_answered(send(code=10, serialization=serialization))
-    assert not Store().is_answered(send(ext_fields=fields, serialization=serialization))
-
-
-@BOTH
-def test_keys_in_any_order(store: Store, serialization: Serialization) -> None:
-    fields = dict(reversed(FIELDS.items())) | {"l": "16", "n": "broker-a"}
-    assert store.is_answered(send(ext_fields=fields, serialization=serialization))
-
-
-def test_header_in_any_order(store: Store) -> None:
-    header = json.loads(header_of(send()))
-    backwards = json.dumps(dict(reversed(header.items())), separators=(",", ":"))
-    assert store.is_answered(json_send(backwards + "\n"))
-
-
-def test_escapes(store: Store) -> None:
-    assert store.is_answered(json_send(header_of(send({"i": "q\1@"})).replace("@", '\\"\\\\\\/')))
-    assert store.messages()[0].properties["q"] == '"\\/'
-
-
-def allow_delays(store: Store) -> None:
-    """Let the fast path take half messages and two delay levels; add queues for them."""
-    store.hot.set_delays((1_000, 5_000))
-    store.block.takes_halves = 1
-    for topic, queue_id in ((names.HALF_TOPIC, 0), (names.SCHEDULE_TOPIC, 1)):
-        tail = np.zeros(20 * 100, np.uint8)
-        store.tails.append(tail)
-        _, row = store.hot.add_queue(topic.encode(), queue_id)
-        row.tail, row.tail_limit = hot.address_of(tail), 100
-
-
-@BOTH
-def test_half_and_delayed_messages(store: Store, serialization: Serialization) -> None:
-    """Half and delayed messages are stored as the processors store them (compared with Java's)."""
-    allow_delays(store)
-    half = send(
-        {"i": "WAIT\1true\2TRAN_MSG\1true\2UNIQ_KEY\1id\2a\1b", "f": "5"},
-        serialization=serialization,
-    )
-    delayed = send({"i": "WAIT\1true\2a\1b\2DELAY\0012\2"}, serialization=serialization)
-    assert store.receive(half + delayed) == 2
-    first, second = store.messages()
-    assert (first.topic, first.queue_id, first.sys_flag) == (names.HALF_TOPIC, 0, 1)
-    real_place = "REAL_TOPIC\1TopicTest\2REAL_QID\0013\2"
-    kept = "TRAN_MSG\1true\2UNIQ_KEY\1id\2a\1b\2" + CLUSTER + "WAIT\1true\2"
-    kept += "__transactionId__\1id\2" + real_place
-    assert first.property_bytes == kept.encode()
-    assert (second.topic, second.queue_id, second.sys_flag) == (names.SCHEDULE_TOPIC, 1, 0)
-    assert second.property_bytes == ("a\1b\2DELAY\0012\2" + CLUSTER + real_place).encode()
-    unit = cq_unit.UNIT.unpack_from(store.tails[-1])
-    assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
-    replies = store.reply_bytes
-    for message, key in ((first, "id"), (second, "")):
-        offset_id = f"7F00000100002A9F{message.physical_offset:016X}"
-        # The reply has the queue of the request.
-        reply = send_reply.send_reply(77, serialization, offset_id, 3, 0, key)
-        assert replies.startswith(reply)
-        replies = replies[len(reply) :]
-
-
-def test_half_messages_are_taken_only_where_the_broker_takes_them(store: Store) -> None:
-    allow_delays(store)
-    assert store.is_answered(send({"i": "TRAN_MSG\1true"}))
-    store.block.takes_halves = 0
-    assert store.receive(send({"i": "TRAN_MSG\1true"})) == 0
-
-
-HEADERS = {
-    "space": (',"', ', "'),
-    "tab in text": ("group", "gr\tp"),
-    "escape in text": ("group", "gro\\u0075p"),
-    "escape in a key": ('"b":', '"\\u0062":'),
-    "number as a field": ('"d":"4"', '"d":4'),
-    "null": ('"d":"4"', '"d":null'),
-    "key twice": ('"opaque":77', '"opaque":77,"opaque":77'),
-    "field twice": ('"d":"4"', '"d":"4","d":"4"'),
-    "unknown key": ('"opaque":77', '"opaque":77,"more":1'),
-    "zero in front": ('"opaque":77', '"opaque":077'),
-    "fraction": ('"opaque":77', '"opaque":77.0'),
-    "quoted number": ('"opaque":77', '"opaque":"77"'),
-    "no opaque": (',"opaque":77', ""),
-    "language as a number": ('"language":"PYTHON"', '"language":3'),
-    "other escapes": ("TAGS", "T\\u0041GS"),
-    "escaped controls": ("TAGS", "T\\u0003GS"),
-    "comma at the end": ('"m":"false"', '"m":"false",'),
-    "array": ('"extFields":{', '"extFields":[{'),
-    "after it": ('"}}', '"}}x'),
-}
-
-
-def test_json_that_falls_back(store: Store) -> None:
-    header = header_of(send())
-    for name, (old, new) in HEADERS.items():
-        assert old in header
-        assert not store.is_answered(json_send(header.replace(old, new, 1))), name
-
-
 def test_topics_and_times_that_fall_back(store: Store) -> None:
     store.topic.words.write_queues = 0
     assert not store.is_answered(send())
@@ -425,35 +306,6 @@ def test_the_cost_of_many_properties_is_linear() -> None:
         return time.process_time() - begin
 
     assert cpu_time(8000) < 32 * cpu_time(500) + 0.05
-
-
-def test_a_frame_that_falls_back_between_others(store: Store) -> None:
-    first, middle, last = send(), send({"i": "DELAY\x013"}), send()
-    data = first + middle + last
-    assert store.receive(data) == 1
-    assert (store.stop, store.block.receive_position) == (state.STOP_FRAME, len(first))
-    replies = store.block.replies_bytes
-    store.block.receive_position += len(middle)
-    assert kernels.receive(store.hot.argument) == 1
-    assert (store.stop, store.block.receive_position) == (state.STOP_DONE, len(data))
-    assert store.block.replies_bytes == 2 * replies
-    assert [message.queue_offset for message in store.messages()] == [0, 1]
-
-
-def test_a_cut_frame_waits(store: Store) -> None:
-    whole = send()
-    for cut in range(len(whole)):
-        assert store.receive(whole[:cut]) == 0
-        assert (store.stop, store.block.receive_position) == (state.STOP_DONE, 0)
-    assert store.receive(whole + whole[:9]) == 1
-    assert store.block.receive_position == len(whole)
-
-
-@pytest.mark.parametrize("length", [0, 3, -1, command.FRAME_BYTES_MAX + 1])
-def test_impossible_lengths(store: Store, length: int) -> None:
-    whole = send()
-    assert store.receive(whole + length.to_bytes(4, signed=True) + b"x") == 1
-    assert (store.stop, store.block.receive_position) == (state.STOP_LENGTH, len(whole))
 
 
 def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:
