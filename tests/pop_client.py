@@ -4,7 +4,6 @@ import base64
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from broker_subject import NAME, messages_in, with_fields
 from reput.format import bodies, pop_codec, properties as props
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -18,6 +17,7 @@ from reput.format.headers import (
     decode,
 )
 from reput.format.message import StoredMessage
+from world import NAME, messages_in, with_fields
 
 INVISIBLE_MS = 60_000
 

@@ -13,7 +13,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from broker_subject import CLUSTER, NAME
 from reput.format import bodies, command, headers
 from reput.format.bodies import KvTable
 from reput.format.codes import RequestCode, ResponseCode
@@ -23,6 +22,7 @@ from reput.store.config import StoreConfig
 from reput.store.message_store import MessageStore
 from reput.store.writing.incoming import IncomingMessage, PutStatus
 from scripted_cluster import ScriptedServer
+from world import CLUSTER, NAME
 
 FILE_SIZE = 64 * 1024
 FRAME_BYTES_MAX = 32 * 1024

@@ -58,6 +58,51 @@ def decoded(result: GetResult) -> list[StoredMessage]:
     return [record.decode(data) for data in result.records]
 
 
+def messages_of(store: MessageStore, topic: str, queue_id: int = 0) -> list[StoredMessage]:
+    """Return the messages in a queue, from its begin on."""
+    messages: list[StoredMessage] = []
+    queue_offset = store.min_offset(topic, queue_id)
+    while records := store.get(topic, queue_id, queue_offset).records:
+        messages += [record.decode(bytes(data)) for data in records]
+        queue_offset = messages[-1].queue_offset + 1
+    return messages
+
+
+class Delivering:
+    """A store where messages wait for their delivery to topic T, queue 2; and its clock."""
+
+    def __init__(self, stores: Stores, **settings: Any) -> None:
+        self.stores = stores
+        self._settings = {"mapped_file_size_consume_queue": 20 * 1000, **settings}
+        self.clock = ManualClock(START_MS)
+        self.open()
+
+    def open(self, **settings: Any) -> None:
+        self._settings |= settings
+        self.take(self.stores.open(clock=self.clock, **self._settings))
+
+    def take(self, store: MessageStore) -> None:
+        """Continue with a store."""
+        self.store = store
+
+    def store_message(self, message: IncomingMessage) -> PutResult:
+        message.born_timestamp = START_MS - 5
+        result = self.store.put(message)
+        assert result.status is PutStatus.PUT_OK, result.reason
+        self.store.step()
+        return result
+
+    def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
+        return messages_of(self.store, topic, queue_id)
+
+    def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
+        return [message.body for message in self.messages(topic, queue_id)]
+
+    def crash(self) -> None:
+        """Stop like a killed process: written data survives."""
+        self.store.abandon()
+
+
 class Subject:
     """A store and its clock."""
 

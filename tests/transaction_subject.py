@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import broker_subject
+import world
 from reput.broker.topic.topics import Topics
 from reput.broker.transaction import transactions
 from reput.broker.transaction.transactions import End, Transactions
@@ -14,6 +14,7 @@ from reput.store.message_store import MessageStore
 from reput.store.tables.offsets import ConsumerOffsetTable
 from reput.store.tables.topics import TopicTable
 from reput.store.writing.incoming import IncomingMessage, PutResult
+from store_subject import messages_of
 
 GROUP = "producers"
 TIMEOUT_MS = 6_000
@@ -38,7 +39,7 @@ class Subject:
             "transaction_check_interval": INTERVAL_MS,
             "transaction_check_max": CHECKS_MAX,
         }
-        self.config = broker_subject.broker_config(**{**known, **settings})
+        self.config = world.broker_config(**{**known, **settings})
         self.take(store)
 
     def take(self, store: MessageStore) -> None:
@@ -118,12 +119,7 @@ class Subject:
         self.store.step()
 
     def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
-        messages: list[StoredMessage] = []
-        queue_offset = 0
-        while records := self.store.get(topic, queue_id, queue_offset).records:
-            messages += [record.decode(bytes(data)) for data in records]
-            queue_offset = messages[-1].queue_offset + 1
-        return messages
+        return messages_of(self.store, topic, queue_id)
 
     def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
         return [message.body for message in self.messages(topic, queue_id)]

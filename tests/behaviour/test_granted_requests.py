@@ -12,11 +12,8 @@ import pytest
 
 import broker_pair
 import seeds
-from behaviour.test_both_ack_paths import ack
-from behaviour.test_both_pop_paths import pop
-from behaviour.test_both_pull_paths import pull
-from behaviour.test_both_send_paths import PROPERTIES, send
-from broker_pair import Both, Wire, replies_in
+from broker_pair import Pair, Wire, replies_in
+from cases import case
 from fuzz.gate_world import binary_header, frame_of, json_header
 from reput.broker.access.acls import subject_of
 from reput.broker.access.policy import Acl, Rule
@@ -33,6 +30,7 @@ from reput.format.codes import PullFlag, RequestCode, ResponseCode
 from reput.format.command import LENGTH, Command, Serialization
 from reput.format.signing import Credentials, Signer
 from reput.secret import Secret
+from request_corpus import IN_NARROW, ack, pop, pull, send, with_property
 
 ROOT = Credentials("rocketmq", Secret("root-secret"))
 ALICE = Credentials("alice", Secret("alice-secret"))
@@ -42,24 +40,20 @@ HANDLE = f"0 {broker_pair.NOW_MS} 60000 1 0 broker-a"
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Both]:
+def both(tmp_path: Path) -> Iterator[Pair]:
     settings = AccessSettings(
         authentication_enabled=True,
         authorization_enabled=True,
         init_authentication_user=Secret('{"username":"rocketmq","password":"root-secret"}'),
     )
-    for pair in broker_pair.open_both(tmp_path, access=settings):
-        for wire in wires(pair):
+    with broker_pair.open_pair(tmp_path, access=settings) as pair:
+        for wire in pair.wires:
             for user in (ALICE, BOB):
                 rules_of(wire).users.put(User(user.access_key, user.secret_key))
             allow(wire, {"Topic:T": Action.PUB, "Group:readers": Action.SUB})
         # The store makes the rows of the queues.
-        pair.feed(signed(send()) + signed(send(topic="Narrow", queue_id=0), ROOT))
+        pair.feed(signed(send()) + signed(send(**IN_NARROW), ROOT))
         yield pair
-
-
-def wires(both: Both) -> tuple[Wire, Wire]:
-    return both.with_kernel, both.without
 
 
 def rules_of(wire: Wire) -> UserRules:
@@ -87,7 +81,7 @@ def signed(frame: bytes, credentials: Credentials = ALICE) -> bytes:
 @pytest.mark.parametrize("serialization", Serialization)
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE])
 def test_granted_sends_take_the_fast_path(
-    both: Both, code: int, serialization: Serialization
+    both: Pair, code: int, serialization: Serialization
 ) -> None:
     frames = [
         signed(send(b"%d" % number, code=code, serialization=serialization, opaque=number))
@@ -97,7 +91,7 @@ def test_granted_sends_take_the_fast_path(
     assert both.feed(b"".join(frames)) == 20
 
 
-def test_granted_pulls_take_the_fast_path(both: Both) -> None:
+def test_granted_pulls_take_the_fast_path(both: Pair) -> None:
     both.feed(b"".join(signed(send(b"%d" % number)) for number in range(20)))
     flags = int(PullFlag.HAS_SUBSCRIPTION)
     frames = [signed(pull(queue_offset=number, sys_flag=flags, opaque=number)) for number in (0, 5)]
@@ -106,10 +100,8 @@ def test_granted_pulls_take_the_fast_path(both: Both) -> None:
 
 
 def test_granted_pops_and_acks_take_the_fast_path(
-    both: Both, monkeypatch: pytest.MonkeyPatch
+    both: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for wire in wires(both):
-        wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
     both.feed(b"".join(signed(send(b"%d" % number)) for number in range(20)))
     reader = both.with_kernel.broker.store.pop_reader
     popped = []
@@ -137,7 +129,7 @@ def test_granted_pops_and_acks_take_the_fast_path(
     assert counts.acks == 10
 
 
-def test_unknown_users_take_as_long_as_others(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_users_take_as_long_as_others(both: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """One signature is computed for each: the time does not show which users there are."""
     computed = []
     signature_of = Signer.signature
@@ -161,9 +153,9 @@ REFUSED: dict[str, Callable[[], bytes]] = {
     "of no user": lambda: signed(send(), Credentials("nobody", Secret("x"))),
     "with another secret": lambda: signed(send(), Credentials("alice", Secret("bob-secret"))),
     "of a user without rules": lambda: signed(send(), BOB),
-    "to another topic": lambda: signed(send(topic="Narrow", queue_id=0)),
+    "to another topic": lambda: signed(send(**IN_NARROW)),
     "to a light queue of another topic": lambda: signed(
-        send(properties=PROPERTIES.format("INNER_MULTI_DISPATCH\1Narrow"))
+        send(**with_property("INNER_MULTI_DISPATCH\1Narrow"))
     ),
     "to a group's retry topic": lambda: signed(send(topic="%RETRY%g", queue_id=0)),
     "of another group": lambda: signed(pull(consumer_group="others")),
@@ -172,54 +164,50 @@ REFUSED: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_requests_do_nothing(both: Both, name: str) -> None:
+def test_refused_requests_do_nothing(both: Pair) -> None:
     """They are between granted ones, which are served in their order."""
     good = signed(send())
-    assert both.feed(good) == 1
-    refused = REFUSED[name]()
-    offset = both.without.broker.store.max_physical_offset
-    for wire in (both.with_kernel, both.without):
-        (reply,) = replies_in(wire.feed(refused))
+    for name, make in REFUSED.items():
+        with case(name):
+            assert both.feed(good) == 1
+            check_refused(both, refused := make())
+            assert both.feed(good + refused + good) == 2
+
+
+def check_refused(both: Pair, frame: bytes, remark: str | None = None) -> None:
+    """Check that both brokers refuse a frame, and store nothing."""
+    offset = both.store.max_physical_offset
+    for wire in both.wires:
+        (reply,) = replies_in(wire.feed(frame))
         assert reply.code == ResponseCode.NO_PERMISSION
+        assert remark in (None, reply.remark)
         assert wire.broker.store.max_physical_offset == offset
-    assert both.feed(good + refused + good) == 2
 
 
-@pytest.mark.parametrize("is_last", [False, True])
-@pytest.mark.parametrize("signed_value", ["T", "Narrow"])
 @pytest.mark.parametrize("serialization", Serialization)
-def test_a_topic_twice_is_refused(
-    both: Both, serialization: Serialization, signed_value: str, is_last: bool
-) -> None:
+def test_a_topic_twice_is_refused(both: Pair, serialization: Serialization) -> None:
     """The signature does not say which value is meant."""
     good = signed(send(), ROOT) + signed(send(topic="Narrow"), ROOT)
     both.feed(good + good)
-    request = commands.decode(send()[LENGTH.size :])
-    request.ext_fields = {**(request.ext_fields or {}), "b": signed_value}
-    pairs = list((Signer(ROOT).sign(request).ext_fields or {}).items())
-    repeated = ("b", "Narrow" if signed_value == "T" else "T")
-    pairs.insert(len(pairs) if is_last else 0, repeated)
     make = binary_header if serialization is Serialization.ROCKETMQ else json_header
-    header = make(Random(1), request.code, 0, pairs)
-    refused = frame_of(header, request.body, serialization)
-    offset = both.without.broker.store.max_physical_offset
-    for wire in wires(both):
-        (reply,) = replies_in(wire.feed(refused))
-        assert (reply.code, reply.remark) == (
-            ResponseCode.NO_PERMISSION,
-            "check signature failed.",
-        )
-        assert wire.broker.store.max_physical_offset == offset
+    for signed_value, other in (("T", "Narrow"), ("Narrow", "T")):
+        request = commands.decode(send()[LENGTH.size :])
+        request.ext_fields = {**(request.ext_fields or {}), "b": signed_value}
+        pairs = list((Signer(ROOT).sign(request).ext_fields or {}).items())
+        for repeated in ([("b", other), *pairs], [*pairs, ("b", other)]):
+            with case(signed_value, repeated[0]):
+                header = make(Random(1), request.code, 0, repeated)
+                frame = frame_of(header, request.body, serialization)
+                check_refused(both, frame, "check signature failed.")
 
 
 def test_a_change_of_rules_counts_for_the_next_frame(
-    both: Both, monkeypatch: pytest.MonkeyPatch
+    both: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The frames of one read are judged together, and again after a change."""
 
     def change(parts: Parts, channel: Any, request: Command) -> Command:
-        wire = next(wire for wire in wires(both) if wire.broker.parts is parts)
+        wire = next(wire for wire in both.wires if wire.broker.parts is parts)
         allow(wire, {"Topic:Narrow": Action.PUB})
         return commands.reply(request)
 
@@ -252,16 +240,16 @@ def deny_reading(rules: UserRules) -> None:
 
 
 @pytest.mark.parametrize("change", [disable, set_password, delete, deny])
-def test_a_changed_user_loses_its_grants(both: Both, change: Callable[[UserRules], None]) -> None:
+def test_a_changed_user_loses_its_grants(both: Pair, change: Callable[[UserRules], None]) -> None:
     frame = signed(send())
     assert both.feed(frame) == 1
-    for wire in wires(both):
+    for wire in both.wires:
         change(rules_of(wire))
         (reply,) = replies_in(wire.feed(frame))
         assert reply.code == ResponseCode.NO_PERMISSION
 
 
-def test_grants_of_an_address_count_for_it_alone(both: Both) -> None:
+def test_grants_of_an_address_count_for_it_alone(both: Pair) -> None:
     """A rule may have source addresses."""
     frontend = both.with_kernel.broker.frontend
     assert frontend is not None
@@ -276,7 +264,7 @@ def test_grants_of_an_address_count_for_it_alone(both: Both) -> None:
     assert gate.judge("192.0.2.99", 0, len(frame))[0][words.ROW.verdict] == words.VERIFIED
 
 
-def test_any_order_of_requests(both: Both) -> None:
+def test_any_order_of_requests(both: Pair) -> None:
     random = seeds.random("granted requests")
     good = [signed(send(b"%d" % number, topic="T")) for number in range(3)]
     others = [make() for make in REFUSED.values()]
@@ -290,7 +278,7 @@ def test_any_order_of_requests(both: Both) -> None:
 
 @pytest.mark.parametrize("make", [lambda: signed(send(), BOB), send], ids=["refused", "unsigned"])
 def test_frames_that_are_not_granted_are_judged_a_few_times(
-    both: Both, make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
+    both: Pair, make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The work for one read does not grow with the square of its frames."""
     frontend = both.with_kernel.broker.frontend
@@ -310,14 +298,14 @@ def test_frames_that_are_not_granted_are_judged_a_few_times(
     assert 200 <= sum(judged) <= 1000
 
 
-def test_full_tables_are_emptied(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_tables_are_emptied(both: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reput.broker.fastpath.gate._NAME_BYTES", 20)
     for _ in range(3):
         assert both.feed(signed(send()) + signed(send())) == 2
-        assert both.feed(signed(send(), ROOT) + signed(send(topic="Narrow", queue_id=0), ROOT)) == 2
+        assert both.feed(signed(send(), ROOT) + signed(send(**IN_NARROW), ROOT)) == 2
 
 
-def test_an_error_of_the_gate_serves_nothing(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_gate_serves_nothing(both: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> list[list[int]]:
         raise ZeroDivisionError
 
@@ -328,7 +316,7 @@ def test_an_error_of_the_gate_serves_nothing(both: Both, monkeypatch: pytest.Mon
     assert wire.new_records() == []
 
 
-def test_an_error_of_the_rules_serves_nothing(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_rules_serves_nothing(both: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error of that request: it has a reply, and the connection stays."""
 
     def fail(*_: Any) -> None:
@@ -336,11 +324,11 @@ def test_an_error_of_the_rules_serves_nothing(both: Both, monkeypatch: pytest.Mo
 
     frame = signed(send())
     assert both.feed(frame * 2) == 2
-    for wire in wires(both):
+    for wire in both.wires:
         rules_of(wire).users.put(User("carol", Secret("carol-secret")))  # grants are forgotten
     monkeypatch.setattr(UserRules, "authorize", fail)
     assert both.feed(frame * 2) == 0
-    for wire in wires(both):
+    for wire in both.wires:
         (reply,) = replies_in(wire.feed(frame))
         assert reply.code == ResponseCode.SYSTEM_ERROR
         assert wire.new_records() == []
@@ -349,7 +337,7 @@ def test_an_error_of_the_rules_serves_nothing(both: Both, monkeypatch: pytest.Mo
 HIDDEN = b"bytes-of-another-connection"
 
 
-def test_bytes_after_a_read_are_ignored(both: Both, caplog: pytest.LogCaptureFixture) -> None:
+def test_bytes_after_a_read_are_ignored(both: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """They are what another connection has sent: here, the rest of a granted request.
 
     Each frame is cut, and its length says that it is whole, or that more follows.
@@ -385,7 +373,7 @@ def test_bytes_after_a_read_are_ignored(both: Both, caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("change", [disable, delete, deny_reading])
 def test_held_requests_of_a_changed_user_end(
-    both: Both, change: Callable[[UserRules], None]
+    both: Pair, change: Callable[[UserRules], None]
 ) -> None:
     """They get a refusal, and no message that comes later."""
     frames = [
@@ -404,7 +392,7 @@ def test_held_requests_of_a_changed_user_end(
         access.end_revoked()
         return replies_in(wire.feed(later))
 
-    for wire in wires(both):
+    for wire in both.wires:
         parts = wire.broker.parts
         assert (len(parts.held_pulls), len(parts.pops.held)) == (1, 1)
         replies = both.runner.run(revoke(wire))

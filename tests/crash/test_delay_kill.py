@@ -8,7 +8,6 @@ import hypothesis
 import pytest
 
 import seeds
-from broker_subject import messages_in
 from interop import wire
 from reput.client.config import ProducerConfig
 from reput.client.message import Message
@@ -18,6 +17,7 @@ from reput.errors import RemotingError
 from reput.format.codes import ResponseCode
 from reput.format.message import StoredMessage
 from reput_cluster import ReputCluster
+from world import messages_in
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

@@ -23,9 +23,10 @@ from reput.errors import RemotingError
 from reput.format import headers
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import Header, SendMessageHeader
+from reput.format.headers import Header
 from reput.remoting.client import RemotingClient
 from reput_cluster import ReputCluster
+from world import send_header
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -60,10 +61,7 @@ class Wire:
         )
 
     async def send(self, body: bytes, queue_id: int) -> bool:
-        header = SendMessageHeader(
-            producer_group="p", topic=TOPIC, default_topic="TBW102", default_topic_queue_nums=4,
-            queue_id=queue_id, sys_flag=0, born_timestamp=0, flag=0,
-        )  # fmt: skip
+        header = send_header(TOPIC, queue_id)
         reply = await self.client.invoke(
             self.address,
             Command(RequestCode.SEND_MESSAGE_V2, ext_fields=headers.encode_v2(header), body=body),

@@ -9,15 +9,16 @@ import pytest
 from reput.client.message import Message
 from reput.client.producer import Producer
 from reput.errors import RemotingError
-from reput.format import headers, message as record, names
+from reput.format import headers, names
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import Header, PullMessageHeader, SendBackHeader
+from reput.format.headers import Header, SendBackHeader
 from reput.format.message import StoredMessage
 from reput.format.message_id import encode_offset_id
 from reput.format.properties import ORIGIN_MESSAGE_ID
 from reput.remoting.client import RemotingClient
 from reput_cluster import ReputCluster
+from world import messages_in, pull_header
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -25,7 +26,6 @@ TOPIC, GROUP = "Killed", "readers"
 COUNT = 400
 TIMEOUT_MS = 5_000
 GUARD_S = 30
-IN_REQUEST = 4
 
 
 @pytest.fixture
@@ -49,18 +49,11 @@ class RetryingClient:
         """Return the messages of a queue."""
         messages: list[StoredMessage] = []
         while True:
-            header = PullMessageHeader(
-                consumer_group="check", topic=topic, queue_id=queue_id, queue_offset=len(messages),
-                max_msg_nums=32, sys_flag=IN_REQUEST, commit_offset=0, suspend_timeout_millis=0,
-                subscription="*", sub_version=0,
-            )  # fmt: skip
+            header = pull_header(topic, queue_id, len(messages))
             reply = await self.ask(RequestCode.PULL_MESSAGE, header)
             if reply.code != ResponseCode.SUCCESS:
                 return messages
-            data = reply.body
-            while data:
-                messages.append(record.decode(data))
-                data = data[messages[-1].store_size :]
+            messages += messages_in(reply.body)
 
     async def send_back(self, message: StoredMessage) -> bool:
         """Return whether the broker accepted the message; even if not, it may have stored it."""

@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
 import golden
+import world
 from reput.broker.monitoring.metrics import NAMES_MAX
-from reput.broker.settings.access import AccessSettings
 from reput.cli import main as cli
 from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.metrics import NameServerMeter
 from reput.namesrv.server import NameServer
 from reput.remoting.metrics_server import LEFT_OUT, Family, HistogramFamily
-from reput.secret import Secret
 from reput.store.config import BrokerRole
 
-FIRST_USER = Secret('{"username":"root","password":"word-of-root"}')
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 TESTING = HOW_TO / "test-with-a-local-broker.md"
 RUNNING = HOW_TO / "run-a-broker.md"
@@ -107,13 +104,13 @@ def measured(families: Iterable[Family | HistogramFamily]) -> Families:
 async def test_every_metric_is_in_the_table(tmp_path: Path) -> None:
     text = RUNNING.read_text()
     of_broker, of_name_server = text.split("| metric of a name server |")
-    async with broker_subject.running(tmp_path) as subject:
-        of_master = measured(await broker_subject.meter(subject.broker).measure())
+    async with world.broker(tmp_path) as subject:
+        of_master = measured(await world.meter(subject.broker).measure())
         await subject.broker.change_role(BrokerRole.SLAVE, 1)
-        of_slave = measured(await broker_subject.meter(subject.broker).measure())
-    access = AccessSettings(authentication_enabled=True, init_authentication_user=FIRST_USER)
-    async with broker_subject.running(tmp_path / "secured", access=access) as subject:
-        of_secured = measured(await broker_subject.meter(subject.broker).measure())
+        of_slave = measured(await world.meter(subject.broker).measure())
+    access = world.access_settings(authorization_enabled=False)
+    async with world.broker(tmp_path / "secured", access=access) as subject:
+        of_secured = measured(await world.meter(subject.broker).measure())
     assert documented(of_broker) == {**of_master, **of_slave, **of_secured}
     server = NameServer(NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json")))
     assert documented(of_name_server) == measured(await NameServerMeter(server).measure())

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.counters.stats import Stats
 from reput.clock import ManualClock
 from reput.format import message as record
@@ -21,6 +20,7 @@ from reput.store.message_store import MessageStore
 from reput.store.verify import FindingKind
 from reput.store.writing.incoming import IncomingMessage, PutStatus
 from store_fixture import START_MS, Stores
+from world import Subject
 
 pytestmark = pytest.mark.crash
 
@@ -227,9 +227,7 @@ async def delivered(subject: Subject, now_ms: int) -> list[bytes]:
         broker.parts.delayed.step(now_ms)
         broker.store.step()
     reply = await subject.pull("T", 0)
-    return (
-        [message.body for message in broker_subject.messages_in(reply.body)] if reply.body else []
-    )
+    return [message.body for message in world.messages_in(reply.body)] if reply.body else []
 
 
 @pytest.mark.parametrize("jump_ms", [-10 * YEAR, -YEAR, -HOUR, YEAR])
@@ -237,7 +235,7 @@ async def test_a_delayed_message_waits_no_longer_than_its_delay(
     tmp_path: Path, jump_ms: int
 ) -> None:
     clock = ManualClock(START_MS)
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         await sent_delayed(subject)
         clock.set(clock.now_ms() + jump_ms)
         clock.advance(SECOND)
@@ -250,7 +248,7 @@ async def test_a_broker_keeps_its_clients_locks_tables_and_health(
     tmp_path: Path, jump_ms: int
 ) -> None:
     clock = ManualClock(START_MS)
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         broker = subject.broker
         await subject.send("T", b"x")
         body = {
@@ -272,10 +270,10 @@ async def test_a_broker_keeps_its_clients_locks_tables_and_health(
         assert table.is_due(clock.now_ms())
         clock.advance(SECOND)
         broker.parts.deliveries.stats.step(clock.now_ms())
-        health = broker_subject.health_of(broker)
+        health = world.health_of(broker)
         assert health.problems == ()
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
-        assert len(broker_subject.messages_in((await subject.pull("T")).body)) == 2
+    async with world.broker(tmp_path, clock=clock) as subject:
+        assert len(world.messages_in((await subject.pull("T")).body)) == 2
 
 
 def test_statistics_take_one_sample_for_a_jump() -> None:

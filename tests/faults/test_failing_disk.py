@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
 import store_fixture
+import world
 from reput.broker.tables.failures import LOGGED_AGAIN_MS, WriteFailures
 from reput.clock import ManualClock
 from reput.errors import DiskFull, WriteFailed
@@ -188,7 +188,7 @@ async def test_a_table_that_cannot_be_saved_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"flush_consumer_offset_interval": 1}
-    async with broker_subject.running(tmp_path, **settings) as subject:
+    async with world.broker(tmp_path, **settings) as subject:
         await subject.send("T", b"x")
         broker = subject.broker
         has_tried = asyncio.Event()
@@ -205,7 +205,7 @@ async def test_a_table_that_cannot_be_saved_is_named(
                 await has_tried.wait()
                 while not broker.parts.write_failures.current:
                     await asyncio.sleep(0.01)
-            health = broker_subject.health_of(broker)
+            health = world.health_of(broker)
             assert health.problems == (
                 "table config/consumerOffset.json cannot be written at present: "
                 "config/consumerOffset.json: cannot write: Input/output error",
@@ -215,7 +215,7 @@ async def test_a_table_that_cannot_be_saved_is_named(
         async with asyncio.timeout(30):
             while broker.parts.write_failures.current:
                 await asyncio.sleep(0.01)
-        assert broker_subject.health_of(broker).is_well
+        assert world.health_of(broker).is_well
 
 
 def test_the_same_failure_is_logged_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:

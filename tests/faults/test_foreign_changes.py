@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
 import store_fixture
+import world
 from reput.clock import ManualClock
 from reput.errors import StoreUnavailable, WriteFailed
 from reput.format import message as record
@@ -301,7 +301,7 @@ def test_a_file_system_without_locks_on_folders_uses_the_file(
 
 async def test_the_health_of_a_folder_that_lost_a_file(tmp_path: Path) -> None:
     """Health is red, with the name of the file; sends are answered 14 with the same text."""
-    running = broker_subject.running(tmp_path)
+    running = world.broker(tmp_path)
     subject = await running.__aenter__()
     try:
         await subject.send("Orders", b"x")
@@ -311,7 +311,7 @@ async def test_the_health_of_a_folder_that_lost_a_file(tmp_path: Path) -> None:
         os.unlink(last.path)  # noqa: PTH108 - short, and no task waits
         broker.store.watch.check()
         broker.store.step_memory()
-        health = broker_subject.health_of(broker)
+        health = world.health_of(broker)
         assert [last.path in problem for problem in health.problems] == [True]
         reply = await subject.send("Orders", b"late")
         assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE

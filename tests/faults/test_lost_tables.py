@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.errors import CorruptRecord
 from reput.format.codes import ResponseCode
 from reput.store.tables.saved_file import DAMAGED_SUFFIX
+from world import Subject
 
 pytestmark = pytest.mark.crash
 
@@ -25,18 +25,18 @@ OFFSETS, DELAYS, TIMER = "consumerOffset.json", "delayOffset.json", "timerProgre
 
 
 def warnings(subject: Subject) -> list[str]:
-    health = broker_subject.health_of(subject.broker)
+    health = world.health_of(subject.broker)
     return [warning for warning in health.warnings if "namesrvAddr" not in warning]
 
 
 async def pulled(subject: Subject) -> list[bytes]:
     """Return the bodies in a queue."""
     reply = await subject.pull("Orders", 1)
-    return [message.body for message in broker_subject.messages_in(reply.body)]
+    return [message.body for message in world.messages_in(reply.body)]
 
 
 async def fill(root: Path) -> None:
-    async with broker_subject.running(root) as subject:
+    async with world.broker(root) as subject:
         for number in range(12):
             await subject.send("Orders", b"%d" % number, queue_id=number % 4)
         await subject.send("Once", b"x")
@@ -62,7 +62,7 @@ async def test_topics_follow_from_their_queues(
 ) -> None:
     await fill(tmp_path)
     lose(tmp_path, TOPICS, how)
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         (warning,) = warnings(subject)
         assert warning.startswith(
             "config/topics.json is missing while the store has queues: 2 topics"
@@ -74,13 +74,13 @@ async def test_topics_follow_from_their_queues(
         assert (orders.read_queue_count, orders.write_queue_count, orders.perm) == (4, 4, 6)
         assert await pulled(subject) == [b"1", b"5", b"9"]
         assert (await subject.send("Orders", b"new", queue_id=3)).code == ResponseCode.SUCCESS
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         assert warnings(subject) == []
         assert subject.parts.topics.get("Orders") == orders
 
 
 async def test_a_new_store_has_no_warnings(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         assert warnings(subject) == []
 
 
@@ -88,7 +88,7 @@ async def test_a_new_store_has_no_warnings(tmp_path: Path) -> None:
 async def test_groups_follow_from_consumer_offsets(tmp_path: Path, how: str) -> None:
     await fill(tmp_path)
     lose(tmp_path, GROUPS, how)
-    async with broker_subject.running(tmp_path, auto_create_subscription_group=False) as subject:
+    async with world.broker(tmp_path, auto_create_subscription_group=False) as subject:
         (warning,) = warnings(subject)
         assert warning.startswith("config/subscriptionGroup.json is missing while groups have")
         assert "readers" in warning
@@ -100,7 +100,7 @@ async def test_groups_follow_from_consumer_offsets(tmp_path: Path, how: str) -> 
 async def test_lost_consumer_offsets_are_reported(tmp_path: Path, how: str) -> None:
     await fill(tmp_path)
     lose(tmp_path, OFFSETS, how)
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         (warning,) = warnings(subject)
         assert warning.startswith(
             "config/consumerOffset.json is missing while the store has messages"
@@ -112,7 +112,7 @@ async def test_lost_consumer_offsets_are_reported(tmp_path: Path, how: str) -> N
 async def test_lost_delay_offsets_are_reported(tmp_path: Path, how: str) -> None:
     await fill(tmp_path)
     lose(tmp_path, DELAYS, how)
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         (warning,) = warnings(subject)
         assert warning.startswith("config/delayOffset.json is missing while the store has delayed")
         (level,) = subject.parts.delayed.progress().values()
@@ -124,11 +124,11 @@ async def test_a_damaged_table_refuses_the_start(tmp_path: Path, name: str) -> N
     await fill(tmp_path)
     lose(tmp_path, name, "damaged")
     with pytest.raises(CorruptRecord, match=f"config/{name}.*move both away"):
-        async with broker_subject.running(tmp_path):
+        async with world.broker(tmp_path):
             pass
     assert (tmp_path / "config" / name).exists(), "a table that an operator may repair is kept"
     lose(tmp_path, name, "gone")
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         assert len(warnings(subject)) == 1
         assert await pulled(subject) == [b"1", b"5", b"9"]
 
@@ -140,7 +140,7 @@ async def test_damaged_progress_starts_over(tmp_path: Path, name: str) -> None:
     path = tmp_path / "config" / name
     aside = path.with_name(f"{path.name}{DAMAGED_SUFFIX}")
     path.write_bytes(b"\0" * 100)
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         (warning,) = warnings(subject)
         assert f"config/{name}" in warning
         assert "put aside" in warning
@@ -148,5 +148,5 @@ async def test_damaged_progress_starts_over(tmp_path: Path, name: str) -> None:
         assert await pulled(subject) == [b"1", b"5", b"9"]
         if name == DELAYS:
             assert list(subject.parts.delayed.progress().values()) == [(0, 1)]
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         assert [line for line in warnings(subject) if "put aside" in line] == []

@@ -5,7 +5,6 @@ import itertools
 import random
 from collections.abc import Callable
 
-from broker_subject import messages_in
 from faults.harness import QUEUE_COUNT, TOPIC, Node, Pair, text_of
 from faults.history import (
     Commit,
@@ -17,10 +16,10 @@ from faults.history import (
     digest,
 )
 from reput.errors import Overloaded, ReputError, Unreachable
-from reput.format import headers, message_id, properties as props
+from reput.format import headers, message_id
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.format.headers import PullMessageHeader, SendMessageHeader
+from world import messages_in, pull_header, send_header
 
 GROUP = "faultGroup"
 PRODUCERS = 4
@@ -32,7 +31,6 @@ COMMIT_EVERY_S = 0.5
 NEW_TOPIC_EVERY = 8
 """Number of sends of which one creates a topic, on average."""
 BODY_BYTES = (1, 40, 300, 3_000, 40_000)
-PULL_SYS_FLAG = 4  # The request contains the subscription.
 NOT_ENOUGH = "in-sync replicas not enough"
 
 _MISSING = ("not exist", "is illegal")
@@ -245,18 +243,7 @@ class Traffic:
         Raises:
             ReputError: No reply, or a refusal.
         """
-        header = PullMessageHeader(
-            consumer_group=GROUP,
-            topic=topic,
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            max_msg_nums=32,
-            sys_flag=PULL_SYS_FLAG,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription="*",
-            sub_version=0,
-        )
+        header = pull_header(topic, queue_id, queue_offset, consumer_group=GROUP)
         request = Command(RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
         reply = await self._pair.client.invoke(node.address, request, PULL_TIMEOUT_MS)
         pulled = (
@@ -313,15 +300,11 @@ def status_of(reply: Command) -> Status:
 
 
 def _send_request(key: str, body: bytes, topic: str, queue_id: int, time_ms: int) -> Command:
-    header = SendMessageHeader(
-        producer_group="faultProducers",
-        topic=topic,
-        default_topic="TBW102",
+    header = send_header(
+        topic,
+        queue_id,
+        {"KEYS": key, "UNIQ_KEY": f"{key:0>32}"},
         default_topic_queue_nums=QUEUE_COUNT,
-        queue_id=queue_id,
-        sys_flag=0,
         born_timestamp=1_700_000_000_000 + time_ms,
-        flag=0,
-        properties=props.encode({"KEYS": key, "UNIQ_KEY": f"{key:0>32}"}).decode(),
     )
     return Command(RequestCode.SEND_MESSAGE_V2, ext_fields=headers.encode_v2(header), body=body)

@@ -1,225 +1,40 @@
-"""A pair of brokers for random bytes: one serves requests with its fast path, the other without.
+"""A pair of brokers for random bytes, and what requests of it may refer to: see ``broker_pair``."""
 
-Brokers are slow to open, so a pair serves the examples of a whole test. An example is a connection
-whose bytes arrive in several reads, cut anywhere. After each read both brokers have answered the
-same bytes and stored the same records; after each example their counters are equal. When the pair
-is closed, the files of both stores are equal.
-"""
-
-import asyncio
-import ctypes
-import random
+import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import broker_pair
+import request_corpus as corpus
 import seeds
-from broker_pair import NOW_MS, Both, Wire
-from fuzz import request_streams
-from reput.format import cq_unit
+from broker_pair import Pair
+from fuzz import request_streams as streams
+from fuzz.request_streams import Pop
+from reput.format import names, sys_flag as flags
+from reput.format.command import Serialization
 from reput.format.message import Host
-from reput.store.tables.config_tables import TopicConfig
 from reput.store.writing.incoming import IncomingMessage
 
 QUEUE_COUNT = 10
-COMPARED = ("commitlog", "consumequeue", "index")
+PRODUCERS = ("g", "g", "g", "g", "h", "producers")
+HALF = "UNIQ_KEY\1AC\2TRAN_MSG\1true\2PGROUP\1%s\2REAL_TOPIC\1%s\2REAL_QID\1%s\2"
+HALVES = ("", "DELAY\0011\2", "PGROUP\1h\2", "PGROUP\1g\2", "TRAN_PREPARED_QUEUE_OFFSET\0010\2")
+RETRIED = ("", "RETRY_TOPIC\1Orders\2", "ORIGIN_MESSAGE_ID\1AC\2", "WAIT\1true\2", "DELAY\0013\2",
+           "REAL_TOPIC\1T\2REAL_QID\0011\2", "RETRY_TOPIC\1a\2RETRY_TOPIC\1b\2", "empty\1\2",
+           "ORIGIN_MESSAGE_ID\1a\2ORIGIN_MESSAGE_ID\1b\2", "name\2", "KEYS\1k\2TAGS\1a\2",
+           "\1v\2", "__CRC32#\00112345\2", "long\1" + "v" * 32_500 + "\2")  # fmt: skip
 
 
-class Paths:
-    """The two brokers."""
-
-    def __init__(self, both: Both, runner: asyncio.Runner) -> None:
-        self.both = both
-        self.wires = both.with_kernel, both.without
-        self.counts = both.with_kernel.broker.parts.fast_counts
-        self._runner = runner
-        self._records: list[int] = []
-        for wire in self.wires:
-            wire.broker.parts.pops.revive.store_host = broker_pair.STORE_HOST
-            for topic in request_streams.TOPICS:
-                config = TopicConfig(
-                    name=topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT, perm=6
-                )
-                wire.broker.parts.topics.put(config, NOW_MS)
-
-    @property
-    def store(self) -> Any:
-        return self.both.with_kernel.broker.store
-
-    def max_offset(self, topic: str = "T", queue_id: int = 0) -> int:
-        end: int = self.store.max_offset(topic, queue_id)
-        return end
-
-    @property
-    def end(self) -> int:
-        """Physical offset after the last record."""
-        end: int = self.store.max_physical_offset
-        return end
-
-    @property
-    def now_ms(self) -> int:
-        return self.both.with_kernel.broker.clock.now_ms()
-
-    def put(self, message: IncomingMessage) -> None:
-        """Store a message in both stores directly, without the brokers."""
-        results = [wire.broker.store.put(message, self.now_ms) for wire in self.wires]
-        assert results[0] == results[1]
-        if results[0].status.is_stored:
-            self._records.append(results[0].physical_offset)
-
-    def last_records(self, count: int) -> list[int]:
-        """Return physical offsets of the last messages that were stored directly."""
-        return self._records[-count:]
-
-    def forget_pops(self) -> None:
-        """Clear the fast path's records of pops."""
-        frontend = self.both.with_kernel.broker.frontend
-        assert frontend is not None
-        frontend._pops.forget()
-
-    def check(self, seed: int, data: bytes) -> None:
-        """Send bytes of a new connection in several reads, and compare."""
-        self._runner.run(self._check(Random(seed), data))
-        self.compare()
-
-    async def _check(self, cuts: Random, data: bytes) -> None:
-        for wire in self.wires:
-            await wire.connect()
-        position = 0
-        while position < len(data):
-            whole = len(data) - position
-            size = cuts.choice([whole, whole, cuts.randint(1, whole), cuts.randint(1, whole)])
-            await self._read(cuts.getrandbits(32), data[position : position + size])
-            position += size
-
-    async def _read(self, seed: int, data: bytes) -> None:
-        answers = []
-        for wire in self.wires:
-            random.seed(seed)  # Some requests leave the choice of a queue to the broker.
-            answer = wire.feed(data)
-            await asyncio.sleep(0)  # Held pulls are answered.
-            answers.append((answer, wire.feed(b"")))
-        assert answers[0] == answers[1]
-        self._compare_records()
-
-    def _compare_records(self) -> None:
-        stored, expected = (wire.new_records() for wire in self.wires)
-        assert stored == expected
-        ends = [wire.broker.store.max_physical_offset for wire in self.wires]
-        assert ends[0] == ends[1]
-
-    def compare(self) -> None:
-        """Compare the records and the states of the brokers."""
-        self._compare_records()
-        actual, expected = (known(wire) for wire in self.wires)
-        for part in expected:
-            assert actual[part] == expected[part], (part, actual[part], expected[part])
-
-    def advance(self, ms: int) -> None:
-        for wire in self.wires:
-            wire.broker.clock.set(wire.broker.clock.now_ms() + ms)  # type: ignore[attr-defined]
-
-    def write_out_queues(self) -> None:
-        """Drop the units of queues from memory: pulls read them ahead, from files."""
-        for wire in self.wires:
-            for queue in wire.broker.store.queues:
-                queue.write_out()
-                queue.drop_tail()
-
-    def damage(self, physical_offset: int, change: int) -> None:
-        """Change a byte of the last log file; do nothing if it is in another file."""
-        self._compare_records()
-        for wire in self.wires:
-            block = wire.broker.store.hot_state.block
-            position = physical_offset - block.log_start
-            if 0 <= position < block.log_position:
-                place = ctypes.c_ubyte.from_address(block.log_address + position)
-                place.value ^= change
-
-
-def damage_unit(paths: Paths, topic: str, position: int) -> None:
-    """Change a byte of the last unit of queue 0 of a topic, if the unit is in memory."""
-    for wire in paths.wires:
-        queue = wire.broker.store.queues.find(topic, 0)
-        assert queue is not None
-        row = queue.row
-        count = row.max_offset - row.tail_offset
-        if count > 0 and row.tail:
-            unit = row.tail + cq_unit.SIZE * (count - 1)
-            ctypes.c_ubyte.from_address(unit + position).value ^= 1
-
-
-def known(wire: Wire) -> dict[str, object]:
-    """Return the state of a broker besides its records."""
-    parts = wire.broker.parts
-    counted = parts.deliveries.stats
-    ended = parts.transactions
-    checkpoints = parts.pops.revive.checkpoints._by_key
-    return {
-        "queues": wire.queues(),
-        "reads": wire.counts(),
-        "statistics": {
-            name: {key: (series.value, series.times) for key, series in by_key.items()}
-            for name, by_key in counted._series.items()
-        },
-        "puts": parts.pending_replies.put_count + parts.fast_counts.sends,
-        "put topics": sorted(counted._put_news()),
-        "topics": dict(parts.topics.table.all()),
-        "checkpoints": {key: (entry.left, entry.unsaved) for key, entry in checkpoints.items()},
-        "held": len(parts.pops.held),
-        "transactions": [
-            ended.committed_count,
-            ended.rolled_back_count,
-            ended.refused_count,
-            ended.repeated_count,
-            bytes(ended._marks._states),
-            ended.put_end,
-        ],
-        "delayed": parts.delayed.progress(),
-        "timers": [
-            len(parts.timers),
-            parts.timers.delivered_count,
-            parts.timers.recalled_count,
-        ],
-        "timer metrics": parts.timers.metrics.body(),
-    }
-
-
-def some_host(random: Random, odd: float = 1) -> Host:
-    """Return an address of a client or a broker, mostly an IPv4 one."""
-    if random.random() < 0.05 * odd:
-        return Host(bytes(15) + b"\1", 4711)
-    return Host(bytes([192, 0, 2, random.randrange(256)]), random.randrange(65_536))
-
-
-def files(root: Path) -> dict[str, list[bytes]]:
-    """Return the contents of a store's files by folder; names of index files hold the real time."""
-    contents: dict[str, list[bytes]] = {}
-    for folder in COMPARED:
-        for path in sorted((root / folder).rglob("*")):
-            if path.is_file():
-                name = str(path.parent.relative_to(root))
-                contents.setdefault(name, []).append(path.read_bytes())
-    return contents
-
-
-@contextmanager
-def open_paths(root: Path, **store_settings: Any) -> Iterator[Paths]:
-    """Open a pair; when it is closed, compare the files of both stores."""
-    pairs = broker_pair.open_both(root, **store_settings)
-    both = next(pairs)
-    try:
-        yield Paths(both, both.runner)
-    finally:
-        pairs.close()  # type: ignore[attr-defined]
-    kernel_files, expected = files(root / "kernel"), files(root / "python")
-    assert kernel_files.keys() == expected.keys()
-    for folder in expected:
-        assert kernel_files[folder] == expected[folder], folder
-    assert len(expected) > 2, "else nothing was stored"
+@contextlib.contextmanager
+def open_paths(root: Path, **settings: Any) -> Iterator[Pair]:
+    """Open a pair with the topics of ``request_streams``."""
+    with broker_pair.open_pair(root, **settings) as pair:
+        for topic in streams.TOPICS:
+            pair.put_topic(topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT)
+        yield pair
+        assert pair.store.max_physical_offset > 0, "else this would test little"
 
 
 def in_turn(count: int, check: Callable[[int], None], first: int | None = None) -> None:
@@ -234,3 +49,142 @@ def in_turn(count: int, check: Callable[[int], None], first: int | None = None) 
             check(seed)
         except Exception as error:
             raise AssertionError(f"example {seed}, after those from {first} on") from error
+
+
+def some_host(random: Random, odd: float = 1) -> Host:
+    """Return an address of a client or a broker, mostly an IPv4 one."""
+    if random.random() < 0.05 * odd:
+        return Host(bytes(15) + b"\1", 4711)
+    return Host(bytes([192, 0, 2, random.randrange(256)]), random.randrange(65_536))
+
+
+def put_halves(pair: Pair, random: Random) -> None:
+    """Store a half message; some have a form that no client sends."""
+    topic = random.choice([*streams.TOPICS, "RMQ_SYS_TRACE_TOPIC", "T", "T", "a.b", "Nobody"])
+    queue_id = random.choice(["0", "3", "-1", "x", "2147483648", "4294967296", "007"])
+    text = HALF % (random.choice(PRODUCERS), topic, queue_id if random.random() < 0.3 else "0")
+    properties = text + (random.choice(HALVES) if random.random() < 0.4 else "")
+    sys_flag = random.choice([0, 0, flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK])
+    message = IncomingMessage(
+        names.HALF_TOPIC, b"half", 0, properties.encode(), sys_flag=sys_flag, is_due=True
+    )
+    pair.put(message, is_noted=False)
+
+
+def put_consumed(pair: Pair, random: Random) -> None:
+    """Store a message to send back; some have a form that no client sends."""
+    properties = "".join(random.choice(RETRIED) for _ in range(random.choice([0, 1, 2])))
+    message = IncomingMessage(
+        random.choice(["T", "U", "Orders"]), b"consumed", 0, properties.encode()[:32_767],
+        pair.now_ms, some_host(random), some_host(random),
+        reconsume_times=random.choice([0, 0, 1, 2, 3, 14, 15, 16, 17, -1, (1 << 31) - 1]),
+        sys_flag=random.choice([*[0] * 12, 1, 1, 4, 12]),
+    )  # fmt: skip
+    pair.put(message)
+
+
+class Requests:
+    """Random requests about what is in the brokers.
+
+    They end transactions, or pull and pop: the paths may answer a held request before or after the
+    commit that wakes it.
+
+    Args:
+        pair: The brokers.
+        random: Makes the choices.
+        odd: How many requests differ from those of a client, 0 to 1.
+    """
+
+    def __init__(self, pair: Pair, random: Random, odd: float) -> None:
+        self.pair = pair
+        self.random = random
+        self.odd = odd
+        self.ends_some = random.random() < 0.4
+        self.pops = pops_of(pair)
+        self.halves = halves_of(pair)
+        self.records = pair.last_records(10) or [0]
+        end = pair.store.max_offset("T", 0)
+        self.offsets = [end, max(0, end - 2), max(0, end - 9), max(0, end - 5), 0]
+        self.readers = streams.some_readers(random)
+
+    def some(self) -> list[bytes]:
+        """Return requests of some kind."""
+        random, odd, now_ms = self.random, self.odd, self.pair.now_ms
+        makers: list[Callable[[], list[bytes]]] = [
+            *[lambda: [streams.some_send(random, odd, now_ms)]] * 2,
+            lambda: streams.sends(random)[:5],
+            lambda: streams.some_acks(random, odd, self.pops),
+            lambda: [streams.some_ack_batch(random, odd, self.pops)],
+            lambda: [streams.some_send_back(random, odd, self.records)],
+            lambda: [streams.some_lookup(random, odd, self.records, now_ms)],
+            lambda: [streams.heartbeat(random)],
+        ]
+        if self.ends_some:
+            makers += [lambda: [streams.some_end(random, odd, self.halves, "g")]] * 2
+        else:
+            makers += [self._pulls, lambda: [streams.some_pop(random, odd, now_ms)]]
+        return random.choice(makers)()
+
+    def _pulls(self) -> list[bytes]:
+        return [
+            streams.some_pull(self.random, self.odd, self.offsets, self.readers) for _ in range(6)
+        ]
+
+    def of_corpus(self) -> bytes:
+        """Return a request of the corpus."""
+        random = self.random
+        kinds: list[tuple[Any, ...]] = [
+            (corpus.send, corpus.SENDS, corpus.OTHER_SENDS),
+            (corpus.ack, corpus.ACKS, corpus.OTHER_ACKS),
+            (None, corpus.ACK_BATCHES, corpus.OTHER_ACK_BATCHES),
+            (None, corpus.LOOKUPS, corpus.OTHER_LOOKUPS),
+            (self._send_back, corpus.SEND_BACKS, corpus.OTHER_SEND_BACKS),
+        ]
+        if self.ends_some:
+            kinds.append((self._end, corpus.ENDS, corpus.OTHER_ENDS))
+        else:
+            kinds.append((corpus.pull, corpus.PULLS, corpus.OTHER_PULLS))
+            kinds.append((corpus.pop, corpus.POPS, corpus.OTHER_POPS))
+        make, *tables = random.choice(kinds)
+        request: Any = random.choice(list(random.choice(tables).values()))
+        if make is None:
+            return bytes(request)
+        is_json = make in (corpus.pop, corpus.ack)
+        kind = Serialization.JSON if is_json else random.choice(list(Serialization))
+        return bytes(make(**{"serialization": kind} | request))
+
+    def _end(self, **fields: Any) -> bytes:
+        return corpus.end(self.random.choice(self.halves), **fields)
+
+    def _send_back(self, **fields: Any) -> bytes:
+        return corpus.send_back(self.random.choice(self.records), **fields)
+
+
+def pops_of(pair: Pair) -> list[Pop]:
+    """Return pops with messages to acknowledge, and three that never happened."""
+    checkpoints = pair.parts[0].pops.revive.checkpoints
+    pops = [
+        Pop(key.topic, key.group, key.queue_id, key.start_offset, key.pop_ms, 6)
+        for key in list(checkpoints._by_key)[-4:]
+    ]
+    last = pops[-1] if pops else Pop("T", "group", 0, 7, pair.now_ms)
+    topic, group, queue_id, start, pop_ms = (
+        last.topic, last.group, last.queue_id, last.start, last.pop_ms,
+    )  # fmt: skip
+    return [
+        *pops,
+        Pop(topic, group[::-1], queue_id, start, pop_ms),
+        Pop(topic, group, queue_id, start, pop_ms + 1, 6),
+        last,
+        Pop(topic, group, queue_id, start + 2, pop_ms, 6),
+    ]
+
+
+def halves_of(pair: Pair) -> list[tuple[int, int]]:
+    """Return queue offset and physical offset of the last half messages."""
+    queue = pair.store.queues.find(names.HALF_TOPIC, 0)
+    if queue is None:
+        return [(0, 0)]
+    begin = max(queue.min_offset, queue.max_offset - 12)
+    units = queue.units(begin, 12)
+    return list(enumerate(units["physical_offset"].tolist(), begin)) or [(0, 0)]

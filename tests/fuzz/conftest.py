@@ -1,1 +1,1 @@
-from broker_subject import subject as subject  # a fixture
+from world import subject as subject  # a fixture

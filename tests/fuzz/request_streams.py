@@ -510,6 +510,31 @@ def some_send_back(random: Random, odd: float, offsets: Sequence[int]) -> bytes:
     return some_request(random, odd, 36, fields, flags=(0, 0, 2))
 
 
+def some_lookup(random: Random, odd: float, offsets: Sequence[int], now_ms: int) -> bytes:
+    """Return a query by key, by id or by time, or of the ends of a queue."""
+    topic = random.choice([*TOPICS, "T", "T", "T"] + ["Nowhere", "", "Tö"] * (odd > 0))
+    queue = {"topic": topic, "queueId": random.choice(["0", "1", "9"] + ["10", "-1"] * (odd > 0))}
+    times = [0, now_ms, now_ms - 500, now_ms + 5000, (1 << 63) - 1] + [-1, 1 << 63] * (odd > 0)
+    flag = random.choice(["true", "false", "True"])
+    code, fields, more = random.choice(
+        [
+            (12, {"topic": topic, "key": random.choice(["k", "k1", "AC", "none", "", 'quo"te']),
+                  "maxNum": random.choice(["1", "3", "32", "64"] + ["0", "-1", "x"] * (odd > 0)),
+                  "beginTimestamp": random.choice(["0", str(random.choice(times))]),
+                  "endTimestamp": str(random.choice([(1 << 63) - 1, *times]))},
+             {"_UNIQUE_KEY_QUERY": flag, "indexType": random.choice(["", "K", "U", "T", "X"]),
+              "lastKey": "k", "bname": "broker-a"}),
+            (29, queue | {"timestamp": str(random.choice(times))},
+             {"boundaryType": random.choice(["LOWER", "UPPER", "upper", ""])}),
+            (30, queue, {"committed": flag, "lo": flag}),
+            (31, queue, {"lo": flag}),
+            (33, {"offset": str(random.choice([*offsets, 0]))}, {"topic": topic}),
+        ]
+    )  # fmt: skip
+    fields = fields | {name: more[name] for name in more if random.random() < 0.2}
+    return some_request(random, odd, code, with_odd_field(random, odd, fields), flags=(0, 0, 0, 2))
+
+
 # --- streams --------------------------------------------------------------------------------
 
 

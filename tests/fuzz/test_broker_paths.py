@@ -1,6 +1,7 @@
 """The fast path of a broker and its processors on random bytes: see ``broker_paths``."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -8,10 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from broker_pair import Pair
 from fuzz import broker_paths, request_streams as streams
-from fuzz.broker_paths import Paths, in_turn
-from fuzz.request_streams import Pop
-from reput.format import names, sys_flag as flags
+from fuzz.broker_paths import (
+    HALF,
+    PRODUCERS,
+    Requests,
+    halves_of,
+    in_turn,
+    pops_of,
+    put_consumed,
+    put_halves,
+)
 from reput.store.writing.incoming import IncomingMessage
 
 EXAMPLES = settings.default.max_examples
@@ -37,7 +46,7 @@ def no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=STORES)
-def paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Paths]:
+def paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     with broker_paths.open_paths(tmp_path, **TIMERS | STORES[request.param]) as opened:
         yield opened
 
@@ -46,7 +55,7 @@ def paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Paths]:
 
 
 @pytest.mark.sampled(2)
-def test_sends(paths: Paths) -> None:
+def test_sends(paths: Pair) -> None:
     def check(seed: int) -> None:
         random = Random(seed)
         odd = random.choice([0, 0, 1])
@@ -66,10 +75,10 @@ def test_sends(paths: Paths) -> None:
 
 
 @pytest.mark.sampled(2)
-def test_pulls(paths: Paths) -> None:
+def test_pulls(paths: Pair) -> None:
     def check(seed: int) -> None:
         random = Random(seed)
-        end = paths.max_offset()
+        end = paths.store.max_offset("T", 0)
         offsets = [end - 1, end, end + 1, end + 2, end + 9, 1 << 40, 0]
         offsets += [max(0, end - random.choice([2, 5, 20, 40])), end, end + 1, 8, 9, 98, 99]
         frames = [streams.heartbeat(random)] if random.random() < 0.5 else []
@@ -84,7 +93,7 @@ def test_pulls(paths: Paths) -> None:
         if chance < 0.2:
             paths.write_out_queues()
         elif chance < 0.3:
-            paths.damage(paths.end - random.randrange(400), 1)
+            paths.damage(paths.store.max_physical_offset - random.randrange(400), 1)
         paths.check(seed, streams.with_damage(random, frames))
 
     in_turn(2 * EXAMPLES, check)
@@ -94,28 +103,8 @@ def test_pulls(paths: Paths) -> None:
 # --- pops and acknowledgements --------------------------------------------------------------
 
 
-def pops_of(paths: Paths) -> list[Pop]:
-    """Return pops with messages to acknowledge, and three that never happened."""
-    checkpoints = paths.both.with_kernel.broker.parts.pops.revive.checkpoints
-    pops = [
-        Pop(key.topic, key.group, key.queue_id, key.start_offset, key.pop_ms, 6)
-        for key in list(checkpoints._by_key)[-4:]
-    ]
-    last = pops[-1] if pops else Pop("T", "group", 0, 7, paths.now_ms)
-    topic, group, queue_id, start, pop_ms = (
-        last.topic, last.group, last.queue_id, last.start, last.pop_ms,
-    )  # fmt: skip
-    return [
-        *pops,
-        Pop(topic, group[::-1], queue_id, start, pop_ms),
-        Pop(topic, group, queue_id, start, pop_ms + 1, 6),
-        last,
-        Pop(topic, group, queue_id, start + 2, pop_ms, 6),
-    ]
-
-
 @pytest.mark.sampled(2)
-def test_pops(paths: Paths) -> None:
+def test_pops(paths: Pair) -> None:
     def check(seed: int) -> None:
         random = Random(seed)
         odd = random.choice([0, 0, 1])
@@ -134,7 +123,7 @@ def test_pops(paths: Paths) -> None:
         if chance < 0.1:
             paths.write_out_queues()
         elif chance < 0.15:
-            paths.damage(paths.end - random.randrange(400), 1)
+            paths.damage(paths.store.max_physical_offset - random.randrange(400), 1)
         elif chance < 0.2:
             paths.forget_pops()
         paths.check(seed, streams.with_damage(random, frames))
@@ -145,36 +134,9 @@ def test_pops(paths: Paths) -> None:
 
 # --- ends of transactions -------------------------------------------------------------------
 
-PRODUCERS = ("g", "g", "g", "g", "h", "producers")
-HALF = "UNIQ_KEY\1AC\2TRAN_MSG\1true\2PGROUP\1%s\2REAL_TOPIC\1%s\2REAL_QID\1%s\2"
-HALVES = ("", "DELAY\0011\2", "PGROUP\1h\2", "PGROUP\1g\2", "TRAN_PREPARED_QUEUE_OFFSET\0010\2")
-
-
-def put_halves(paths: Paths, random: Random) -> None:
-    """Store a half message; some have a form that no client sends."""
-    topic = random.choice([*streams.TOPICS, "RMQ_SYS_TRACE_TOPIC", "T", "T", "a.b", "Nobody"])
-    queue_id = random.choice(["0", "3", "-1", "x", "2147483648", "4294967296", "007"])
-    text = HALF % (random.choice(PRODUCERS), topic, queue_id if random.random() < 0.3 else "0")
-    properties = text + (random.choice(HALVES) if random.random() < 0.4 else "")
-    sys_flag = random.choice([0, 0, flags.TRANSACTION_PREPARED, flags.TRANSACTION_ROLLBACK])
-    message = IncomingMessage(
-        names.HALF_TOPIC, b"half", 0, properties.encode(), sys_flag=sys_flag, is_due=True
-    )
-    paths.put(message)
-
-
-def halves_of(paths: Paths) -> list[tuple[int, int]]:
-    """Return queue offset and physical offset of the last half messages."""
-    queue = paths.store.queues.find(names.HALF_TOPIC, 0)
-    if queue is None:
-        return [(0, 0)]
-    begin = max(queue.min_offset, queue.max_offset - 12)
-    units = queue.units(begin, 12)
-    return list(enumerate(units["physical_offset"].tolist(), begin)) or [(0, 0)]
-
 
 @pytest.mark.sampled(2)
-def test_ends_of_transactions(paths: Paths) -> None:
+def test_ends_of_transactions(paths: Pair) -> None:
     paths.check(0, streams.some_request(
         Random(0), 0, 310, streams.send_fields(Random(1)) | {"b": "T", "i": HALF % ("g", "T", 0)},
         b"half",
@@ -202,26 +164,9 @@ def test_ends_of_transactions(paths: Paths) -> None:
 
 # --- messages that are sent back ------------------------------------------------------------
 
-RETRIED = ("", "RETRY_TOPIC\1Orders\2", "ORIGIN_MESSAGE_ID\1AC\2", "WAIT\1true\2", "DELAY\0013\2",
-           "REAL_TOPIC\1T\2REAL_QID\0011\2", "RETRY_TOPIC\1a\2RETRY_TOPIC\1b\2", "empty\1\2",
-           "ORIGIN_MESSAGE_ID\1a\2ORIGIN_MESSAGE_ID\1b\2", "name\2", "KEYS\1k\2TAGS\1a\2",
-           "\1v\2", "__CRC32#\00112345\2", "long\1" + "v" * 32_500 + "\2")  # fmt: skip
-
-
-def put_consumed(paths: Paths, random: Random) -> None:
-    """Store a message to send back; some have a form that no client sends."""
-    properties = "".join(random.choice(RETRIED) for _ in range(random.choice([0, 1, 2])))
-    message = IncomingMessage(
-        random.choice(["T", "U", "Orders"]), b"consumed", 0, properties.encode()[:32_767],
-        paths.now_ms, broker_paths.some_host(random), broker_paths.some_host(random),
-        reconsume_times=random.choice([0, 0, 1, 2, 3, 14, 15, 16, 17, -1, (1 << 31) - 1]),
-        sys_flag=random.choice([0, 0, 1]),
-    )  # fmt: skip
-    paths.put(message)
-
 
 @pytest.mark.sampled(2)
-def test_messages_that_are_sent_back(paths: Paths) -> None:
+def test_messages_that_are_sent_back(paths: Pair) -> None:
     def check(seed: int) -> None:
         random = Random(seed)
         odd = random.choice([0, 0, 1])
@@ -242,8 +187,9 @@ def test_messages_that_are_sent_back(paths: Paths) -> None:
 # --- all kinds of requests ----------------------------------------------------
 
 
-def test_all_in_one_read(paths: Paths) -> None:
-    in_turn(EXAMPLES // 2, lambda seed: check_all(paths, seed))
+def test_all_in_one_read(paths: Pair) -> None:
+    in_turn(2 * EXAMPLES, lambda seed: check_all(paths, seed))
+    assert all(dataclasses.astuple(paths.counts)), paths.counts
 
 
 def test_records_with_checksums(tmp_path: Path) -> None:
@@ -252,25 +198,16 @@ def test_records_with_checksums(tmp_path: Path) -> None:
         in_turn(EXAMPLES // 4, lambda seed: check_all(paths, seed))
 
 
-def check_all(paths: Paths, seed: int) -> None:
+def check_all(paths: Pair, seed: int) -> None:
     random = Random(seed)
-    odd = random.choice([0, 0, 1])
-    pops, halves = pops_of(paths), halves_of(paths)
-    offsets = [paths.max_offset(), max(0, paths.max_offset() - 2), 0]
-    records = paths.last_records(10) or [0]
-    makers: list[Callable[[], list[bytes]]] = [
-        lambda: [streams.some_send(random, odd, paths.now_ms)],
-        lambda: streams.sends(random),
-        lambda: [streams.some_pull(random, odd, offsets)],
-        lambda: [streams.some_pop(random, odd, paths.now_ms)],
-        lambda: streams.some_acks(random, odd, pops),
-        lambda: [streams.some_end(random, odd, halves, "g")],
-        lambda: [streams.some_send_back(random, odd, records)],
-    ]
+    for _ in range(random.choice([0, 1, 4])):
+        put_halves(paths, random)
+        put_consumed(paths, random)
     paths.advance(random.choice([0, 0, 1]))
+    requests = Requests(paths, random, random.choice([0, 0, 1]))
     frames = []
     for _ in range(random.choice([5, 20])):
-        frames += random.choice(makers)()
+        frames += requests.some() if random.random() < 0.7 else [requests.of_corpus()]
     paths.check(seed, streams.with_damage(random, frames))
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from broker_pair import Pair
 from fuzz import broker_paths
-from fuzz.broker_paths import Paths, in_turn
+from fuzz.broker_paths import in_turn
 from interop import samples
 from reput.format import message as record, names, sys_flag as flags
 from reput.format.kernels.rows import word_count
@@ -68,9 +69,9 @@ class NoCopier:
 
 
 @pytest.fixture(params=STORES)
-def paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Paths]:
+def paths(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     with broker_paths.open_paths(tmp_path, **STORES[request.param]) as opened:
-        opened.both.without.broker.store.copier = NoCopier()  # type: ignore[assignment]
+        opened.brokers[1].store.copier = NoCopier()  # type: ignore[assignment]
         yield opened
 
 
@@ -122,7 +123,7 @@ def some_message(
 Step = Callable[[Any, int], bool]
 
 
-def check(paths: Paths, seed: int, topic: str, step: Step, odd: float = 1) -> None:
+def check(paths: Pair, seed: int, topic: str, step: Step, odd: float = 1) -> None:
     """Store some messages in the topic where they wait, and deliver the due ones."""
     random = Random(seed)
     for _ in range(random.choice([1, 4, 9])):
@@ -135,11 +136,11 @@ def check(paths: Paths, seed: int, topic: str, step: Step, odd: float = 1) -> No
         position = random.choice([SYS_FLAG_END, random.randrange(120)])
         paths.damage(paths.last_records(3)[0] + position, random.choice([1, 16, 32, 255]))
     elif chance < 0.3 * odd:
-        broker_paths.damage_unit(paths, topic, random.choice([7, 11, 11, 11]))
+        paths.damage_unit(topic, random.choice([7, 11, 11, 11]))
     paths.advance(random.choice([0, 100, 1000, 3000]))
-    for wire in paths.wires:
+    for parts in paths.parts:
         for _ in range(50):
-            if not step(wire.broker.parts, paths.now_ms):
+            if not step(parts, paths.now_ms):
                 break
     paths.compare()
 
@@ -155,12 +156,12 @@ def step_timers(parts: Any, now_ms: int) -> bool:
 
 
 @pytest.mark.sampled(2)
-def test_delayed_messages(paths: Paths) -> None:
+def test_delayed_messages(paths: Pair) -> None:
     in_turn(2 * EXAMPLES, lambda seed: check(paths, seed, names.SCHEDULE_TOPIC, step_delayed))
-    assert paths.max_offset("T", 3) > EXAMPLES, "else this would test little"
+    assert paths.store.max_offset("T", 3) > EXAMPLES, "else this would test little"
 
 
 @pytest.mark.sampled(2)
-def test_messages_of_the_timer(paths: Paths) -> None:
+def test_messages_of_the_timer(paths: Pair) -> None:
     in_turn(EXAMPLES, lambda seed: check(paths, seed, names.TIMER_TOPIC, step_timers))
-    assert paths.max_offset("T", 3) > EXAMPLES // 2, "else this would test little"
+    assert paths.store.max_offset("T", 3) > EXAMPLES // 2, "else this would test little"

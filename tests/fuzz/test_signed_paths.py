@@ -3,7 +3,7 @@
 Both brokers refuse and serve the same requests, with the same replies, records and counts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -11,11 +11,10 @@ import pytest
 from hypothesis import settings
 
 import broker_pair
-from broker_pair import Wire
+from broker_pair import Pair, Wire
 from fuzz import broker_paths, request_streams as streams, signed_streams
-from fuzz.broker_paths import Paths, in_turn
+from fuzz.broker_paths import Requests, in_turn, put_consumed, put_halves
 from fuzz.signed_streams import CHANGE, CHANGE_COUNT, ROOT, signed
-from fuzz.test_broker_paths import halves_of, pops_of, put_consumed, put_halves
 from reput.broker.access.access import Access
 from reput.broker.access.plain_accounts import PlainAccounts
 from reput.broker.access.plain_file import PlainFiles
@@ -53,7 +52,7 @@ def accounts(home: Path, number: int = -1) -> PlainAccounts:
 @pytest.fixture(params=["1.0", "2.0"])
 def paths(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Paths]:
+) -> Iterator[Pair]:
     """Yield two brokers, whose rules change with requests of CHANGE."""
     is_plain = request.param == "1.0"
     plain = [accounts(tmp_path / "home", number) for number in range(CHANGE_COUNT)]
@@ -85,7 +84,7 @@ def paths(
         yield opened
 
 
-def check_frames(paths: Paths, random: Random, frames: list[bytes]) -> None:
+def check_frames(paths: Pair, random: Random, frames: list[bytes]) -> None:
     """Send frames, sometimes damaged ones, from any address; compare counts of refusals, too."""
     data = b"".join(frames)
     if random.random() < 0.3:
@@ -106,7 +105,7 @@ def changed(number: int) -> bytes:
 
 
 @pytest.mark.sampled(2)
-def test_signed_requests(paths: Paths) -> None:
+def test_signed_requests(paths: Pair) -> None:
     has_changes = False
 
     def check(seed: int) -> None:
@@ -116,27 +115,12 @@ def test_signed_requests(paths: Paths) -> None:
         for _ in range(random.choice([0, 1])):
             put_halves(paths, random)
             put_consumed(paths, random)
-        pops, halves = pops_of(paths), halves_of(paths)
-        end = paths.max_offset()
-        offsets = [end, max(0, end - 2), max(0, end - 9), max(0, end - 5), 0]
-        records = paths.last_records(10) or [0]
-        readers = streams.some_readers(random)
-        makers: list[Callable[[], list[bytes]]] = [
-            *[lambda: [streams.some_send(random, odd, paths.now_ms)]] * 2,
-            lambda: streams.sends(random)[:5],
-            lambda: [streams.some_pull(random, odd, offsets, readers) for _ in range(6)],
-            lambda: [streams.some_pop(random, odd, paths.now_ms)],
-            lambda: streams.some_acks(random, odd, pops),
-            lambda: [streams.some_ack_batch(random, odd, pops)],
-            lambda: [streams.some_end(random, odd, halves, "g")],
-            lambda: [streams.some_send_back(random, odd, records)],
-            lambda: [streams.heartbeat(random)],
-            lambda: [signed_streams.some_question(random)],
-        ]
+        requests = Requests(paths, random, odd)
         frames = [signed(random, 0, streams.heartbeat(random), "everybody")]
         main = random.choice(["everybody", "everybody", None])
         for _ in range(random.choice([5, 10, 20])):
-            made = random.choice(makers)()
+            is_question = random.random() < 0.08
+            made = [signed_streams.some_question(random)] if is_question else requests.some()
             sender = main if random.random() < 0.8 else None
             frames += [signed(random, odd, frame, sender) for frame in made]
             if random.random() < 0.03:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import all_limits as limits
-from broker_subject import Subject, running
+import world
 from hostile import mutations, requests
 from hostile.wire import Draft
 from reput.broker.processors.table import PROCESSORS as BROKER_PROCESSORS
@@ -26,6 +26,7 @@ from reput.format import command as commands
 from reput.format.codes import RequestCode as Code
 from reput.limits import Limit, declared
 from reput.namesrv.processors import PROCESSORS as NAMESRV_PROCESSORS
+from world import Subject
 
 pytestmark = pytest.mark.hostile
 
@@ -295,7 +296,7 @@ def cpu_s(subject: Subject, code: Code) -> float:
 @pytest.mark.soak
 @pytest.mark.slow
 async def test_work_done_at_once_does_not_grow_with_the_broker(tmp_path: Path) -> None:
-    async with running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await subject.send(requests.TOPIC)
         before = {code: cpu_s(subject, code) for code in AT_ONCE}
         for number in range(TOPICS):

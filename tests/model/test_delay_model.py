@@ -32,13 +32,14 @@ from reput.broker.timer import timers
 from reput.broker.timer.timers import Timers
 from reput.clock import ManualClock
 from reput.errors import RequestRefused
-from reput.format import message as record, names, properties as props
+from reput.format import names, properties as props
 from reput.format.message import StoredMessage
 from reput.store.message_store import MessageStore
 from reput.store.tables.offsets import DelayOffsetTable
 from reput.store.tables.timer_table import TimerTable
 from reput.store.writing.incoming import IncomingMessage
 from store_fixture import START_MS, config
+from store_subject import messages_of
 
 LEVELS = ("1s 5s 10s", "1s", "10s 5s 1s", "2s 1s 5s 30s")
 LEVEL_MS_MAX = 30_000
@@ -238,13 +239,7 @@ class DelayMachine(RuleBasedStateMachine):
     # Invariants.
 
     def messages(self, topic: str, queue_id: int) -> list[StoredMessage]:
-        queue = self.store.queues.find(topic, queue_id)
-        queue_offset = queue.min_offset if queue is not None else 0
-        messages: list[StoredMessage] = []
-        while records := self.store.get(topic, queue_id, queue_offset).records:
-            messages += [record.decode(bytes(data)) for data in records]
-            queue_offset = messages[-1].queue_offset + 1
-        return messages
+        return messages_of(self.store, topic, queue_id)
 
     def everything(self) -> list[StoredMessage]:
         return [

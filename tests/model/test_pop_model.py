@@ -23,7 +23,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from broker_subject import messages_in
 from lossy_disk import Loss, LossyDisk
 from reput.broker.group.subscription_groups import SubscriptionGroups
 from reput.broker.held_requests import HeldRequests
@@ -42,6 +41,7 @@ from reput.store.tables.pop_tables import ConsumerOrderTable
 from reput.store.tables.topics import TopicTable
 from reput.store.writing.incoming import IncomingMessage, PutStatus
 from store_fixture import START_MS, config
+from world import messages_in
 
 QUEUE_COUNT = 2
 GROUP = "G"

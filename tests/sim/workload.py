@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker_subject import messages_in
 from faults.history import Commit, History, Observation, Read, Send, Status, digest
 from faults.traffic import status_of
 from pop_client import PoppedMessage, taken_of
@@ -34,13 +33,12 @@ from reput.format.command import Command
 from reput.format.headers import (
     AckMessageHeader,
     PopMessageHeader,
-    PullMessageHeader,
-    SendMessageHeader,
 )
 from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
 from sim.loop import context_of, spawn
 from sim.node import BrokerHost, Host
+from world import messages_in, pull_header, send_header
 
 TOPIC, DELAYED, TRANSACTIONAL = "T", "Delayed", "Transactional"
 QUEUES = {TOPIC: 2, DELAYED: 1, TRANSACTIONAL: 1}
@@ -49,7 +47,6 @@ SEND_MS, ASK_MS = 4_000, 3_000
 INVISIBLE_MS = 5_000
 BODY_BYTES = (1, 40, 300, 2_000, 9_000)
 DELAYS_MS = (500, 1_500, 4_000)
-PULL_SYS_FLAG = 4  # The request contains the subscription.
 
 _log = logging.getLogger(__name__)
 
@@ -447,18 +444,7 @@ class Workload:
         Raises:
             ReputError: No reply, or a refusal.
         """
-        header = PullMessageHeader(
-            consumer_group=PULLERS,
-            topic=topic,
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            max_msg_nums=32,
-            sys_flag=PULL_SYS_FLAG,
-            commit_offset=0,
-            suspend_timeout_millis=0,
-            subscription="*",
-            sub_version=0,
-        )
+        header = pull_header(topic, queue_id, queue_offset, consumer_group=PULLERS)
         request = Command(RequestCode.PULL_MESSAGE, ext_fields=headers.encode(header))
         reply = await client.invoke(node.address, request, ASK_MS)
         if reply.code not in (
@@ -622,16 +608,12 @@ def _send_request(
     topic: str, queue_id: int, bodies: list[bytes], marks: list[dict[str, str]], now_ms: int
 ) -> Command:
     is_batch = len(bodies) > 1
-    header = SendMessageHeader(
-        producer_group="producers",
-        topic=topic,
-        default_topic="TBW102",
+    header = send_header(
+        topic,
+        queue_id,
+        {} if is_batch else marks[0],
         default_topic_queue_nums=2,
-        queue_id=queue_id,
-        sys_flag=0,
         born_timestamp=now_ms,
-        flag=0,
-        properties=props.encode(marks[0] if not is_batch else {}).decode() or None,
         batch=is_batch,
     )
     body = bodies[0]

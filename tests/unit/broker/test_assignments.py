@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker import limits
 from reput.broker.assignments import TopicQueues, divide
 from reput.broker.processors.table import PROCESSORS
@@ -28,6 +27,7 @@ from reput.format.command import Command
 from reput.remoting.long_replies import CHUNK
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.tables.pop_tables import POP, PULL, RequestMode
+from world import Subject
 
 QUEUES = TopicQueues("T", {"b": 2, "a": 2})
 ALL = ["m1", "m2", "m3", "m4"]
@@ -114,7 +114,7 @@ def test_queues_are_generated_lazily() -> None:
 
 
 async def test_many_queues_are_returned_in_small_steps(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         broker = subject.broker
         topic = TopicConfig(name="Big", read_queue_count=3_000, write_queue_count=1, perm=6)
         broker.parts.topics.table.put(topic, broker.clock.now_ms())
@@ -136,7 +136,7 @@ async def test_a_light_queue_is_queue_0_of_the_broker_that_is_asked(
 ) -> None:
     """It has no route; with more members than queues, the others have none."""
     monkeypatch.setattr(BrokerConfig, "name_servers", property(lambda _: ("127.0.0.1:1",)))
-    async with broker_subject.running(tmp_path, store={"enable_lmq": True}) as subject:
+    async with world.broker(tmp_path, store={"enable_lmq": True}) as subject:
         await join(subject)
         assert await assigned(subject, "%LMQ%x") == [(0, "PULL")]
 
@@ -145,7 +145,7 @@ async def test_the_number_of_requests_waiting_for_a_name_server_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ASSIGNMENTS_ASKED", limits.ASSIGNMENTS_ASKED.at(2))
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         broker, answered, begun = subject.broker, asyncio.Event(), asyncio.Semaphore(0)
 
         async def route(topic: str) -> None:

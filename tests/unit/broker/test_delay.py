@@ -24,29 +24,19 @@ from reput.store.message_store import MessageStore
 from reput.store.tables.offsets import DelayOffsetTable
 from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, RoomyDisk, Stores
+from store_subject import Delivering
 
 LEVELS = "1s 5s 10s"
 
 
-class Subject:
+class Subject(Delivering):
     """A store with a schedule, and its clock."""
 
     def __init__(self, stores: Stores, **settings: Any) -> None:
-        self.stores = stores
-        self._settings: dict[str, Any] = {
-            "message_delay_level": LEVELS,
-            "mapped_file_size_consume_queue": 20 * 1000,
-            **settings,
-        }
-        self.clock = ManualClock(START_MS)
-        self.open()
-
-    def open(self, **settings: Any) -> None:
-        self._settings |= settings
-        self.take(self.stores.open(clock=self.clock, **self._settings))
+        super().__init__(stores, **{"message_delay_level": LEVELS, **settings})
 
     def take(self, store: MessageStore) -> None:
-        self.store = store
+        super().take(store)
         self.table = DelayOffsetTable.load(self.store.root, Disk())
         self.schedule = DelaySchedule(self.store, self.table)
         self.schedule.load()
@@ -54,13 +44,8 @@ class Subject:
     def put(self, body: bytes, level: int, topic: str = "T", queue_id: int = 2, **more: Any) -> int:
         """Put a delayed message; return its queue offset in the schedule topic."""
         properties = {"TAGS": "a", "DELAY": str(level), **more.pop("properties", {})}
-        message = IncomingMessage(
-            topic, body, queue_id, props.encode(properties), born_timestamp=START_MS - 5, **more
-        )
-        result = self.store.put(message)
-        assert result.status is PutStatus.PUT_OK, result.reason
-        self.store.step()
-        return result.queue_offset
+        message = IncomingMessage(topic, body, queue_id, props.encode(properties), **more)
+        return self.store_message(message).queue_offset
 
     def run(self) -> int:
         """Do all steps that have work; return how many."""
@@ -70,15 +55,6 @@ class Subject:
         self.store.step()
         return count
 
-    def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
-        stored: list[StoredMessage] = []
-        while records := self.store.get(topic, queue_id, len(stored)).records:
-            stored += [record.decode(bytes(data)) for data in records]
-        return stored
-
-    def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
-        return [message.body for message in self.messages(topic, queue_id)]
-
     def save(self) -> None:
         self.table.save(self.clock.now_ms())
 
@@ -87,10 +63,6 @@ class Subject:
         self.schedule.close()
         self.save()
         self.store.close()
-
-    def crash(self) -> None:
-        """Stop like a killed process: written data survives."""
-        self.store.abandon()
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import TopicHeader, UpdateConsumerOffsetHeader
 from reput.store.config import FlushDiskType
 from reput.store.queues.batch_queue import BatchQueue
 from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.writing.removal import Removal
+from world import Subject
 
 
 async def commit(subject: Subject, topic: str, group: str, consumer_offset: int) -> None:
@@ -97,7 +97,7 @@ async def test_queues_are_detached_after_a_flush_in_the_disk_thread(
 ) -> None:
     """Otherwise the loop would flush the log, as dispatch must catch up first."""
     sync = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-    async with broker_subject.running(tmp_path, store=sync) as subject:
+    async with world.broker(tmp_path, store=sync) as subject:
         store, thread = subject.broker.store, subject.parts.disk_thread
         for topic in ("Doomed", "Unknown", "Unused"):
             await subject.send(topic, b"old")

@@ -9,28 +9,23 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject, messages_in
+import world
 from ports import free_port
 from remoting_subject import closed, read_frame
-from reput.broker.settings.access import AccessSettings
 from reput.errors import InvalidOption
 from reput.format import command as commands
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
-from reput.format.signing import Credentials, Signer
+from reput.format.signing import Signer
 from reput.namesrv.config import NamesrvConfig
-from reput.namesrv.server import NameServer
 from reput.remoting import tls_settings
 from reput.remoting.proxy_acceptor import HeaderResult
 from reput.remoting.tls_settings import TlsSettings
-from reput.secret import Secret
+from world import Subject, messages_in
 
 PROXY = "127.0.0.2"
 GUARD_S = 60
-ROOT, ALICE = (
-    Signer(Credentials(name, Secret(f"word-of-{name}"))) for name in ("the-root", "the-alice")
-)
+ALICE = world.signer("the-alice", "word-of-the-alice")
 ANYBODY = tls_settings.client_context(TlsSettings())
 NO_PERMISSION = 16
 
@@ -101,15 +96,8 @@ async def with_rules(subject: Subject) -> None:
 
 @pytest.fixture
 async def ruled(tmp_path: Path) -> AsyncIterator[Subject]:
-    first = json.dumps({"username": "the-root", "password": "word-of-the-root"})
-    access = AccessSettings(
-        authentication_enabled=True,
-        authorization_enabled=True,
-        init_authentication_user=Secret(first),
-    )
-    async with broker_subject.running(
-        tmp_path, access=access, signer=ROOT, reput_proxy_protocol_from=PROXY
-    ) as subject:
+    settings = {"access": world.access_settings(), "signer": world.signer()}
+    async with world.broker(tmp_path, **settings, reput_proxy_protocol_from=PROXY) as subject:
         assert (await subject.send("T")).code == 0
         await with_rules(subject)
         yield subject
@@ -158,9 +146,7 @@ async def test_refusals_are_counted_for_the_client(ruled: Subject) -> None:
     client = await Proxied.connect(ruled.broker.identity.port, line("198.51.100.7"))
     assert (await client.ask(of_queue("T"))).code == NO_PERMISSION
     await client.close()
-    families = {
-        family.name: family for family in await broker_subject.meter(ruled.broker).measure()
-    }
+    families = {family.name: family for family in await world.meter(ruled.broker).measure()}
     refused = families["reput_access_not_authenticated_total"]
     assert ("198.51.100.7",) in refused.values  # type: ignore[union-attr]
     headers_by_result = families["reput_proxy_headers_total"]
@@ -174,7 +160,7 @@ async def test_white_addresses_of_access_control_1_0(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("globalWhiteRemoteAddresses: [203.0.113.*]\naccounts: []\n")
     settings: dict[str, Any] = {"acl_enable": True, "rocketmq_home": str(tmp_path)}
-    async with broker_subject.running(
+    async with world.broker(
         tmp_path / "store", reput_proxy_protocol_from=PROXY, **settings
     ) as subject:
         port = subject.broker.identity.port
@@ -194,7 +180,7 @@ async def test_no_client_of_a_proxy_is_on_the_machine_of_the_broker(
 ) -> None:
     changes = b"haForceMaster=true"
     # A proxy with the same address at both ends.
-    async with broker_subject.running(tmp_path, reput_proxy_protocol_from="127.0.0.1") as subject:
+    async with world.broker(tmp_path, reput_proxy_protocol_from="127.0.0.1") as subject:
         client = await Proxied.connect(subject.broker.identity.port, header, address="127.0.0.1")
         reply = await client.ask(Command(Code.UPDATE_BROKER_CONFIG, body=changes))
         assert reply.code == NO_PERMISSION
@@ -204,7 +190,7 @@ async def test_no_client_of_a_proxy_is_on_the_machine_of_the_broker(
 
 @pytest.mark.parametrize("mode", ["safe", "java", "none"])
 async def test_the_setting_is_not_changed_over_the_network(tmp_path: Path, mode: str) -> None:
-    async with broker_subject.running(tmp_path, reput_remote_settings=mode) as subject:
+    async with world.broker(tmp_path, reput_remote_settings=mode) as subject:
         body = b"reputProxyProtocolFrom=0.0.0.0/0"
         reply = await subject.ask(Code.UPDATE_BROKER_CONFIG, body=body)
         assert reply.code == NO_PERMISSION
@@ -214,14 +200,7 @@ async def test_the_setting_is_not_changed_over_the_network(tmp_path: Path, mode:
 
 async def test_a_name_server_with_a_proxy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    config = NamesrvConfig(
-        bind_address="127.0.0.1",
-        listen_port=0,
-        kv_config_path=str(tmp_path / "kvConfig.json"),
-        config_store_path=str(tmp_path / "namesrv.properties"),
-        reput_proxy_protocol_from=PROXY,
-    )
-    server = NameServer(config)
+    server = world.name_server(tmp_path, reput_proxy_protocol_from=PROXY)
     await server.start()
     for is_encrypted in (False, True):
         fields = {"namespace": "n", "key": "k", "value": str(is_encrypted)}
@@ -240,7 +219,7 @@ async def test_a_name_server_with_a_proxy(tmp_path: Path, caplog: pytest.LogCapt
 @pytest.mark.parametrize("text", ["10.0.0.1/24", "proxy-1", "10.0.0.*"])
 def test_what_is_no_network_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(InvalidOption, match="reputProxyProtocolFrom"):
-        broker_subject.broker_config(reput_proxy_protocol_from=text)
+        world.broker_config(reput_proxy_protocol_from=text)
     with pytest.raises(InvalidOption, match="reputProxyProtocolFrom"):
         NamesrvConfig(reput_proxy_protocol_from=text)
 

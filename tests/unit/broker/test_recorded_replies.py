@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-import broker_subject
 import recorded_replies as recorded
+import world
 from recorded_replies import Reply
-from reput.namesrv.config import NamesrvConfig
-from reput.namesrv.server import NameServer
 
 ROWS = recorded.rows()
 PROTOCOL = Path(__file__).parents[3] / "docs/reference/protocol.md"
@@ -48,15 +46,9 @@ def ours(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Return our replies, by version of the client and name of the request."""
 
     async def ask(folder: Path, version: str) -> dict[str, Reply | None]:
-        settings = NamesrvConfig(
-            bind_address="127.0.0.1",
-            listen_port=0,
-            kv_config_path=str(folder / "kvConfig.json"),
-            config_store_path=str(folder / "namesrv.properties"),
-        )
-        async with NameServer(settings) as server:
-            namesrv = f"127.0.0.1:{server.port}"
-            async with broker_subject.running(
+        async with world.name_server(folder) as server:
+            namesrv = world.address_of(server)
+            async with world.broker(
                 folder / "store",
                 store=dict.fromkeys(("enable_lmq", "enable_multi_dispatch"), True),
                 namesrv_addr=namesrv,

@@ -5,28 +5,25 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker import registration
 from reput.errors import RequestRefused
 from reput.format.codes import RequestCode, ResponseCode
-from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.route_table import Registered, Registration as Said
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.remoting.time_slices import run_whole
 from reput.store.tables.config_tables import TopicConfig
+from world import Subject, until
 
 
 async def test_it_registers_with_every_name_server_and_unregisters(tmp_path: Path) -> None:
-    def settings(name: str) -> NamesrvConfig:
-        return NamesrvConfig(
-            listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / name)
-        )
-
-    async with NameServer(settings("a")) as first, NameServer(settings("b")) as second:
-        addresses = f"127.0.0.1:{first.port};127.0.0.1:{second.port}"
-        async with broker_subject.running(tmp_path / "store", namesrv_addr=addresses) as subject:
+    async with (
+        world.name_server(tmp_path / "a") as first,
+        world.name_server(tmp_path / "b") as second,
+    ):
+        addresses = f"{world.address_of(first)};{world.address_of(second)}"
+        async with world.broker(tmp_path / "store", namesrv_addr=addresses) as subject:
             for server in (first, second):
                 await known(server, "SELF_TEST_TOPIC", is_there=True)
             await subject.send("New")
@@ -43,10 +40,7 @@ class RegistrationRecorder:
         self.counts: list[int] = []
         self.refusals = 0
         """Number of registrations that are refused next."""
-        config = NamesrvConfig(
-            listen_port=port, bind_address="127.0.0.1", kv_config_path=str(path / "kv")
-        )
-        self.server = NameServer(config)
+        self.server = world.name_server(path, listen_port=port)
         self._register = self.server.routes.register
         self.server.routes.register = self.register  # type: ignore[method-assign]
 
@@ -70,16 +64,14 @@ class RegistrationRecorder:
 async def idle(subject: Subject) -> None:
     """Wait until all registrations are done."""
     registration = subject.parts.registration
-    async with asyncio.timeout(20):
-        while registration._is_due or registration._tasks:
-            await asyncio.sleep(0)
+    await until(lambda: not (registration._is_due or registration._tasks))
 
 
 async def test_a_change_is_sent_alone_after_a_complete_registration(tmp_path: Path) -> None:
     recorder = RegistrationRecorder(tmp_path)
     async with (
         recorder.server,
-        broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
+        world.broker(tmp_path / "store", namesrv_addr=recorder.address) as subject,
     ):
         await subject.parts.registration.register()
         built_in = len(subject.parts.topics.all())
@@ -108,7 +100,7 @@ async def test_more_topics_than_a_frame_holds_are_sent_in_several(
     recorder = RegistrationRecorder(tmp_path)
     async with (
         recorder.server,
-        broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
+        world.broker(tmp_path / "store", namesrv_addr=recorder.address) as subject,
     ):
         topics = subject.parts.topics
         for number in range(50):
@@ -129,7 +121,7 @@ async def test_a_name_server_that_refused_a_change_gets_all_topics(tmp_path: Pat
     recorder = RegistrationRecorder(tmp_path)
     async with (
         recorder.server,
-        broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
+        world.broker(tmp_path / "store", namesrv_addr=recorder.address) as subject,
     ):
         await subject.parts.registration.register()
         recorder.counts.clear()
@@ -149,9 +141,7 @@ async def test_a_restarted_name_server_gets_all_topics(tmp_path: Path) -> None:
     first = RegistrationRecorder(tmp_path)
     await first.server.start()
     port = first.server.port
-    async with broker_subject.running(
-        tmp_path / "store", namesrv_addr=f"127.0.0.1:{port}"
-    ) as subject:
+    async with world.broker(tmp_path / "store", namesrv_addr=f"127.0.0.1:{port}") as subject:
         await subject.send("Old")
         await subject.parts.registration.register()
         await first.server.stop()
@@ -166,12 +156,12 @@ async def test_the_permission_of_the_broker_is_registered(tmp_path: Path) -> Non
     recorder = RegistrationRecorder(tmp_path)
     async with (
         recorder.server,
-        broker_subject.running(tmp_path / "store", namesrv_addr=recorder.address) as subject,
+        world.broker(tmp_path / "store", namesrv_addr=recorder.address) as subject,
     ):
         await subject.send("T")
         await subject.parts.registration.register()
         assert recorder.perm("T") == 6
-        broker_subject.reconfigure(subject.broker, {"brokerPermission": "2"})
+        world.reconfigure(subject.broker, {"brokerPermission": "2"})
         await idle(subject)
         assert recorder.perm("T") == 2
 
@@ -181,9 +171,7 @@ async def known(server: NameServer, topic: str, *, is_there: bool) -> None:
         while True:
             reply = await client.invoke(
                 f"127.0.0.1:{server.port}",
-                broker_subject.Command(
-                    RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic}
-                ),
+                world.Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": topic}),
                 5_000,
             )
             if (reply.code == ResponseCode.SUCCESS) == is_there:
@@ -192,11 +180,9 @@ async def known(server: NameServer, topic: str, *, is_there: bool) -> None:
 
 
 async def test_an_unreachable_name_server_blocks_no_request(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
+    async with world.broker(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
         assert (await subject.send("T")).code == ResponseCode.SUCCESS
-        async with asyncio.timeout(20):
-            while not subject.parts.registration.problems:
-                await asyncio.sleep(0)
+        await until(lambda: subject.parts.registration.problems)
         assert "127.0.0.1:1" in subject.parts.registration.problems
 
 
@@ -209,13 +195,10 @@ async def test_a_slow_name_server_delays_no_other_request(tmp_path: Path) -> Non
 
     slow = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
     slow_address = f"127.0.0.1:{slow.sockets[0].getsockname()[1]}"
-    settings = NamesrvConfig(
-        listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / "kv")
-    )
     try:
-        async with NameServer(settings) as quick:
+        async with world.name_server(tmp_path) as quick:
             addresses = f"{slow_address};127.0.0.1:{quick.port}"
-            async with broker_subject.running(tmp_path / "store", namesrv_addr=addresses) as broker:
+            async with world.broker(tmp_path / "store", namesrv_addr=addresses) as broker:
                 for number in range(20):
                     await broker.send(f"New{number}")
                 await known(quick, "New19", is_there=True)
@@ -238,7 +221,7 @@ async def test_a_slow_name_server_delays_no_other_request(tmp_path: Path) -> Non
 
 
 async def test_name_servers_that_disagree_on_order_cause_no_storm(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await subject.send("T")
         notices: list[None] = []
         subject.parts.registration.notify_soon = lambda: notices.append(None)  # type: ignore[method-assign]

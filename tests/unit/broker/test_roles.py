@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import broker_subject
-from broker_subject import broker_config, store_config
+import world
 from ports import free_port, free_port_of_broker
 from reput.broker import assembly, closing
 from reput.broker.master_guard import AnotherMaster
@@ -24,26 +23,18 @@ from reput.clock import SystemClock
 from reput.errors import InvalidOption, WriteFailed
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
-from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.store.config import BrokerRole
 from reput.store.log.replica_acks import Replica
 from reput.store.message_store import MessageStore
 from reput.store.writing.incoming import IncomingMessage
-
-GUARD_S = 30.0
+from world import GUARD_S, broker_config, store_config, until
 
 
 @pytest_asyncio.fixture
 async def name_server(tmp_path: Path) -> AsyncIterator[NameServer]:
-    config = NamesrvConfig(
-        bind_address="127.0.0.1",
-        listen_port=0,
-        kv_config_path=str(tmp_path / "kv.json"),
-        config_store_path=str(tmp_path / "namesrv.properties"),
-    )
-    async with NameServer(config) as started:
+    async with world.name_server(tmp_path) as started:
         yield started
 
 
@@ -58,7 +49,7 @@ def make(
 ) -> Broker:
     return Broker(
         broker_config(
-            namesrv_addr=f"127.0.0.1:{name_server.port}",
+            namesrv_addr=world.address_of(name_server),
             broker_id=broker_id,
             broker_ip2="127.0.0.1",
             listen_port=port,
@@ -75,12 +66,6 @@ def make(
         clock=SystemClock(),
         config_path=None if conf is None else str(conf),
     )
-
-
-async def until(is_done: Callable[[], object]) -> None:
-    async with asyncio.timeout(GUARD_S):
-        while not is_done():
-            await asyncio.sleep(0.01)
 
 
 def put(broker: Broker, count: int) -> list[int]:
@@ -358,7 +343,7 @@ async def test_held_replies_have_their_real_status_when_a_master_is_demoted(
     """Java 5.3.3 answers 12, FLUSH_SLAVE_TIMEOUT, for what no slave has acknowledged in time."""
     monkeypatch.setattr(closing, "LAST_ACKS_MS", 50)
     settings = {"broker_role": BrokerRole.SYNC_MASTER, "slave_timeout": 60_000}
-    async with broker_subject.running(tmp_path, store=settings) as subject:
+    async with world.broker(tmp_path, store=settings) as subject:
         store, clock = subject.broker.store, subject.broker.clock
         slave = Replica("192.0.2.1:1", 0, reported_ms=clock.monotonic_ms())
         store.replicas.add(slave)

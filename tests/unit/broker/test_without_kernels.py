@@ -11,10 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import broker_subject
 import pop_client
 import reput
-from broker_subject import Subject, messages_in
+import world
 from reput.broker.kernels import hot
 from reput.clock import ManualClock
 from reput.format import batch, kernels
@@ -27,9 +26,10 @@ from reput.format.headers import (
     SendBackHeader,
     UpdateConsumerOffsetHeader,
 )
+from world import Subject, messages_in
 
 PACKAGE = Path(reput.__file__).parent
-TESTS = Path(broker_subject.__file__).parent
+TESTS = Path(world.__file__).parent
 START_MS = 1_700_000_000_000
 COMMIT = 8
 CODE = """
@@ -70,9 +70,7 @@ def serve(root: str) -> None:
 async def _serve(root: Path) -> None:
     clock = ManualClock(START_MS)
     delays = {"message_delay_level": "1s 2s 3s 4s"}
-    async with broker_subject.running(
-        root, clock=clock, store=delays, reput_fast_path=True
-    ) as subject:
+    async with world.broker(root, clock=clock, store=delays, reput_fast_path=True) as subject:
         assert subject.broker.frontend is None
         await _send_and_pull(subject)
         await _commit_offset(subject)
@@ -83,7 +81,7 @@ async def _serve(root: Path) -> None:
         counts = subject.parts.fast_counts
         assert (counts.sends, counts.pulls, counts.acks, counts.send_backs) == (0, 0, 0, 0)
         assert (counts.ack_batches, counts.transaction_ends) == (0, 0)
-    async with broker_subject.running(root, clock=clock, store=delays) as subject:
+    async with world.broker(root, clock=clock, store=delays) as subject:
         assert await _bodies(subject, "T") == [b"json", b"binary", b"one", b"two"]
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from grpc_client import GrpcClient, receive_request
 from remoting_subject import GUARD_S
 from reput.clock import ManualClock
@@ -22,6 +21,7 @@ from reput.grpc.receiving import GIVEN_BACK_MS
 from reput.grpc.server import FrontServer
 from reput.grpc.wire.grpc_messages import ClientType
 from reput.store.tables.groups import SubscriptionGroup
+from world import Subject
 
 START_MS = 1_700_000_000_000
 GROUP = "G"
@@ -64,7 +64,7 @@ class Place:
 @asynccontextmanager
 async def place(folder: Path, *, is_ordered: bool, retry_max: int = 16) -> AsyncIterator[Place]:
     clock = ManualClock(START_MS)
-    async with broker_subject.running(folder, clock=clock) as subject:
+    async with world.broker(folder, clock=clock) as subject:
         subject.broker.parts.subscription_groups.put(
             SubscriptionGroup(name=GROUP, consume_orderly=is_ordered, retry_max=retry_max),
             clock.now_ms(),

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from grpc_client import OK, GrpcClient, message
 from remoting_subject import GUARD_S
 from reput.broker.topic.topics import READ_WRITE
@@ -20,6 +19,7 @@ from reput.grpc.renewal import STEPS_MS
 from reput.grpc.server import KEPT, FrontServer
 from reput.grpc.wire.grpc_messages import ClientType
 from reput.store.tables.config_tables import TopicConfig
+from world import Subject
 
 START_MS = 1_700_000_000_000
 
@@ -83,7 +83,7 @@ def revive(subject: Subject) -> None:
 async def test_a_consumer_keeps_its_messages_over_a_restart(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         async with front_of(subject) as front, Consumer(front) as consumer:
             await subject.send("T", b"work")
             (handle,) = await consumer.receive()
@@ -104,7 +104,7 @@ async def test_a_consumer_keeps_its_messages_over_a_restart(
 async def test_the_messages_of_a_consumer_that_does_not_return_are_given_back(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         async with front_of(subject) as front, Consumer(front) as consumer:
             await subject.send("T", b"work")
             (handle,) = await consumer.receive()
@@ -126,7 +126,7 @@ async def test_a_handle_is_valid_while_the_broker_holds_its_message(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     """As after a kill: nothing is known of the renewals."""
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         async with front_of(subject) as front, Consumer(front) as consumer:
             await subject.send("T", b"work")
             (handle,) = await consumer.receive()
@@ -160,7 +160,7 @@ async def test_a_transaction_can_be_ended_after_a_restart(tmp_path: Path) -> Non
         code: int = reply["status"]["code"]
         return code
 
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         parts = subject.broker.parts
         parts.topics.put(
             TopicConfig("T", 4, 4, READ_WRITE, attributes=(("message.type", "TRANSACTION"),)),
@@ -181,7 +181,7 @@ async def test_a_transaction_can_be_ended_after_a_restart(tmp_path: Path) -> Non
 async def test_a_damaged_file_does_not_keep_the_front_from_starting(
     tmp_path: Path, data: bytes
 ) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         path = Path(subject.broker.settings.store.store_path_root_dir) / KEPT
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)

@@ -6,7 +6,8 @@ message that falls back.
 
 **What takes the fast path** is a record that ``copy_records`` copies, which was consumed less often
 than ``times_max``, and whose properties all have a name and a value, RETRY_TOPIC and
-ORIGIN_MESSAGE_ID at most once.
+ORIGIN_MESSAGE_ID at most once. Messages that are prepared or rolled back are not delayed: they fall
+back.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -30,7 +31,7 @@ from reput.format.kernels.memory import (
 )
 from reput.format.kernels.plain_text import ID_BYTES, put_decimal, put_hex
 from reput.store.kernels import copy_args as words
-from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE
+from reput.store.kernels.append import DELAY, DELAY_LAST, DELAY_SIZE, PREPARED
 from reput.store.kernels.copy_records import (
     AT_RECONSUME_TIMES,
     CRC32,
@@ -181,7 +182,8 @@ def copy_for_retry(call):
             break
         call.stop = words.STOP_FALLS_BACK
         times = load_i32(address + AT_RECONSUME_TIMES)
-        if topic_size == 0 or times < 0 or times >= place.times_max:
+        sys_flag = load_i32(address + AT_SYS_FLAG)
+        if topic_size == 0 or times < 0 or times >= place.times_max or sys_flag & PREPARED:
             break
         more_size = place.more_size
         body_end = topic - 1
@@ -194,7 +196,6 @@ def copy_for_retry(call):
             break
         target = scratch + total
         level = level_of(call, place, times)
-        sys_flag = load_i32(address + AT_SYS_FLAG)
         topic_start = put_until_topic(address, body_end, target, level - 1, sys_flag, times + 1, 0)
         put_u8(topic_start, SCHEDULE_TOPIC_SIZE)
         put_schedule_topic(topic_start + 1)

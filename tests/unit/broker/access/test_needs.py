@@ -1,10 +1,10 @@
 """The needs of every request, as in the table of docs/reference/protocol.md."""
 
+import contextlib
 import json
 from typing import Any
 
-import pytest
-
+from cases import case
 from reput.broker.access.needs import NEEDS, Facts, needs_of
 from reput.broker.access.rules import SUPER_NEED, Need
 from reput.broker.processors.table import PROCESSORS
@@ -242,39 +242,35 @@ def test_every_entry_is_tested() -> None:
     assert {code for code, *_ in TABLE} | OF_RECORDS == set(NEEDS)
 
 
-@pytest.mark.parametrize(("code", "fields", "body", "needs"), TABLE)
-def test_needs(code: int, fields: dict[str, str], body: Any, needs: list[str]) -> None:
-    assert list(needs_of(facts(), request(code, fields, body))) == list(map(need, needs))
+def test_needs() -> None:
+    for code, fields, body, needs in TABLE:
+        with case(code, fields):
+            assert list(needs_of(facts(), request(code, fields, body))) == list(map(need, needs))
 
 
-@pytest.mark.parametrize("code", [0, -1, 13, 54, 999, 32767])
-def test_a_code_without_an_entry_needs_a_super_user(code: int) -> None:
-    assert needs_of(facts(), Command(code)) == (SUPER_NEED,)
+def test_a_code_without_an_entry_needs_a_super_user() -> None:
+    for code in (0, -1, 13, 54, 999, 32767):
+        assert needs_of(facts(), Command(code)) == (SUPER_NEED,), code
 
 
-@pytest.mark.parametrize(
-    "code", sorted({code for code, fields, body, needs in TABLE if (fields or body) and needs})
-)
-def test_what_cannot_be_decoded_is_not_served(code: int) -> None:
+def test_what_cannot_be_decoded_is_not_served() -> None:
     """A request without its fields fails, or needs something: none is served to everybody."""
-    try:
-        assert needs_of(facts(), Command(code))
-    except ReputError:
-        return
+    for code in {code for code, fields, body, needs in TABLE if (fields or body) and needs}:
+        with contextlib.suppress(ReputError):
+            assert needs_of(facts(), Command(code)), code
 
 
-@pytest.mark.parametrize("topic", ["%RETRY%h", "%RETRY%g_t", "%RETRY%gg", "%RETRY%h+t"])
-def test_the_retry_topics_of_other_groups(topic: str) -> None:
-    fields = {**PULLED, "topic": topic}
-    assert needs_of(facts(), request(Code.PULL_MESSAGE, fields)) == (SUPER_NEED,)
+def test_the_retry_topics_of_other_groups() -> None:
+    for topic in ("%RETRY%h", "%RETRY%g_t", "%RETRY%gg", "%RETRY%h+t"):
+        fields = {**PULLED, "topic": topic}
+        assert needs_of(facts(), request(Code.PULL_MESSAGE, fields)) == (SUPER_NEED,), topic
 
 
 # --- records --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("message", "needs"),
-    [
+def test_a_message_that_is_sent_back() -> None:
+    for message, needs in (
         (stored("t"), BOTH),
         (stored("t", RETRY_TOPIC="mine"), BOTH),
         (stored("%RETRY%g", RETRY_TOPIC="t"), BOTH),
@@ -282,11 +278,9 @@ def test_the_retry_topics_of_other_groups(topic: str) -> None:
         (stored("%DLQ%h"), ["Group:g Sub", "Topic:%DLQ%h Sub"]),
         (stored("SCHEDULE_TOPIC_XXXX", REAL_TOPIC="t"), BOTH),
         (None, ["Group:g Sub"]),
-    ],
-)
-def test_a_message_that_is_sent_back(message: StoredMessage | None, needs: list[str]) -> None:
-    needed = needs_of(facts(message), request(Code.CONSUMER_SEND_MSG_BACK, BACK))
-    assert list(dict.fromkeys(needed)) == list(map(need, needs))
+    ):
+        needed = needs_of(facts(message), request(Code.CONSUMER_SEND_MSG_BACK, BACK))
+        assert list(dict.fromkeys(needed)) == list(map(need, needs)), message
 
 
 def test_a_message_of_another_groups_retry_topic() -> None:

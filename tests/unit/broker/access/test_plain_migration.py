@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
+import world
 from reput.broker.access.access import Access
 from reput.broker.access.plain_accounts import merge, parse
 from reput.broker.access.plain_rules import PlainRules
@@ -39,8 +39,8 @@ TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 
 
 def broker(home: Path) -> Broker:
-    config = broker_subject.broker_config(rocketmq_home=str(home))
-    store = broker_subject.store_config(home / "store")
+    config = world.broker_config(rocketmq_home=str(home))
+    store = world.store_config(home / "store")
     return Broker(config, store, access=SETTINGS)
 
 
@@ -100,7 +100,7 @@ async def test_rules_decide_as_the_permissions_did(
 def test_a_migration_needs_the_home(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match=r"migrateAuthFromV1Enabled.*rocketmqHome"):
         Broker(
-            broker_subject.broker_config(rocketmq_home=""),
-            broker_subject.store_config(tmp_path),
+            world.broker_config(rocketmq_home=""),
+            world.store_config(tmp_path),
             access=SETTINGS,
         )

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.settings.live import LiveConfig
@@ -17,10 +16,10 @@ from reput.errors import InvalidOption
 from reput.format import headers
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
-from reput.format.headers import PullMessageHeader
 from reput.format.signing import Credentials, Signer
 from reput.secret import Secret
 from reput.store.config import StoreConfig
+from world import Subject, pull_header, until
 
 ACCOUNTS = """\
 accounts:
@@ -32,10 +31,7 @@ SIGNERS = {
     for name, secret in (("the-admin", "admin-secret"), ("some-user", "user-secret"))
 }
 EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
-HEADER = PullMessageHeader(
-    consumer_group="g", topic="T", queue_id=0, queue_offset=0, max_msg_nums=1, sys_flag=6,
-    commit_offset=0, suspend_timeout_millis=600_000, subscription="*", sub_version=0,
-)  # fmt: skip
+HEADER = pull_header("T", consumer_group="g", sys_flag=6, suspend_timeout_millis=600_000)
 
 
 class Owned:
@@ -53,9 +49,7 @@ class Owned:
         """Return a pull that is held."""
         fields = headers.encode(HEADER)
         asking = asyncio.create_task(self.ask(name, Code.PULL_MESSAGE, **fields))
-        async with asyncio.timeout(20):
-            while not len(self.subject.parts.held_pulls):
-                await asyncio.sleep(0)
+        await until(lambda: len(self.subject.parts.held_pulls))
         return asking
 
     async def reload(self) -> None:
@@ -70,7 +64,7 @@ async def owned(tmp_path: Path) -> AsyncIterator[Owned]:
     path.parent.mkdir()
     path.write_text(ACCOUNTS)
     settings = {"acl_enable": True, "rocketmq_home": str(tmp_path)}
-    async with broker_subject.running(tmp_path / "store", **settings) as subject:
+    async with world.broker(tmp_path / "store", **settings) as subject:
         owned = Owned(subject, path)
         await owned.ask(
             "the-admin", Code.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums="1",
@@ -128,11 +122,14 @@ async def test_versions_of_all_files_are_shown(owned: Owned) -> None:
     assert reply.ext_fields["brokerAddr"] == owned.subject.address
 
 
-@pytest.mark.parametrize("code", [50, 51, 52, 53, 54])
-async def test_only_admins_change_accounts(owned: Owned, code: int) -> None:
-    reply = await owned.ask("some-user", code, accessKey="the-admin", globalWhiteAddrs="*")
-    text = f"Need admin permission for request code={code}, but accessKey=some-user is not"
-    assert (reply.code, reply.remark) == (1, EXCEPTION + text)
+CODES = (50, 51, 52, 53, 54)
+
+
+async def test_only_admins_change_accounts(owned: Owned) -> None:
+    for code in CODES:
+        reply = await owned.ask("some-user", code, accessKey="the-admin", globalWhiteAddrs="*")
+        text = f"Need admin permission for request code={code}, but accessKey=some-user is not"
+        assert (reply.code, reply.remark) == (1, EXCEPTION + text)
     assert owned.path.read_text() == ACCOUNTS
 
 
@@ -145,24 +142,21 @@ async def test_secrets_are_never_returned(owned: Owned) -> None:
     assert "brief" not in str(refused.remark)
 
 
-@pytest.mark.parametrize(
-    ("perms", "text"),
-    [
+async def test_wrong_permissions_are_refused(owned: Owned) -> None:
+    for perms, text in (
         ("T", "Parse Resource format error for T."),
         ("T=PUB,U=X", "Parse resource permission error for U=X."),
-    ],
-)
-async def test_wrong_permissions_are_refused(owned: Owned, perms: str, text: str) -> None:
-    fields = {"accessKey": "new-user", "secretKey": "new-secret", "groupPerms": perms}
-    reply = await owned.ask("the-admin", Code.UPDATE_AND_CREATE_ACL_CONFIG, **fields)
-    assert reply.code == 209
-    assert str(reply.remark).startswith(text)
+    ):
+        fields = {"accessKey": "new-user", "secretKey": "new-secret", "groupPerms": perms}
+        reply = await owned.ask("the-admin", Code.UPDATE_AND_CREATE_ACL_CONFIG, **fields)
+        assert reply.code == 209, perms
+        assert str(reply.remark).startswith(text)
 
 
-@pytest.mark.parametrize("code", [50, 51, 52, 53, 54])
-async def test_without_access_control_the_requests_are_unknown(subject: Subject, code: int) -> None:
-    reply = await subject.client.invoke(subject.address, Command(code))
-    assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
+async def test_without_access_control_the_requests_are_unknown(subject: Subject) -> None:
+    for code in CODES:
+        reply = await subject.client.invoke(subject.address, Command(code))
+        assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
 
 
 async def test_the_held_pull_of_a_deleted_account_ends(owned: Owned) -> None:
@@ -198,7 +192,7 @@ async def test_changed_files_count_for_held_and_later_requests(owned: Owned) -> 
 async def test_a_start_without_a_readable_file_is_refused(tmp_path: Path) -> None:
     settings = {"acl_enable": True, "rocketmq_home": str(tmp_path)}
     with pytest.raises(InvalidOption, match=r"conf/plain_acl\.yml.*existing file"):
-        async with broker_subject.running(tmp_path / "store", **settings):
+        async with world.broker(tmp_path / "store", **settings):
             pass
 
 

@@ -4,15 +4,11 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
+import world
 from reput.broker.access.refusals import ADDRESSES_MAX, LINE_MS, OTHERS, AccessRefusals
-from reput.broker.settings.access import AccessSettings
 from reput.clock import ManualClock
 from reput.format.codes import RequestCode as Code
 from reput.remoting import metrics_server
-from reput.secret import Secret
-
-FIRST = Secret('{"username":"root","password":"word-of-root"}')
 
 
 def test_one_line_a_minute_for_an_address_and_kind(caplog: pytest.LogCaptureFixture) -> None:
@@ -55,11 +51,11 @@ def test_many_addresses_share_a_count_and_a_line(caplog: pytest.LogCaptureFixtur
 
 
 async def test_refusals_are_metrics(tmp_path: Path) -> None:
-    access = AccessSettings(authentication_enabled=True, init_authentication_user=FIRST)
-    async with broker_subject.running(tmp_path, access=access) as subject:
+    access = world.access_settings(authorization_enabled=False)
+    async with world.broker(tmp_path, access=access) as subject:
         for _ in range(3):
             assert (await subject.ask(Code.GET_BROKER_CONFIG)).code == 16
-        families = await broker_subject.meter(subject.broker).measure()
+        families = await world.meter(subject.broker).measure()
         lines = metrics_server.text_of(families).decode().splitlines()
     assert 'reput_access_refused_total{reason="not_authenticated"} 3.0' in lines
     assert 'reput_access_refused_total{reason="not_authorized"} 0.0' in lines
@@ -67,6 +63,6 @@ async def test_refusals_are_metrics(tmp_path: Path) -> None:
 
 
 async def test_without_access_control_there_are_no_such_metrics(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
-        families = await broker_subject.meter(subject.broker).measure()
+    async with world.broker(tmp_path) as subject:
+        families = await world.meter(subject.broker).measure()
     assert not [family.name for family in families if family.name.startswith("reput_access")]

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-import broker_subject
+import world
 from reput.broker.settings import config
 from reput.cli import main as cli
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
-from reput.format.signing import Credentials, Signer
 from reput.remoting import metrics_server
 from reput.remoting.client import RemotingClient
-from reput.secret import Secret
+from world import signer
 
 MARK = "hidden-word"
 """Part of each secret here."""
@@ -25,10 +24,6 @@ KEYS = {
     "initAuthenticationUser": f'{{"username":"root","password":"{MARK}-1"}}',
     "innerClientAuthenticationCredentials": f'{{"accessKey":"brokers","secretKey":"{MARK}-2"}}',
 }
-
-
-def signer(name: str, password: str) -> Signer:
-    return Signer(Credentials(name, Secret(password)))
 
 
 async def test_no_output_of_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -44,7 +39,7 @@ async def test_no_output_of_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     access = config.load(KEYS).access
     outputs.append(repr(access))
     async with (
-        broker_subject.running(tmp_path, access=access, signer=root) as subject,
+        world.broker(tmp_path, access=access, signer=root) as subject,
         RemotingClient(signer=signer("ann", f"{MARK}-4")) as of_ann,
         RemotingClient(signer=signer("ann", f"{MARK}-5")) as guesser,
     ):
@@ -54,7 +49,7 @@ async def test_no_output_of_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         ) -> Command:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             request = Command(code, ext_fields=dict(fields or {}), body=data)
-            reply = await client.invoke(subject.address, request, broker_subject.TIMEOUT_MS)
+            reply = await client.invoke(subject.address, request, world.TIMEOUT_MS)
             outputs.append(f"{reply!r} {reply.remark} {reply.ext_fields} {bytes(reply.body)!r}")
             return reply
 
@@ -87,7 +82,7 @@ async def test_no_output_of_a_run(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert b"ann" in (await ask(3004, ann, b"", of_ann)).body
         assert b"ann" in (await ask(3005, None, b"", of_ann)).body
         outputs.append(repr(subject.parts))
-        families = await broker_subject.meter(subject.broker).measure()
+        families = await world.meter(subject.broker).measure()
         outputs.append(metrics_server.text_of(families).decode())
     assert "user 'ann'" in caplog.text
     outputs.append(caplog.text)

@@ -1,10 +1,12 @@
 """Consecutive requests as rows of a table."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from cases import case
 from reput.broker.fastpath import request_table
 from reput.broker.fastpath.request_table import Field, Kind, RequestList
 from reput.broker.kernels import hot as kernels, scan_args as rules
@@ -97,25 +99,22 @@ def test_an_absent_text_is_none(acks: RequestList) -> None:
     assert acks.text(row, "extraInfo") is None
 
 
-@pytest.mark.parametrize(
-    "about",
-    [
-        *({"code": 201}, {"flag": 1}, {"flag": 4}, {"opaque": -1}, {"remark": "why"}),
-        *({"fields": {"queueId": "-1"}}, {"fields": {"queueId": "2147483648"}}),
-        *({"fields": {"queueId": "03"}}, {"fields": {"offset": "9" * 19}}),
-        *({"fields": {"isLast": "TRUE"}}, {"fields": {"more": "x"}}, {"ext_fields": None}),
-        *({"fields": {"consumerGroup": "grün"}}, {"ext_fields": {"consumerGroup": "g"}}),
-        {"fields": {"extraInfo": 'a"b\\'}},
-    ],
-    ids=str,
+OTHERS: tuple[dict[str, Any], ...] = (
+    *({"code": 201}, {"flag": 1}, {"flag": 4}, {"opaque": -1}, {"remark": "why"}),
+    *({"fields": {"queueId": "-1"}}, {"fields": {"queueId": "2147483648"}}),
+    *({"fields": {"queueId": "03"}}, {"fields": {"offset": "9" * 19}}),
+    *({"fields": {"isLast": "TRUE"}}, {"fields": {"more": "x"}}, {"ext_fields": None}),
+    *({"fields": {"consumerGroup": "grün"}}, {"ext_fields": {"consumerGroup": "g"}}),
+    {"fields": {"extraInfo": 'a"b\\'}},
 )
-@pytest.mark.parametrize("serialization", list(Serialization))
-def test_it_stops_before_other_requests(
-    acks: RequestList, about: dict[str, Any], serialization: Serialization
-) -> None:
-    other = ack(serialization, **about)
-    (row,) = taken(acks, ack(serialization) + other + ack(serialization))
-    assert row[rules.ROW.end] == len(ack(serialization))
+
+
+def test_it_stops_before_other_requests(acks: RequestList) -> None:
+    for about, serialization in itertools.product(OTHERS, Serialization):
+        with case(about, serialization):
+            frame, other = ack(serialization), ack(serialization, **about)
+            (row,) = taken(acks, frame + other + frame)
+            assert row[rules.ROW.end] == len(frame)
 
 
 def test_truncated_frames_and_impossible_lengths(acks: RequestList) -> None:

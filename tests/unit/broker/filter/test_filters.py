@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
 import golden
-from broker_subject import Subject
+import world
 from reput import config
 from reput.broker.filter.consumer_filters import ConsumerFilters
 from reput.broker.server import Broker
@@ -29,6 +28,7 @@ from reput.remoting.time_slices import run_whole
 from reput.store.config import StoreConfig
 from reput.store.files.disk import Disk
 from reput.store.tables.filters import ConsumerFilter, ConsumerFilterTable
+from world import Subject
 
 DAY_MS = 24 * 3_600_000
 NOW_MS = 1_700_000_000_000
@@ -139,7 +139,7 @@ async def send_numbers(subject: Subject, numbers: range) -> None:
 
 async def test_bits_avoid_reading_the_message(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
-    async with broker_subject.running(
+    async with world.broker(
         tmp_path, clock=clock, store=BITS_ON, enable_property_filter=True
     ) as subject:
         await subject.send_body(RequestCode.HEART_BEAT, heartbeat(wants("T", "n > 2")))
@@ -154,9 +154,7 @@ async def test_bits_avoid_reading_the_message(tmp_path: Path) -> None:
                 return by_group.takes_unit(tags_code, bit_map, store_timestamp)
 
             def takes_record(self, data: memoryview) -> bool:
-                looked_at.extend(
-                    message.body for message in broker_subject.messages_in(bytes(data))
-                )
+                looked_at.extend(message.body for message in world.messages_in(bytes(data)))
                 return by_group.takes_record(data)
 
         consumer_filter = subject.parts.consumer_filters.find("T", "consumers")
@@ -168,7 +166,7 @@ async def test_bits_avoid_reading_the_message(tmp_path: Path) -> None:
 
 
 async def test_unknown_or_outdated_filters_are_refused(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path, enable_property_filter=True) as subject:
+    async with world.broker(tmp_path, enable_property_filter=True) as subject:
         await send_numbers(subject, range(1))
         await subject.send_body(RequestCode.HEART_BEAT, heartbeat(wants("T", "n >", 1)))
         unknown = await subject.pull("T", sys_flag=0, sub_version=1)
@@ -208,7 +206,7 @@ async def test_filters_and_bits_of_java_are_used(version: str, tmp_path: Path) -
         for message in golden.messages(version, "ext")
     }
     taken, left_out = 0, 0
-    broker = Broker(broker_subject.broker_config(enable_property_filter=True), settings)
+    broker = Broker(world.broker_config(enable_property_filter=True), settings)
     async with broker:
         filters = broker.parts.consumer_filters
         for consumer_filter in list(filters.table.all()):

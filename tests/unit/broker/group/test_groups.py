@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker_subject import Subject
 from reput.broker.group.groups import Groups, Maxima
 from reput.broker.processors.table import PROCESSORS
 from reput.errors import LimitExceeded
@@ -16,6 +15,7 @@ from reput.format.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.remoting.time_slices import run_whole
+from world import Subject
 
 
 class Peer:

@@ -11,6 +11,7 @@ from reput.format.bodies import ConsumerData
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.remoting.time_slices import TimeSlices
+from world import until
 
 
 class Member:
@@ -114,6 +115,6 @@ async def test_a_large_group_gets_later_changes_after_a_pause() -> None:
         await turns(3)
     count = max(len(member.received) for member in members)
     assert count == 1 or loop.time() >= start + len(members) / NOTICES_PER_S
-    while loop.time() < rested + 0.001 or min(len(member.received) for member in members) < 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: loop.time() >= rested + 0.001)
+    await until(lambda: all(len(member.received) >= 2 for member in members))
     assert {len(member.received) for member in members} == {2}

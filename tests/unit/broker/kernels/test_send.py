@@ -1,6 +1,7 @@
-"""Which sends take the fast path, and how they are stored and answered."""
+"""How sends are stored and answered; ``request_corpus`` has those that fall back."""
 
 import dataclasses
+import itertools
 import json
 import time
 import zlib
@@ -13,10 +14,8 @@ import pytest
 from reput.broker.kernels import hot as kernels, send_rules
 from reput.format import (
     command,
-    cq_unit,
     headers,
     message as record,
-    names,
     properties as props,
     recall_handle,
     send_reply,
@@ -151,15 +150,6 @@ def send(
     return command.encode(dataclasses.replace(sent, **about))
 
 
-def json_send(header: str, body: bytes = b"Hello") -> bytes:
-    mark = len(header.encode()).to_bytes(4)
-    return (4 + len(header.encode()) + len(body)).to_bytes(4) + mark + header.encode() + body
-
-
-def header_of(frame: bytes) -> str:
-    return frame[8 : 8 + int.from_bytes(frame[5:8])].decode()
-
-
 # --- records and replies --------------------------------------------------------
 
 
@@ -259,206 +249,13 @@ def test_frames_of_java(store: Store, version: str) -> None:
         assert stored.properties == expected | {"CLUSTER": "DefaultCluster"}
 
 
-@pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-@pytest.mark.parametrize("serialization", ["json", "rocketmq"])
-@pytest.mark.parametrize(
-    "name", ["send_v2", "send", "send_v2_oneway", "send_v2_to_retry", "send_batch", "pull",
-             "send_v2_with_quotes"]
-)  # fmt: skip
-def test_frames_of_java_that_fall_back(
-    store: Store, version: str, serialization: str, name: str
-) -> None:
+def test_frames_of_java_that_fall_back(store: Store) -> None:
     """The first two have text that is not ASCII."""
-    assert not store.is_answered((DATA / version / f"{serialization}_{name}.frame").read_bytes())
-
-
-# --- sends on the fast path -----------------------------------------------------
-
-BOTH = pytest.mark.parametrize("serialization", list(Serialization))
-
-
-@BOTH
-def test_code_10_has_long_names(store: Store, serialization: Serialization) -> None:
-    names = dict(zip("abcdefghijklmn", send_rules.FIELD_NAMES, strict=True))
-    fields = {names[name]: text for name, text in FIELDS.items()} | {"bname": "broker-a"}
-    assert store.is_answered(send(code=10, ext_fields=fields, serialization=serialization))
-    assert not Store().is_answered(send(code=10, serialization=serialization))
-    assert not Store().is_answered(send(ext_fields=fields, serialization=serialization))
-
-
-@BOTH
-def test_keys_in_any_order(store: Store, serialization: Serialization) -> None:
-    fields = dict(reversed(FIELDS.items())) | {"l": "16", "n": "broker-a"}
-    assert store.is_answered(send(ext_fields=fields, serialization=serialization))
-
-
-def test_header_in_any_order(store: Store) -> None:
-    header = json.loads(header_of(send()))
-    backwards = json.dumps(dict(reversed(header.items())), separators=(",", ":"))
-    assert store.is_answered(json_send(backwards + "\n"))
-
-
-COMMON: list[dict[str, str | None]] = [
-    *({"e": "0"}, {"f": "1"}, {"f": "2"}, {"f": "769"}, {"f": "515"}, {"h": "2147483647"}),
-    *({"j": None, "k": None, "m": None}, {"l": "16"}, {"n": "any"}, {"i": None}),
-    *({"i": "WAIT\1true"}, {"i": "a\1b\2"}, {"i": "PGROUP\1g\2TTL\x01100\2TRACE_ON\1false"}),
-    *({"i": "KEYS\1k1 k2\2own\1it's"}, {"i": "WAITING\1x\2wait\1x"}, {"g": "0"}),
-]
-
-
-@BOTH
-@pytest.mark.parametrize("changes", COMMON, ids=str)
-def test_sends_on_the_fast_path(
-    store: Store, changes: dict[str, str | None], serialization: Serialization
-) -> None:
-    assert store.is_answered(send(changes, serialization=serialization))
-
-
-def test_escapes(store: Store) -> None:
-    assert store.is_answered(json_send(header_of(send({"i": "q\1@"})).replace("@", '\\"\\\\\\/')))
-    assert store.messages()[0].properties["q"] == '"\\/'
-
-
-def allow_delays(store: Store) -> None:
-    """Let the fast path take half messages and two delay levels; add queues for them."""
-    store.hot.set_delays((1_000, 5_000))
-    store.block.takes_halves = 1
-    for topic, queue_id in ((names.HALF_TOPIC, 0), (names.SCHEDULE_TOPIC, 1)):
-        tail = np.zeros(20 * 100, np.uint8)
-        store.tails.append(tail)
-        _, row = store.hot.add_queue(topic.encode(), queue_id)
-        row.tail, row.tail_limit = hot.address_of(tail), 100
-
-
-@BOTH
-def test_half_and_delayed_messages(store: Store, serialization: Serialization) -> None:
-    """Half and delayed messages are stored as the processors store them (compared with Java's)."""
-    allow_delays(store)
-    half = send(
-        {"i": "WAIT\1true\2TRAN_MSG\1true\2UNIQ_KEY\1id\2a\1b", "f": "5"},
-        serialization=serialization,
-    )
-    delayed = send({"i": "WAIT\1true\2a\1b\2DELAY\0012\2"}, serialization=serialization)
-    assert store.receive(half + delayed) == 2
-    first, second = store.messages()
-    assert (first.topic, first.queue_id, first.sys_flag) == (names.HALF_TOPIC, 0, 1)
-    real_place = "REAL_TOPIC\1TopicTest\2REAL_QID\0013\2"
-    kept = "TRAN_MSG\1true\2UNIQ_KEY\1id\2a\1b\2" + CLUSTER + "WAIT\1true\2"
-    kept += "__transactionId__\1id\2" + real_place
-    assert first.property_bytes == kept.encode()
-    assert (second.topic, second.queue_id, second.sys_flag) == (names.SCHEDULE_TOPIC, 1, 0)
-    assert second.property_bytes == ("a\1b\2DELAY\0012\2" + CLUSTER + real_place).encode()
-    unit = cq_unit.UNIT.unpack_from(store.tails[-1])
-    assert unit == (second.physical_offset, second.store_size, NOW_MS + 5_000)
-    replies = store.reply_bytes
-    for message, key in ((first, "id"), (second, "")):
-        offset_id = f"7F00000100002A9F{message.physical_offset:016X}"
-        # The reply has the queue of the request.
-        reply = send_reply.send_reply(77, serialization, offset_id, 3, 0, key)
-        assert replies.startswith(reply)
-        replies = replies[len(reply) :]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({"i": "TRAN_MSG\1True"}, {"i": "TRAN_MSG\1false"}, {"i": "TRAN_MSG\1true\2DELAY\0011"}),
-        *({"i": "DELAY\0010"}, {"i": "DELAY\0013"}, {"i": "DELAY\00101"}, {"i": "DELAY\1x"}),
-        *({"i": "DELAY\0011\2DELAY\0011"}, {"i": "DELAY\0011", "f": "4"}, {"f": "4"}),
-        *({"i": "TRAN_MSG\1true", "f": "8"}, {"i": "TRAN_MSG\1true\2WAIT\1false"}),
-        {"i": "TRAN_MSG\1true\2CHECK_IMMUNITY_TIME_IN_SECONDS\0019"},
-    ],
-    ids=str,
-)
-def test_delays_that_fall_back(store: Store, changes: dict[str, str | None]) -> None:
-    allow_delays(store)
-    assert not store.is_answered(send(changes))
-
-
-def test_half_messages_are_taken_only_where_the_broker_takes_them(store: Store) -> None:
-    allow_delays(store)
-    assert store.is_answered(send({"i": "TRAN_MSG\1true"}))
-    store.block.takes_halves = 0
-    assert store.receive(send({"i": "TRAN_MSG\1true"})) == 0
-
-
-SLOW: list[dict[str, str | None]] = [
-    *({"e": "4"}, {"e": "-1"}, {"e": "03"}, {"e": ""}, {"e": "2147483648"}, {"e": None}),
-    *({"f": "4"}, {"f": "8"}, {"f": "16"}, {"f": "32"}, {"f": "64"}, {"f": "128"}, {"f": "1024"}),
-    *({"j": "1"}, {"k": "true"}, {"m": "true"}, {"m": "0"}, {"l": "x"}, {"g": "-1"}),
-    *({"g": "1" * 19}, {"h": "-1"}, {"h": "2147483648"}, {"d": "x"}, {"a": None}, {"b": "Nobody"}),
-    *({"b": ""}, {"b": "T" * 128}, {"a": "группа"}, {"unknown": "x"}, {"o": "x"}, {"topic": "x"}),
-    *({"i": "WAIT\1false"}, {"i": "WAIT\1TRUE"}, {"i": "WAIT\1true\2WAIT\1true"}),
-    *({"i": "a\1"}, {"i": "a"}, {"i": "\1b"}, {"i": "a\1b\2\2"}, {"i": "\2"}, {"i": "a\1b\1c"}),
-    *({"i": "KEYS\1a\2KEYS\1b"}, {"i": "own\1a\2x\1y\2own\1b"}, {"i": "ключ\1x"}, {"i": "a\1b\3"}),
-    *({"i": f"UNIQ_KEY\1{text}"} for text in ("a" * 129, 'a"b', "a\\b")),
-    *({"i": "k\1" + "v" * 32_750}, {"i": "a\1b\n"}, {"i": "a\1\U0001f600"}),
-]
-SLOW += [
-    {"i": f"{name}\1x\2TAGS\1a"}
-    for name in [
-        *("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TIMER_OUT_MS"),
-        *("TRAN_MSG", "TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "REAL_TOPIC"),
-        *("CHECK_IMMUNITY_TIME_IN_SECONDS", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"),
-        *("POP_CK", "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "CLUSTER", "__CRC32#"),
-        *("INNER_MULTI_QUEUE_OFFSET", "_SYS_MSG_PRIORITY_", "__LITE_TOPIC", "__transactionId__"),
-    ]
-]
-
-
-@BOTH
-@pytest.mark.parametrize("changes", SLOW, ids=lambda fields: str(fields)[:40])
-def test_sends_that_fall_back(
-    store: Store, changes: dict[str, str | None], serialization: Serialization
-) -> None:
-    assert not store.is_answered(send(changes, serialization=serialization))
-
-
-@BOTH
-@pytest.mark.parametrize(
-    "about",
-    [
-        *({"flag": 1}, {"flag": 2}, {"flag": 4}, {"opaque": -1}, {"remark": "why"}),
-        *({"code": 320}, {"code": 325}, {"code": 11}, {"body": b""}, {"body": b"x" * 50_001}),
-        {"ext_fields": None},
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_requests_that_fall_back(
-    store: Store, about: dict[str, Any], serialization: Serialization
-) -> None:
-    assert not store.is_answered(send(serialization=serialization, **about))
-
-
-HEADERS = {
-    "space": (',"', ', "'),
-    "tab in text": ("group", "gr\tp"),
-    "escape in text": ("group", "gro\\u0075p"),
-    "escape in a key": ('"b":', '"\\u0062":'),
-    "number as a field": ('"d":"4"', '"d":4'),
-    "null": ('"d":"4"', '"d":null'),
-    "key twice": ('"opaque":77', '"opaque":77,"opaque":77'),
-    "field twice": ('"d":"4"', '"d":"4","d":"4"'),
-    "unknown key": ('"opaque":77', '"opaque":77,"more":1'),
-    "zero in front": ('"opaque":77', '"opaque":077'),
-    "fraction": ('"opaque":77', '"opaque":77.0'),
-    "quoted number": ('"opaque":77', '"opaque":"77"'),
-    "no opaque": (',"opaque":77', ""),
-    "language as a number": ('"language":"PYTHON"', '"language":3'),
-    "other escapes": ("TAGS", "T\\u0041GS"),
-    "escaped controls": ("TAGS", "T\\u0003GS"),
-    "comma at the end": ('"m":"false"', '"m":"false",'),
-    "array": ('"extFields":{', '"extFields":[{'),
-    "after it": ('"}}', '"}}x'),
-}
-
-
-@pytest.mark.parametrize("change", HEADERS)
-def test_json_that_falls_back(store: Store, change: str) -> None:
-    old, new = HEADERS[change]
-    header = header_of(send())
-    assert old in header
-    assert not store.is_answered(json_send(header.replace(old, new, 1)))
+    kinds = ["send_v2", "send", "send_v2_oneway", "send_v2_to_retry", "send_batch", "pull"]
+    kinds += ["send_v2_with_quotes"]
+    for place in itertools.product(("4.9.7", "5.5.0"), ("json", "rocketmq"), kinds):
+        path = DATA / "{}/{}_{}.frame".format(*place)
+        assert not store.is_answered(path.read_bytes()), path
 
 
 def test_topics_and_times_that_fall_back(store: Store) -> None:
@@ -509,35 +306,6 @@ def test_the_cost_of_many_properties_is_linear() -> None:
         return time.process_time() - begin
 
     assert cpu_time(8000) < 32 * cpu_time(500) + 0.05
-
-
-def test_a_frame_that_falls_back_between_others(store: Store) -> None:
-    first, middle, last = send(), send({"i": "DELAY\x013"}), send()
-    data = first + middle + last
-    assert store.receive(data) == 1
-    assert (store.stop, store.block.receive_position) == (state.STOP_FRAME, len(first))
-    replies = store.block.replies_bytes
-    store.block.receive_position += len(middle)
-    assert kernels.receive(store.hot.argument) == 1
-    assert (store.stop, store.block.receive_position) == (state.STOP_DONE, len(data))
-    assert store.block.replies_bytes == 2 * replies
-    assert [message.queue_offset for message in store.messages()] == [0, 1]
-
-
-def test_a_cut_frame_waits(store: Store) -> None:
-    whole = send()
-    for cut in range(len(whole)):
-        assert store.receive(whole[:cut]) == 0
-        assert (store.stop, store.block.receive_position) == (state.STOP_DONE, 0)
-    assert store.receive(whole + whole[:9]) == 1
-    assert store.block.receive_position == len(whole)
-
-
-@pytest.mark.parametrize("length", [0, 3, -1, command.FRAME_BYTES_MAX + 1])
-def test_impossible_lengths(store: Store, length: int) -> None:
-    whole = send()
-    assert store.receive(whole + length.to_bytes(4, signed=True) + b"x") == 1
-    assert (store.stop, store.block.receive_position) == (state.STOP_LENGTH, len(whole))
 
 
 def test_a_record_without_room_is_in_the_scratch(store: Store) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker_subject import Subject, messages_in, running
+import world
 from reput.clock import ManualClock
 from reput.format import headers, names, properties as props
 from reput.format.bodies import (
@@ -31,6 +31,7 @@ from reput.format.headers import (
     PopLiteMessageReplyHeader,
 )
 from reput.remoting.time_slices import run_whole
+from world import Subject, messages_in
 
 START_MS = 1_790_000_000_000
 MINUTE_MS = 60_000
@@ -45,7 +46,7 @@ def clock() -> ManualClock:
 async def subject(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
     """Return a broker with the parent P, whose lite topics expire, and the group G."""
     store = {"enable_multi_dispatch": True}
-    async with running(tmp_path, clock=clock, store=store) as subject:
+    async with world.broker(tmp_path, clock=clock, store=store) as subject:
         header = CreateTopicHeader(
             topic="P",
             default_topic="TBW102",
@@ -236,7 +237,7 @@ async def test_a_client_is_a_member_of_one_group(subject: Subject) -> None:
 
 
 async def test_a_broker_without_light_queues_has_no_lite_topics(tmp_path: Path) -> None:
-    async with running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         reply = await subject.send("T", properties={props.LITE_TOPIC: "a"})
         assert reply.code == ResponseCode.MESSAGE_ILLEGAL
         assert "enableMultiDispatch=true" in (reply.remark or "")

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.monitoring import address_check
 from reput.broker.monitoring.address_check import Surroundings, judge
-from reput.namesrv.config import NamesrvConfig
-from reput.namesrv.server import NameServer
+from world import Subject
 
 MACHINE = Surroundings("10.1.2.3", is_container=False)
 CONTAINER = Surroundings("172.17.0.2", is_container=True)
@@ -45,18 +43,15 @@ async def check(subject: Subject, here: address_check.Surroundings) -> list[addr
 
 
 async def test_working_addresses_are_not_reported(tmp_path: Path) -> None:
-    names = NamesrvConfig(
-        bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json")
-    )
-    async with NameServer(names) as server:
+    async with world.name_server(tmp_path) as server:
         address = f"localhost:{server.port}"
-        async with broker_subject.running(tmp_path / "s", namesrv_addr=address) as subject:
+        async with world.broker(tmp_path / "s", namesrv_addr=address) as subject:
             assert await check(subject, MACHINE) == []
 
 
 async def test_an_address_without_a_listener_is_reported_with_the_setting(tmp_path: Path) -> None:
     """127.0.0.2 belongs to this machine, but the broker listens on 127.0.0.1 only."""
-    async with broker_subject.running(tmp_path, broker_ip1="127.0.0.2") as subject:
+    async with world.broker(tmp_path, broker_ip1="127.0.0.2") as subject:
         (problem,) = await check(subject, MACHINE)
     assert str(problem) == (
         f"127.0.0.2:{subject.broker.identity.port} cannot be reached: "
@@ -67,7 +62,7 @@ async def test_an_address_without_a_listener_is_reported_with_the_setting(tmp_pa
 
 
 async def test_in_a_container_the_setting_has_a_placeholder(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path, broker_ip1="127.0.0.2") as subject:
+    async with world.broker(tmp_path, broker_ip1="127.0.0.2") as subject:
         (problem,) = await check(subject, CONTAINER)
     assert problem.fix == (
         "give --advertise to reput up, or set in broker.conf: brokerIP1=ADDRESS, one of this "
@@ -79,7 +74,7 @@ async def test_an_unreachable_name_server_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        async with broker_subject.running(tmp_path, namesrv_addr=address) as subject:
+        async with world.broker(tmp_path, namesrv_addr=address) as subject:
             (problem,) = await check(subject, MACHINE)
     assert problem.address == address
     assert problem.reason.startswith("(a name server) cannot be reached: ")
@@ -88,7 +83,7 @@ async def test_an_unreachable_name_server_is_reported(tmp_path: Path) -> None:
 
 async def test_a_closed_fast_port_is_reported(tmp_path: Path) -> None:
     for number in range(20):  # The port two below the one that the system gives may be taken.
-        async with broker_subject.running(tmp_path / str(number)) as subject:
+        async with world.broker(tmp_path / str(number)) as subject:
             servers = subject.broker._servers
             if len(servers) == 2:
                 await servers[1].stop()
@@ -120,7 +115,7 @@ def test_split(address: str, expected: tuple[str, int]) -> None:
 def test_metrics_unreachable_from_outside_the_container_are_reported(
     address: str, port: int, here: Surroundings, is_wrong: bool
 ) -> None:
-    config = broker_subject.broker_config(metrics_port=port, reput_metrics_address=address)
+    config = world.broker_config(metrics_port=port, reput_metrics_address=address)
     problems = [str(problem) for problem in address_check.judge_metrics(config, here)]
     assert problems == (
         [

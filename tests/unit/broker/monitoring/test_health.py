@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.monitoring.current_meter import CurrentMeter
 from reput.broker.monitoring.health import SILENT_MS_MAX, judge_loops
 from reput.broker.replication.state import SlaveState
@@ -16,6 +15,7 @@ from reput.format import bodies
 from reput.format.codes import RequestCode
 from reput.remoting.metrics_server import Family
 from reput.store.config import BrokerRole
+from world import Subject, until
 
 NO_FILE = "commitlog: cannot create: a test"
 OF_JAVA = "create mapped file failed, server is busy or broken"
@@ -46,7 +46,7 @@ def test_a_loop_that_failed_is_named_once_with_its_error() -> None:
 
 
 async def test_a_new_broker_is_healthy(subject: Subject) -> None:
-    health = broker_subject.health_of(subject.broker)
+    health = world.health_of(subject.broker)
     assert health.is_well
     assert health.warnings == (
         "this broker is not registered with name servers: namesrvAddr is empty",
@@ -68,22 +68,20 @@ async def test_a_loop_that_fails_turns_it_red_until_it_turns_again(
     with monkeypatch.context() as patch:
         patch.setattr(broker.loops, "expire_held", expire)
         await has_failed.wait()
-        while not broker.loops.failures:
-            await asyncio.sleep(0)
-        health = broker_subject.health_of(broker)
+        await until(lambda: broker.loops.failures)
+        health = world.health_of(broker)
         assert health.problems == ("loop holds failed: LookupError: no such thing",)
         assert health.describe()["status"] == "failing"
     assert "loop holds failed" in caplog.text
-    while broker.loops.failures:  # the loop is restarted
-        await asyncio.sleep(0.01)
-    assert broker_subject.health_of(broker).is_well
+    await until(lambda: not broker.loops.failures)  # the loop is restarted
+    assert world.health_of(broker).is_well
 
 
 async def test_a_disk_that_failed_turns_it_red(subject: Subject) -> None:
     broker = subject.broker
     broker.store.flusher.failure = WriteFailed("/x", "Input/output error")
     try:
-        health = broker_subject.health_of(broker)
+        health = world.health_of(broker)
         (problem,) = health.problems
         assert problem.startswith("the disk failed: ")
         assert "Input/output error" in problem
@@ -96,7 +94,7 @@ async def test_a_log_file_that_cannot_be_created_turns_it_red(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     sizes = {"mapped_file_size_commit_log": 1 << 20, "max_message_size": 600_000}
-    async with broker_subject.running(tmp_path, store=sizes) as subject:
+    async with world.broker(tmp_path, store=sizes) as subject:
         broker = subject.broker
         for _ in range(number):
             assert (await subject.send("T", bytes(500_000))).code == 0
@@ -108,11 +106,10 @@ async def test_a_log_file_that_cannot_be_created_turns_it_red(
             reply = await subject.send("T", bytes(500_000 + number))
             reply = await subject.send("T", bytes(600_000)) if reply.code == 0 else reply
             assert (reply.code, reply.remark) == (1, f"{OF_JAVA}: {NO_FILE}")
-            problem = broker_subject.health_of(broker).problems[0]
+            problem = world.health_of(broker).problems[0]
             assert problem == f"no messages are accepted: {NO_FILE}"
             assert not await is_writable(broker)
-        while not broker_subject.health_of(broker).is_well:  # the disk loop creates it
-            await asyncio.sleep(0.01)
+        await until(lambda: world.health_of(broker).is_well)  # the disk loop creates it
         assert await is_writable(broker)
         assert (await subject.send("T", b"x")).code == 0
 
@@ -122,7 +119,7 @@ def refuse(*_: object, **__: object) -> None:
 
 
 async def is_writable(broker: Broker) -> bool:
-    for family in await broker_subject.meter(broker).measure():
+    for family in await world.meter(broker).measure():
         if family.name == "reput_store_writable":
             assert isinstance(family, Family)
             return bool(family.values[()])
@@ -130,9 +127,9 @@ async def is_writable(broker: Broker) -> bool:
 
 
 async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
+    async with world.broker(tmp_path, namesrv_addr="127.0.0.1:1") as subject:
         await subject.parts.registration.register()
-        health = broker_subject.health_of(subject.broker)
+        health = world.health_of(subject.broker)
     assert health.is_well
     (warning,) = health.warnings
     assert warning.startswith("this broker is not registered with name server 127.0.0.1:1: ")
@@ -140,10 +137,10 @@ async def test_a_name_server_that_does_not_answer_is_a_warning(tmp_path: Path) -
 
 async def test_a_missing_file_is_reported_on_a_slave_too(tmp_path: Path) -> None:
     """A slave refuses messages anyway, so no refusal names the file."""
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await subject.send("Orders", b"x")
     slave = {"broker_role": BrokerRole.SLAVE}
-    async with broker_subject.running(tmp_path, broker_id=1, store=slave) as subject:
+    async with world.broker(tmp_path, broker_id=1, store=slave) as subject:
         broker = subject.broker
         last = broker.store.log.files.last
         assert last is not None
@@ -152,7 +149,7 @@ async def test_a_missing_file_is_reported_on_a_slave_too(tmp_path: Path) -> None
         broker.store.step_memory()
         try:
             assert broker.store.refusal == text
-            assert broker_subject.health_of(broker).problems == (text,)
+            assert world.health_of(broker).problems == (text,)
         finally:
             broker.store.watch.refusal = ""
             broker.store.watch.problems.clear()
@@ -160,15 +157,15 @@ async def test_a_missing_file_is_reported_on_a_slave_too(tmp_path: Path) -> None
 
 async def test_a_slave_that_refuses_to_follow_is_unhealthy(tmp_path: Path) -> None:
     slave = {"broker_role": BrokerRole.SLAVE}
-    async with broker_subject.running(tmp_path, broker_id=1, store=slave) as subject:
+    async with world.broker(tmp_path, broker_id=1, store=slave) as subject:
         status = subject.parts.replication.follower.status
-        health = broker_subject.health_of(subject.broker)
+        health = world.health_of(subject.broker)
         assert health.is_well
         assert any("this slave has no master" in text for text in health.warnings)
         await subject.parts.replication.follower.stop()  # it would search again
         status.state, status.reason = SlaveState.DIVERGED, "the records at 118 differ"
         status.master_max_offset = 300
-        health = broker_subject.health_of(subject.broker)
+        health = world.health_of(subject.broker)
         assert health.problems == (
             "this slave does not follow its master, diverged: the records at 118 differ",
         )
@@ -181,21 +178,21 @@ async def test_a_slave_that_refuses_to_follow_is_unhealthy(tmp_path: Path) -> No
 
 async def test_a_master_that_lacks_slaves_has_a_warning(tmp_path: Path) -> None:
     config = {"broker_role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 3}
-    async with broker_subject.running(tmp_path, store=config) as subject:
-        health = broker_subject.health_of(subject.broker)
+    async with world.broker(tmp_path, store=config) as subject:
+        health = world.health_of(subject.broker)
         assert health.is_well
         assert any("0 slaves are in sync, and sends" in text for text in health.warnings)
         assert health.details["replication"]["slaves_needed"] == 2
 
 
 async def test_a_permanent_licence_to_be_a_second_master_is_a_warning(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path, store={"ha_force_master": True}) as subject:
-        health = broker_subject.health_of(subject.broker)
+    async with world.broker(tmp_path, store={"ha_force_master": True}) as subject:
+        health = world.health_of(subject.broker)
         assert any("haForceMaster is set" in text for text in health.warnings)
 
 
 async def test_health_and_metrics_follow_a_change_of_the_role(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         broker = subject.broker
         meter = CurrentMeter(broker)
         await broker.change_role(BrokerRole.SLAVE, 1)

@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput import limits
 from reput.broker.monitoring import queue_metrics
 from reput.broker.monitoring.metrics import BrokerMeter, Names
 from reput.broker.monitoring.rocketmq_metrics import RocketmqMeter
 from reput.remoting.metrics_server import Family, HistogramFamily, MetricsServer
 from reput.remoting.time_slices import run_whole
+from world import Subject
 
 SAMPLE = re.compile(r"^([a-z_]+)(\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 @pytest_asyncio.fixture
 async def server(subject: Subject) -> AsyncIterator[MetricsServer]:
-    metrics_server = MetricsServer(broker_subject.meter(subject.broker))
+    metrics_server = MetricsServer(world.meter(subject.broker))
     metrics_server.start()
     yield metrics_server
     await metrics_server.stop()
@@ -112,9 +112,7 @@ async def test_series_beyond_the_bound_share_one(subject: Subject) -> None:
     for topic in topics:
         await subject.send(topic)
         subject.parts.deliveries.consumer_offsets.put(topic, "G", 0, 0)
-    families = {
-        family.name: family for family in await broker_subject.meter(subject.broker, 5).measure()
-    }
+    families = {family.name: family for family in await world.meter(subject.broker, 5).measure()}
     puts = families["reput_topic_put_messages_total"].values
     assert len(puts) <= 5 + 1
     assert sum(puts.values()) == 21
@@ -225,7 +223,7 @@ async def test_health_is_json(server: MetricsServer, subject: Subject) -> None:
     assert json.loads(text)["address"] == subject.address
     subject.broker.loops.failures["store"] = "ValueError: no"
     # The loop turns every 200 ms and clears the failure; this reads it earlier.
-    health = await broker_subject.meter(subject.broker).check_health()
+    health = await world.meter(subject.broker).check_health()
     assert health.problems == ("loop store failed: ValueError: no",)
     assert (await asyncio.to_thread(get, server, "/"))[0] == 404
 
@@ -236,9 +234,9 @@ def test_a_hanging_loop_is_red(tmp_path: Path) -> None:
     answers: list[tuple[int, str]] = []
 
     async def hang() -> None:
-        async with broker_subject.running(tmp_path) as subject:
+        async with world.broker(tmp_path) as subject:
             server = MetricsServer(
-                broker_subject.meter(subject.broker),
+                world.meter(subject.broker),
                 answer_timeout_ms=100,
             )
             server.start()
@@ -263,7 +261,7 @@ def test_a_hanging_loop_is_red(tmp_path: Path) -> None:
 
 async def test_a_port_in_use_is_reported(subject: Subject, server: MetricsServer) -> None:
     other = MetricsServer(
-        broker_subject.meter(subject.broker),
+        world.meter(subject.broker),
         port=server.port,
     )
     with pytest.raises(OSError, match="in use"):
@@ -279,9 +277,7 @@ async def test_the_queues_of_a_topic_are_measured_on_demand(subject: Subject) ->
     async def queues(query: Mapping[str, str]) -> list[Family | HistogramFamily]:
         return await queue_metrics.answer(subject.broker, query)
 
-    server = MetricsServer(
-        broker_subject.meter(subject.broker), details={"/metrics/queues": queues}
-    )
+    server = MetricsServer(world.meter(subject.broker), details={"/metrics/queues": queues})
     server.start()
     try:
         status, text = await asyncio.to_thread(get, server, "/metrics/queues?topic=T&group=G")

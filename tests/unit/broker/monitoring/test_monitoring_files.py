@@ -12,22 +12,19 @@ import promql_parser
 import pytest
 import yaml
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.monitoring.rocketmq_metrics import LEFT_OUT, RocketmqMeter
 from reput.console import exposition
 from reput.console.history import History
 from reput.console.rows import Rows
 from reput.console.snapshot import BrokerPlace, Ends, QueueEnds, Snapshot
 from reput.console.survey import SurveyFacts
-from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.metrics import NameServerMeter
-from reput.namesrv.server import NameServer
 from reput.remoting.metrics_server import Family, HistogramFamily
-from reput.store.config import BrokerRole
 from scripts import monitoring_files
 from scripts.monitoring_files import BOARDS, GROUPS, OPS, RULES_FILE
 from topic_configs import topic_config
+from world import Subject
 
 DATA = Path(__file__).parents[3] / "data" / "metrics"
 OF_JAVA = json.loads((DATA / "rocketmq-5.5.0.json").read_text())["metrics"]
@@ -83,15 +80,10 @@ async def shapes_of_reput(subject: Subject, folder: Path) -> Shapes:
     shapes = {name: {*OF_TARGET} for name in OF_PROCESS}
     native = RocketmqMeter(broker.parts, broker.loops, broker.connection_counts, 500)
     shapes |= shapes_of(await native.measure())
-    names = NamesrvConfig(
-        listen_port=0, kv_config_path=str(folder / "kv"), config_store_path=str(folder / "names")
-    )
-    shapes |= shapes_of(await NameServerMeter(NameServer(names)).measure())
-    async with broker_subject.running(
-        folder / "slave", store={"broker_role": BrokerRole.SLAVE}, broker_id=1
-    ) as slave:
-        shapes |= shapes_of(await broker_subject.meter(slave.broker).measure())
-    return shapes | shapes_of(await broker_subject.meter(broker).measure())
+    shapes |= shapes_of(await NameServerMeter(world.name_server(folder)).measure())
+    async with world.slave(folder / "slave") as slave:
+        shapes |= shapes_of(await world.meter(slave.broker).measure())
+    return shapes | shapes_of(await world.meter(broker).measure())
 
 
 def shapes_of_exporter() -> Shapes:

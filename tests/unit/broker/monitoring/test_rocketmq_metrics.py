@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from interop.record_metrics import shape, traffic
 from reput.broker.monitoring.rocketmq_metrics import LEFT_OUT, RocketmqMeter
 from reput.broker.settings.config import BrokerConfig, load
 from reput.broker.settings.exporter import LABELS, MetricsExporter, parse_labels
 from reput.errors import InvalidOption
-from reput.namesrv.config import NamesrvConfig
-from reput.namesrv.server import NameServer
 from reput.remoting.metrics_server import Family, HistogramFamily, text_of
+from world import Subject
 
 RECORDED = Path(__file__).parents[3] / "data" / "metrics" / "rocketmq-5.5.0.json"
 OF_JAVA: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text())["metrics"]
@@ -43,15 +41,9 @@ def test_labels_of_java_are_reserved() -> None:
 
 
 async def test_names_kinds_and_labels_are_those_of_java(tmp_path: Path) -> None:
-    names = NamesrvConfig(
-        bind_address="127.0.0.1",
-        listen_port=0,
-        kv_config_path=str(tmp_path / "kvConfig.json"),
-        config_store_path=str(tmp_path / "namesrv.properties"),
-    )
-    async with NameServer(names) as name_server:
-        namesrv = f"127.0.0.1:{name_server.port}"
-        async with broker_subject.running(
+    async with world.name_server(tmp_path) as name_server:
+        namesrv = world.address_of(name_server)
+        async with world.broker(
             tmp_path / "store", namesrv_addr=namesrv, metrics_label="instance_id:test,uid:7"
         ) as subject:
             async with traffic(namesrv, subject.address):
@@ -107,7 +99,7 @@ async def test_the_worst_groups_have_series(subject: Subject) -> None:
         offsets.put("T", group, 0, end - number)
     exported = shape_of_lags(await meter(subject, 2).measure())
     assert exported == {"D": 3, "C": 2, "_other": 1}
-    families = await broker_subject.meter(subject.broker, 2).measure()
+    families = await world.meter(subject.broker, 2).measure()
     assert shape_of_lags(families) == {"D": 3, "C": 2, "_other": 1}
 
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.pull_subscriptions import Delivery
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.format.headers import (
     UpdateConsumerOffsetHeader,
 )
+from world import Subject
 
 
 async def commit(
@@ -26,7 +26,7 @@ async def commit(
 async def test_a_refused_offset_from_the_kernel_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with broker_subject.running(tmp_path, reput_consumer_offsets_max=1) as subject:
+    async with world.broker(tmp_path, reput_consumer_offsets_max=1) as subject:
         broker = subject.broker
         assert broker.parts.deliveries.consumer_offsets.count == 0
         deliveries = [Delivery("T", "g", queue_id, 1, 1, 10, 5) for queue_id in range(3)]

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-import broker_subject
 import seeds
-from broker_subject import NAME, Subject
+import world
 from pop_client import INVISIBLE_MS, ack, ack_batch, change, pop
 from reput.broker.pop import checkpoints as pop_checkpoints
 from reput.broker.pop.checkpoints import Checkpoint, Checkpoints, Key
@@ -21,6 +20,7 @@ from reput.format.pop_codec import AckRecord
 from reput.store.getting import GetResult
 from reput.store.message_store import MessageStore
 from reput.store.writing.incoming import IncomingMessage
+from world import NAME, Subject
 
 START_MS = 1_700_000_000_000
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -106,7 +106,7 @@ async def test_a_start_reads_few_records_for_a_long_invisible_message(
     monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 20)
     clock = ManualClock(START_MS)
     hour_ms = 3_600_000
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+    async with world.broker(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for body in (b"acked", b"waits"):
             await subject.send("T", body)
         taken = {message.body: message for message in await pop(subject, invisible_time=hour_ms)}
@@ -130,7 +130,7 @@ async def test_a_start_reads_few_records_for_a_long_invisible_message(
 
     with monkeypatch.context() as patch:
         patch.setattr(MessageStore, "get", counting)
-        async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+        async with world.broker(tmp_path, clock=clock, revive_queue_num=1) as subject:
             assert read <= 40
             assert await pop(subject) == []
             clock.advance(hour_ms + 2 * LATE_MS)
@@ -147,15 +147,15 @@ async def test_a_crash_between_both_copies_of_a_checkpoint_revives_a_message_onc
     """The saved start offset is the old one, so that a start reads both copies."""
     monkeypatch.setattr(pop_checkpoints, "REREAD_RECORDS_MAX", 5)
     clock = ManualClock(START_MS)
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+    async with world.broker(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for body in (b"acked", b"waits"):
             await subject.send("T", body)
         taken = {message.body: message for message in await pop(subject, invisible_time=60_000)}
         await ack(subject, taken[b"acked"])
         await work(subject, 20)
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+    async with world.broker(tmp_path, clock=clock, revive_queue_num=1) as subject:
         subject.parts.deliveries.consumer_offsets.put(REVIVE, names.REVIVE_GROUP, 0, -1)
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+    async with world.broker(tmp_path, clock=clock, revive_queue_num=1) as subject:
         clock.advance(60_000 + INVISIBLE_MS)
         broker = subject.broker
         broker.store.step_memory()
@@ -173,7 +173,7 @@ async def test_checkpoints_of_java_wait_for_acks_that_its_timer_has(
     monkeypatch.setattr(timers, "MESSAGES_PER_STEP", delivered_per_step)
     clock = ManualClock(START_MS)
     count = 40  # more than the records that a step reads
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+    async with world.broker(tmp_path, clock=clock, revive_queue_num=1) as subject:
         for number in range(count):
             await subject.send("T", b"%d" % number)
         await pop(subject)  # the topics and the group exist now
@@ -186,7 +186,7 @@ async def test_checkpoints_of_java_wait_for_acks_that_its_timer_has(
             for number in range(count):
                 park_as_java(subject, kind, number, clock.now_ms())
     clock.advance(10 * INVISIBLE_MS)
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=1) as subject:
+    async with world.broker(tmp_path, clock=clock, revive_queue_num=1) as subject:
         broker = subject.broker
         did = True
         while did:
@@ -204,7 +204,7 @@ async def test_handles_of_java_are_taken_while_their_checkpoint_is_in_the_timer(
     """As an official broker does with its own: the ack waits in the timer, over restarts too."""
     clock = ManualClock(START_MS)
     settings = {"clock": clock, "revive_queue_num": 1, "reput_fast_path": is_fast}
-    async with broker_subject.running(tmp_path, **settings) as subject:
+    async with world.broker(tmp_path, **settings) as subject:
         for number in range(6):
             await subject.send("T", b"%d" % number)
         taken = await pop(subject)
@@ -216,7 +216,7 @@ async def test_handles_of_java_are_taken_while_their_checkpoint_is_in_the_timer(
     handle = f"0 {clock.now_ms()} {INVISIBLE_MS} 0 0 {NAME} 0"
     held = [replace(message, handle=f"{handle} {n}") for n, message in enumerate(taken)]
     clock.advance(10_000)
-    async with broker_subject.running(tmp_path, **settings) as subject:
+    async with world.broker(tmp_path, **settings) as subject:
         assert (await ack(subject, held[0])).code == 0
         assert (await ack_batch(subject, held[1:3])).code == 0
         _, changed = await change(subject, held[3], 2 * INVISIBLE_MS)
@@ -225,7 +225,7 @@ async def test_handles_of_java_are_taken_while_their_checkpoint_is_in_the_timer(
         assert renewed is not None
         assert (await ack(subject, renewed)).code == 0
     clock.advance(10_000)
-    async with broker_subject.running(tmp_path, **settings) as subject:
+    async with world.broker(tmp_path, **settings) as subject:
         assert await due(subject, INVISIBLE_MS) == [b"5"]
         assert await due(subject, 2 * INVISIBLE_MS) == [b"3"]
         # The checkpoint is over: nothing is stored for a further ack.
@@ -238,14 +238,14 @@ async def test_handles_of_java_are_taken_while_their_checkpoint_is_in_the_timer(
 async def test_other_messages_in_the_timer_make_no_checkpoint_possible(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     settings = {"clock": clock, "revive_queue_num": 1}
-    async with broker_subject.running(tmp_path, **settings) as subject:
+    async with world.broker(tmp_path, **settings) as subject:
         await subject.send("T", b"acked")
         (taken,) = await pop(subject)
         await ack(subject, taken)
         later = str(clock.now_ms() + INVISIBLE_MS // 2)
         await subject.send("T", b"later", properties={props.TIMER_DELIVER_MS: later})
     clock.advance(1_000)
-    async with broker_subject.running(tmp_path, **settings) as subject:
+    async with world.broker(tmp_path, **settings) as subject:
         subject.broker.store.step_memory()
         while subject.broker.parts.timers.step(clock.now_ms()):
             subject.broker.store.step_memory()

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-import broker_subject
-from broker_subject import Subject
+import world
 from pop_client import INVISIBLE_MS, ack, ack_batch, change, pop, pop_reply
-from remoting_subject import GUARD_S, until
 from reput.broker.pop import pops as broker_pop
 from reput.clock import ManualClock
 from reput.format import names
@@ -19,6 +17,7 @@ from reput.format.headers import (
     NotificationHeader,
 )
 from reput.store.getting import GetResult
+from world import Subject, until
 
 START_MS = 1_700_000_000_000
 RETRY = "%RETRY%G_T"
@@ -33,7 +32,7 @@ def clock() -> ManualClock:
 @pytest_asyncio.fixture
 async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
     """A broker with a stopped clock, a topic of four queues and six messages."""
-    async with broker_subject.running(tmp_path, clock=clock) as running:
+    async with world.broker(tmp_path, clock=clock) as running:
         await fill(running)
         yield running
 
@@ -67,7 +66,7 @@ async def bodies_of(subject: Subject, **fields: object) -> list[bytes]:
 async def test_revived_messages_are_not_read_at_the_next_start(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async with broker_subject.running(tmp_path, clock=clock, revive_queue_num=2) as subject:
+    async with world.broker(tmp_path, clock=clock, revive_queue_num=2) as subject:
         await fill(subject)
         for _ in range(4):
             for popped in await pop(subject, max_msg_nums=1):
@@ -85,12 +84,11 @@ async def test_revived_messages_are_not_read_at_the_next_start(
             ends = {number: broker.store.max_offset(REVIVE, number) for number in range(2)}
             return {popped: end - 1 for popped, end in ends.items()} == done
 
-        async with asyncio.timeout(GUARD_S):
-            await until(is_published)
+        await until(is_published)
 
 
 async def test_a_new_group_begins_near_the_end(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await fill(subject)
         # In a queue that was never cleaned, from the first message, as Java does.
         assert len(await pop(subject, init_mode=1)) == 6
@@ -99,14 +97,13 @@ async def test_a_new_group_begins_near_the_end(tmp_path: Path) -> None:
 
 
 async def test_a_held_pop_keeps_only_the_fields_of_its_reply(tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await fill(subject)
         await ack_batch(subject, await pop(subject))
         header = NotificationHeader(consumer_group="G", topic="T", queue_id=1, poll_time=15_000)
         asking = asyncio.create_task(subject.ask(RequestCode.NOTIFICATION, header, b"x" * 1000))
         waiting = asyncio.create_task(pop(subject, poll_time=15_000))
-        while len(subject.parts.pops.held) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(subject.parts.pops.held) >= 2)
         kept = [held.request for held in subject.parts.pops.held.held_at("T", -1)]
         kept += [held.request for held in subject.parts.pops.held.held_at("T", 1)]
         assert [(request.body, request.ext_fields) for request in kept] == [(b"", None)] * 2
@@ -118,7 +115,7 @@ async def test_a_held_pop_keeps_only_the_fields_of_its_reply(tmp_path: Path) -> 
 async def test_one_message_does_not_wake_all_held_pops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await fill(subject)
         for group in ("G", "H"):
             await ack_batch(subject, await pop(subject, group=group))
@@ -129,8 +126,7 @@ async def test_one_message_does_not_wake_all_held_pops(
             for group, tag in subscriptions
         ]
         pops = subject.parts.pops
-        while len(pops.held) < len(subscriptions):
-            await asyncio.sleep(0)
+        await until(lambda: len(pops.held) >= len(subscriptions))
         calls = []
         original_pop = pops.pop
         monkeypatch.setattr(pops, "pop", lambda *call: calls.append(call) or original_pop(*call))
@@ -145,7 +141,7 @@ async def test_one_message_does_not_wake_all_held_pops(
 
 async def test_a_held_pop_gets_due_messages(tmp_path: Path) -> None:
     """With the machine's clock and the broker's own loops."""
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await fill(subject, 1)
         (popped,) = await pop(subject, invisible_time=300)
         (again,) = await pop(subject, poll_time=15_000)
@@ -156,7 +152,7 @@ async def test_a_held_pop_gets_due_messages(tmp_path: Path) -> None:
 async def test_a_renewed_handle_stays_valid_over_a_restart(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         await fill(subject)
         taken = {popped.body: popped for popped in await pop(subject)}
         assert (await ack(subject, taken[b"0"])).code == ResponseCode.SUCCESS
@@ -171,13 +167,13 @@ async def test_a_renewed_handle_stays_valid_over_a_restart(
         again, _ = await change(subject, taken[b"4"], 10 * INVISIBLE_MS, keeps_handle=True)
         assert again.ext_fields == reply.ext_fields  # popped together, and renewed together
         assert subject.broker.store.log.written_offset == begin
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         later(subject, clock, 2 * INVISIBLE_MS)
         assert await bodies_of(subject) == [b"1", b"3", b"5"]  # of the other queue
         assert (await ack(subject, taken[b"2"])).code == ResponseCode.SUCCESS
         refused, _ = await change(subject, taken[b"2"], 1, keeps_handle=True)
         assert refused.code == ResponseCode.NO_MESSAGE
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         later(subject, clock, 11 * INVISIBLE_MS)
         assert await bodies_of(subject) == [b"1", b"3", b"4", b"5"]
 
@@ -205,8 +201,7 @@ async def test_invisible_time_begins_at_the_pop(timed: Subject, clock: ManualClo
     reply = await timed.ask(RequestCode.NOTIFICATION, late)
     assert reply.ext_fields == {"hasMsg": "false", "pollingFull": "false"}
     waiting = asyncio.create_task(pop_reply(timed, poll_time=1_000, born_time=START_MS - 900))
-    while not len(timed.broker.parts.pops.held):
-        await asyncio.sleep(0)
+    await until(lambda: len(timed.broker.parts.pops.held))
     clock.advance(100)
     timed.broker.loops.expire_held()
     assert (await waiting).code == ResponseCode.POLLING_TIMEOUT
@@ -234,7 +229,7 @@ async def test_revive_finds_the_messages_of_a_light_queue(tmp_path: Path) -> Non
     """Units point to records that do not name the queue; as in Java, they are delivered."""
     topic = "%LMQ%device"
     on = {"enable_lmq": True, "enable_multi_dispatch": True}
-    async with broker_subject.running(tmp_path, store=on) as subject:
+    async with world.broker(tmp_path, store=on) as subject:
         queues = subject.broker.store.queues
         for number in range(4):
             marks = {"TAGS": "ab"[number % 2]}

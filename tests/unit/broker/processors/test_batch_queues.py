@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import broker_subject
 import golden
-from broker_subject import Subject
+import world
 from reput import config as configuration
 from reput.client.message import received
 from reput.format import batch, headers, properties as props
@@ -18,6 +17,7 @@ from reput.format.headers import (
     QueueHeader,
 )
 from reput.store.config import StoreConfig
+from world import Subject
 
 TOPIC = "GoldenBatch-bcq"
 
@@ -32,7 +32,7 @@ async def test_a_batch_queue_of_java_is_pulled_and_extended(tmp_path: Path) -> N
                      "mapper_file_size_batch_consume_queue", "max_hash_slot_num", "max_index_num",
                      "max_message_size", "enable_multi_dispatch", "disk_max_used_space_ratio")
     }  # fmt: skip
-    async with broker_subject.running(root, store=sizes) as subject:
+    async with world.broker(root, store=sizes) as subject:
         for _ in range(2):  # the kernel would answer the second pull
             reply = await subject.pull(TOPIC, 0, 5)
             assert reply.code == ResponseCode.SUCCESS, reply.remark

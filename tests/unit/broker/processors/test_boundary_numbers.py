@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import broker_subject
+import world
 from hostile import requests
 from hostile.wire import Draft
 from reput.broker.processors.table import PROCESSORS
@@ -86,7 +86,7 @@ async def test_numbers_of_requests_at_their_bounds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = 0
-    async with broker_subject.running(tmp_path, enable_property_filter=True) as subject:
+    async with world.broker(tmp_path, enable_property_filter=True) as subject:
         for name in (requests.TOPIC, "T"):
             await subject.send(name, b"first")
         host, port = subject.address.rsplit(":", 1)
@@ -111,6 +111,6 @@ async def test_numbers_of_requests_at_their_bounds(
         for number in saved_numbers(json.loads(path.read_text())):
             assert -LONG <= number < LONG, path
     caplog.set_level(logging.WARNING)
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await subject.send("T", b"again")
     assert not [entry for entry in caplog.records if entry.exc_info]

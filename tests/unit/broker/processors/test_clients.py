@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from broker_subject import NAME, Subject
 from reput.broker.processors import clients
 from reput.format import bodies, command as commands
 from reput.format.bodies import (
@@ -24,6 +23,7 @@ from reput.format.headers import (
     ConsumerStatusHeader,
 )
 from reput.remoting.client import RemotingClient
+from world import NAME, Subject
 
 Answer = Callable[[Command], Command | None]
 

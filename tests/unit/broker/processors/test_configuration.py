@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from hypothesis import given, strategies as st
 
-import broker_subject
-from broker_subject import Subject
+import world
+from cases import case
 from reput import config
 from reput.broker.server import Broker
 from reput.broker.settings.config import BrokerConfig, load
@@ -23,6 +23,7 @@ from reput.format.command import Command
 from reput.remote_settings import RemoteSettings
 from reput.remoting.client import RemotingClient
 from reput.store.config import BrokerRole, StoreConfig
+from world import Subject
 
 CONF = """\
 # who
@@ -83,7 +84,7 @@ async def test_the_file_keeps_its_other_lines(started: Subject, conf: Path) -> N
 
 async def test_settings_on_the_black_list_are_not_changed(tmp_path: Path) -> None:
     black = {"config_black_list": "fileReservedTime; listenPort"}
-    async with broker_subject.running(tmp_path, **black) as subject:
+    async with world.broker(tmp_path, **black) as subject:
         assert (await update(subject, "listenPort=1")).code == ResponseCode.NO_PERMISSION
         reply = await update(subject, "deleteWhen=01")
         assert reply.remark == "not written: the broker was started without a broker.conf"
@@ -91,9 +92,7 @@ async def test_settings_on_the_black_list_are_not_changed(tmp_path: Path) -> Non
 
 
 async def test_the_number_of_name_servers_is_bounded(tmp_path: Path) -> None:
-    async with broker_subject.running(
-        tmp_path, reput_remote_settings=RemoteSettings.JAVA
-    ) as subject:
+    async with world.broker(tmp_path, reput_remote_settings=RemoteSettings.JAVA) as subject:
         assert (await update(subject, "namesrvAddr=127.0.0.1:1")).code == ResponseCode.SUCCESS
         servers = ";".join(f"127.0.0.1:{port}" for port in range(1, 34))
         reply = await update(subject, f"namesrvAddr={servers}")
@@ -262,26 +261,29 @@ def test_every_key_of_replication_is_reported() -> None:
     assert reported["storePathBrokerIdentity"] == "/s/brokerIdentity"
 
 
-@pytest.mark.parametrize("key", REFUSED)
-def test_a_key_of_replication_that_is_not_supported_is_refused(key: str) -> None:
-    with pytest.raises(InvalidOption, match=f"option '{key}' is 'true'; allowed: false: "):
-        load({key: "true"})
-    assert load({key: "false"}).warnings == ()
+def test_keys_of_replication_that_are_not_supported_are_refused() -> None:
+    for key in REFUSED:
+        with pytest.raises(InvalidOption, match=f"option '{key}' is 'true'; allowed: false: "):
+            load({key: "true"})
+        assert load({key: "false"}).warnings == ()
 
 
-@pytest.mark.parametrize("key", WITHOUT_EFFECT)
-def test_a_key_of_replication_without_effect_has_a_warning(key: str) -> None:
-    (warning,) = load({key: "true" if REPLICATION_KEYS.get(key) == "false" else "7"}).warnings
-    assert warning.startswith(f"{key} has no effect: ")
+def test_keys_of_replication_without_effect_have_a_warning() -> None:
+    for key in WITHOUT_EFFECT:
+        with case(key):
+            value = "true" if REPLICATION_KEYS.get(key) == "false" else "7"
+            (warning,) = load({key: value}).warnings
+            assert warning.startswith(f"{key} has no effect: ")
 
 
-@pytest.mark.parametrize("key", [*EFFECTIVE, "haListenPort", "haMasterAddress"])
-def test_a_key_of_replication_with_an_effect_has_no_warning(key: str) -> None:
-    value = {"haListenPort": "12345", "haMasterAddress": "10.0.0.8:10912"}.get(key)
-    loaded = load({key: value or REPLICATION_KEYS[key]})
-    assert loaded.warnings == ()
-    name = (BrokerConfig.keys.renamed | StoreConfig.keys.renamed).get(key, key)
-    assert name in config.texts(loaded.broker) | config.texts(loaded.store)
+def test_keys_of_replication_with_an_effect_have_no_warning() -> None:
+    others = {"haListenPort": "12345", "haMasterAddress": "10.0.0.8:10912"}
+    for key in (*EFFECTIVE, *others):
+        with case(key):
+            loaded = load({key: others.get(key) or REPLICATION_KEYS[key]})
+            assert loaded.warnings == ()
+            name = (BrokerConfig.keys.renamed | StoreConfig.keys.renamed).get(key, key)
+            assert name in config.texts(loaded.broker) | config.texts(loaded.store)
 
 
 def test_the_number_of_required_replicas_follows_the_role() -> None:
@@ -340,7 +342,7 @@ async def test_only_the_mode_java_lets_clients_elsewhere_change_the_role(tmp_pat
         (RemoteSettings.NONE, "127.0.0.1", False),
     ):
         root = tmp_path / str(mode)
-        async with broker_subject.running(root, reput_remote_settings=mode) as subject:
+        async with world.broker(root, reput_remote_settings=mode) as subject:
             reply = await ask_from(host, subject, "brokerRole=SLAVE\nbrokerId=1")
             assert (reply.code == ResponseCode.SUCCESS) is is_changed
             task = subject.broker._change_task

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from broker_subject import Subject, reconfigure
 from reput.broker.fastpath.pops import FastPops
 from reput.broker.processors.table import PROCESSORS
 from reput.errors import ReputError
@@ -14,6 +13,7 @@ from reput.format import bodies, command as commands
 from reput.format.bodies import CheckClientBody, ConsumerData, HeartbeatData, SubscriptionData
 from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
+from world import Subject, reconfigure
 
 NAMES = itertools.count()
 STEPS_MIN = 10

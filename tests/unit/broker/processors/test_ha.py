@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from broker_subject import Subject, running
+import world
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import ResetMasterFlushOffsetHeader
-from reput.store.config import BrokerRole
+from world import Subject
 
 CLIENT_FIELDS = {
     "lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset",
@@ -37,7 +37,7 @@ async def test_a_master_ignores_a_reset(subject: Subject) -> None:
 
 
 async def test_a_slave_reports_its_connection_and_takes_a_reset(tmp_path: Path) -> None:
-    async with running(tmp_path, store={"broker_role": BrokerRole.SLAVE}, broker_id=1) as slave:
+    async with world.slave(tmp_path) as slave:
         header = ResetMasterFlushOffsetHeader(master_flush_offset=7)
         reply = await slave.ask(RequestCode.RESET_MASTER_FLUSH_OFFSET, header)
         assert reply.code == ResponseCode.SUCCESS

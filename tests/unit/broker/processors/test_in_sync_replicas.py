@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.format import batch
 from reput.format.batch import InnerMessage
 from reput.format.codes import RequestCode, ResponseCode
@@ -14,6 +13,7 @@ from reput.format.command import Command
 from reput.format.headers import EndTransactionHeader
 from reput.store.config import BrokerRole
 from reput.store.log.replica_acks import Replica
+from world import Subject
 
 GROUP = "producers"
 HALF = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": "0A0B"}
@@ -27,7 +27,7 @@ async def subject(tmp_path: Path) -> AsyncIterator[Subject]:
         "in_sync_replicas": 1,
         "min_in_sync_replicas": 2,
     }
-    async with broker_subject.running(tmp_path, store=store) as running:
+    async with world.broker(tmp_path, store=store) as running:
         slave = add_slave(running)
         assert (await running.send("T", b"first", queue_id=3)).code == ResponseCode.SUCCESS
         running.broker.store.replicas.remove(slave)

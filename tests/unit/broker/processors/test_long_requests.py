@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from broker_subject import Subject
+from cases import case
 from reput.broker import limits
 from reput.broker.processors.table import PROCESSORS
 from reput.broker.server import Broker
@@ -52,6 +52,7 @@ from reput.remoting import limits as remoting_limits, long_replies, time_slices
 from reput.remoting.long_replies import LongBody
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.tables.groups import SubscriptionGroup
+from world import Subject, until
 
 QUEUE_COUNT = 3_000
 TOPIC_COUNT = 3_000
@@ -207,16 +208,14 @@ REQUESTS: list[tuple[int, Header | None, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS)
-@pytest.mark.sampled(4)
-async def test_much_work_is_done_in_small_steps(
-    code: int, header: Header | None, steps_min: int, subject: Subject, calls: Calls
-) -> None:
-    ran = run(begin(subject.broker, code, header), calls)
-    assert ran.reply is not None
-    assert ran.reply.code == ResponseCode.SUCCESS, ran.reply.remark
-    assert ran.steps >= steps_min
-    assert ran.calls_max <= CALLS_PER_STEP
+async def test_much_work_is_done_in_small_steps(subject: Subject, calls: Calls) -> None:
+    for code, header, steps_min in REQUESTS:
+        with case(Code(code).name, header):
+            ran = run(begin(subject.broker, code, header), calls)
+            assert ran.reply is not None
+            assert ran.reply.code == ResponseCode.SUCCESS, ran.reply.remark
+            assert ran.steps >= steps_min
+            assert ran.calls_max <= CALLS_PER_STEP
 
 
 @pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS)
@@ -273,22 +272,16 @@ def test_statistics_of_all_groups_take_a_step_for_each_group(
     assert ran.calls_max <= CALLS_PER_STEP
 
 
-@pytest.mark.parametrize(("code", "header", "steps_min"), REQUESTS[:7] + REQUESTS[10:15])
-@pytest.mark.sampled(3)
 def test_a_reply_larger_than_a_frame_is_refused_with_a_remedy(
-    code: int,
-    header: Header | None,
-    steps_min: int,
-    subject: Subject,
-    calls: Calls,
-    monkeypatch: pytest.MonkeyPatch,
+    subject: Subject, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remoting_limits, "REPLY_BYTES", remoting_limits.REPLY_BYTES.at(10_000))
-    with pytest.raises(
-        LimitExceeded, match=r"body of a reply \(.*\): .*limit reply_bytes"
-    ) as caught:
-        run(begin(subject.broker, code, header), calls)
-    assert caught.value.limit == "reply_bytes"
+    text = r"body of a reply \(.*\): .*limit reply_bytes"
+    for code, header, _ in REQUESTS[:7] + REQUESTS[10:15]:
+        with case(Code(code).name, header):
+            with pytest.raises(LimitExceeded, match=text) as caught:
+                run(begin(subject.broker, code, header), calls)
+            assert caught.value.limit == "reply_bytes"
 
 
 def test_statistics_larger_than_a_frame_are_refused_before_they_are_computed(
@@ -337,8 +330,7 @@ async def test_a_deleted_topic_disappears_at_once_and_the_reply_follows_the_disk
     for queue_id in range(4):
         await subject.send("T", b"old", queue_id=queue_id)
     deletion = asyncio.create_task(subject.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic="T")))
-    while broker.parts.topics.get("T") is not None:
-        await asyncio.sleep(0)
+    await until(lambda: broker.parts.topics.get("T") is None)
     reply = await subject.ask(Code.GET_TOPIC_STATS_INFO, TopicHeader(topic="T"))
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
     assert (await deletion).code == ResponseCode.SUCCESS

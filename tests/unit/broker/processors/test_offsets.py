@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker_subject import Subject
 from reput.format import bodies
 from reput.format.bodies import CorrectionOffsets
 from reput.format.codes import RequestCode
 from reput.format.headers import QueryCorrectionOffsetHeader
+from world import Subject
 
 LONG_MAX = (1 << 63) - 1
 

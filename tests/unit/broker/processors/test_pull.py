@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.filter.selection import Selection
 from reput.broker.parts import Parts
 from reput.broker.processors import pull
@@ -18,13 +17,14 @@ from reput.format.headers import (
 )
 from reput.store.getting import GetResult
 from reput.store.writing.incoming import IncomingMessage
+from world import Subject, pull_header, until
 
 SUSPEND = 2
 IN_REQUEST = 4
 
 
 def bodies_of(reply: Command) -> list[bytes]:
-    return [stored.body for stored in broker_subject.messages_in(reply.body)]
+    return [stored.body for stored in world.messages_in(reply.body)]
 
 
 def message(topic: str, tag: str) -> IncomingMessage:
@@ -32,8 +32,7 @@ def message(topic: str, tag: str) -> IncomingMessage:
 
 
 async def held(subject: Subject, count: int = 1) -> None:
-    while len(subject.parts.held_pulls) < count:
-        await asyncio.sleep(0)
+    await until(lambda: len(subject.parts.held_pulls) >= count)
 
 
 # --- long polling ---------------------------------------------------------------
@@ -41,11 +40,13 @@ async def held(subject: Subject, count: int = 1) -> None:
 
 async def test_a_held_pull_keeps_only_the_fields_of_its_reply(subject: Subject) -> None:
     """A held pull used to keep its body of up to 16 MiB, and its fields."""
-    header = PullMessageHeader(
-        consumer_group="consumers", topic="T", queue_id=0, queue_offset=0, max_msg_nums=32,
-        sys_flag=SUSPEND | IN_REQUEST, commit_offset=0, suspend_timeout_millis=15_000,
-        subscription="TagA || TagB", sub_version=0, expression_type="TAG",
-    )  # fmt: skip
+    header = pull_header(
+        "T",
+        sys_flag=SUSPEND | IN_REQUEST,
+        suspend_timeout_millis=15_000,
+        subscription="TagA || TagB",
+        expression_type="TAG",
+    )
     asked = subject.ask(RequestCode.PULL_MESSAGE, header, b"x" * 1000)
     waiting = asyncio.ensure_future(asked)
     await held(subject)
@@ -62,7 +63,7 @@ async def test_a_held_pull_keeps_only_the_fields_of_its_reply(subject: Subject) 
 async def test_a_partial_scan_replies_instead_of_waiting(tmp_path: Path) -> None:
     """A step reads a limited number of units: a matching message may follow them."""
     store = {"max_filter_message_size": 20 * 4}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         await subject.send("T", queue_id=1)
         waiting = asyncio.ensure_future(
             subject.pull(

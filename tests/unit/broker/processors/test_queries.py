@@ -2,8 +2,7 @@
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject, messages_in
+import world
 from reput.broker.processors import queries
 from reput.format import headers
 from reput.format.codes import RequestCode, ResponseCode
@@ -11,6 +10,7 @@ from reput.format.command import Command
 from reput.format.headers import (
     QueryMessageHeader,
 )
+from world import Subject, messages_in
 
 END_OF_TIME_MS = (1 << 63) - 1
 
@@ -19,7 +19,7 @@ async def query(subject: Subject, key: str, **fields: object) -> Command:
     header = QueryMessageHeader(
         topic="T", key=key, max_num=64, begin_timestamp=0, end_timestamp=END_OF_TIME_MS
     )
-    header = broker_subject.with_fields(header, fields)
+    header = world.with_fields(header, fields)
     return await subject.ask(RequestCode.QUERY_MESSAGE, header)
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import CLUSTER, Subject
+import world
 from reput.format import command as commands
 from reput.format.bodies import HeartbeatData, ProducerData
 from reput.format.codes import RequestCode, ResponseCode
@@ -14,6 +13,7 @@ from reput.format.command import Command
 from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
 from reput.store.config import FlushDiskType
+from world import CLUSTER, Subject
 
 TOPIC = f"{CLUSTER}_REPLY_TOPIC"
 CODES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -48,12 +48,12 @@ async def requester(subject: Subject) -> AsyncIterator[Requester]:
 
 def kept(subject: Subject) -> list[StoredMessage]:
     result = subject.broker.store.get(TOPIC, 0, 0)
-    return broker_subject.messages_in(b"".join(map(bytes, result.records)))
+    return world.messages_in(b"".join(map(bytes, result.records)))
 
 
 async def test_a_kept_reply_waits_for_the_disk(tmp_path: Path) -> None:
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         requester = Requester()
         async with requester.client:
             await requester.greet(subject)

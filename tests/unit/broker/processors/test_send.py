@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import request_corpus
+import world
+from remoting_subject import read_frame
 from reput.broker import closing
 from reput.broker.fastpath.send_ingest import Received
 from reput.broker.put_stalls import PutStalls
 from reput.clock import ManualClock
 from reput.errors import WriteFailed
-from reput.format import command as commands, headers, message as record
-from reput.format.codes import RequestCode, ResponseCode
-from reput.format.command import Command
-from reput.format.headers import SendMessageHeader
+from reput.format import message as record
+from reput.format.codes import ResponseCode
 from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
 from reput.store.config import FlushDiskType
 from reput.store.message_store import MessageStore
+from world import Subject, until
 
 
 def stored(subject: Subject, topic: str, queue_id: int = 0, first: int = 0) -> list[StoredMessage]:
@@ -41,7 +41,7 @@ async def test_a_negative_queue_is_any_queue(subject: Subject) -> None:
 
 async def test_under_sync_flush_the_reply_waits_for_the_disk(tmp_path: Path) -> None:
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         reply = await subject.send("T")
         assert reply.code == ResponseCode.SUCCESS
         assert subject.broker.store.log.flushed_offset == subject.broker.store.max_physical_offset
@@ -55,7 +55,7 @@ async def test_under_sync_flush_a_table_that_cannot_be_saved_keeps_no_reply(
         raise WriteFailed("topics.json", "no room")
 
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         table = subject.parts.topics.table
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(table._file, "replace", fail)
@@ -68,7 +68,7 @@ async def test_a_missing_sync_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(MessageStore, "sync", lambda _: None)
     monkeypatch.setattr(MessageStore, "step_disk", lambda _: False)
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 1}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         reply = await subject.send("T")
         assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
         # It is stored nevertheless, and the reply has its place.
@@ -78,12 +78,11 @@ async def test_a_missing_sync_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
 async def test_a_stop_answers_requests_that_wait_for_a_failed_disk(tmp_path: Path) -> None:
     store = {"flush_disk_type": FlushDiskType.SYNC_FLUSH}
-    async with broker_subject.running(tmp_path, store=store) as subject:
+    async with world.broker(tmp_path, store=store) as subject:
         broker = subject.broker
         await broker.loops.stop()
         waiting = asyncio.ensure_future(subject.send("T"))
-        while not len(broker.parts.pending_replies):
-            await asyncio.sleep(0)
+        await until(lambda: len(broker.parts.pending_replies))
         broker.store.flusher.failure = WriteFailed("commitlog", "Input/output error")
         closing.settle(broker.parts, broker.store)
         assert (await waiting).code == ResponseCode.FLUSH_DISK_TIMEOUT
@@ -131,7 +130,7 @@ async def test_sends_that_waited_for_a_put_that_stalled(
     clock = ManualClock(1_700_000_000_000)
     enabled = {"broker_fast_failure_enable": True}
     async with (
-        broker_subject.running(tmp_path, clock=clock, **{**enabled, **settings}) as subject,
+        world.broker(tmp_path, clock=clock, **{**enabled, **settings}) as subject,
         RemotingClient() as client,
     ):
         await subject.send("T")
@@ -146,7 +145,7 @@ async def test_sends_that_waited_for_a_put_that_stalled(
             has_put = not isinstance(result, Received) or result.send_count
             if has_put and left_ms:
                 clock.advance(left_ms.pop())
-                writer.write(commands.encode(send_request("T")))
+                writer.write(request_corpus.send(b"x", queue_id=0))
             return result
 
         puts: list[tuple[object, str]] = [(subject.broker.store, "begin_put")]
@@ -157,7 +156,7 @@ async def test_sends_that_waited_for_a_put_that_stalled(
         replies = await asyncio.gather(subject.send("T"), second.send("T"))
         refused = sorted(reply.remark or "" for reply in replies)
         assert refused == ["", waiting]
-        third = commands.decode(await read_frame(reader))
+        third = await read_frame(reader)
         assert (third.remark or "") == later
         for reply in (*replies, third):
             expected = ResponseCode.SYSTEM_BUSY if reply.remark else ResponseCode.SUCCESS
@@ -165,26 +164,6 @@ async def test_sends_that_waited_for_a_put_that_stalled(
         assert (await subject.send("T")).code == ResponseCode.SUCCESS
         writer.close()
         await writer.wait_closed()
-
-
-def send_request(topic: str) -> Command:
-    header = SendMessageHeader(
-        producer_group="producers",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=1_700_000_000_000,
-        flag=0,
-    )
-    fields = headers.encode_v2(header)
-    return Command(RequestCode.SEND_MESSAGE_V2, ext_fields=fields, body=b"x")
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    size = await reader.readexactly(4)
-    return await reader.readexactly(int.from_bytes(size, "big"))
 
 
 async def test_slow_puts_are_logged_at_most_every_ten_seconds(
@@ -209,14 +188,11 @@ async def test_a_put_starts_the_flush_of_a_full_batch_of_pages(
     for pause in ("BUSY_MS", "CALM_MS", "IDLE_MS"):
         monkeypatch.setattr(f"reput.broker.loops.{pause}", 3_600_000)
     config = {"flush_commit_log_timed": False}
-    async with broker_subject.running(tmp_path, store=config) as subject:
-        while "disk" not in subject.broker.loops.turns:
-            await asyncio.sleep(0.01)
+    async with world.broker(tmp_path, store=config) as subject:
+        await until(lambda: "disk" in subject.broker.loops.turns)
         log = subject.broker.store.log
         await subject.send("T")
         assert log.flushed_offset == 0
         for _ in range(2):  # on the fast path the second send
             await subject.send("T", bytes(4 * 4096))
-            async with asyncio.timeout(20):
-                while log.flushed_offset < log.written_offset:
-                    await asyncio.sleep(0.01)
+            await until(lambda: log.flushed_offset >= log.written_offset)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import broker_subject
-from broker_subject import Subject, messages_in
+import world
 from reput.clock import ManualClock
 from reput.format import batch, message as record, properties as props
 from reput.format.codes import RequestCode, ResponseCode
@@ -16,6 +15,7 @@ from reput.format.command import Command
 from reput.format.headers import SendBackHeader
 from reput.store.config import FlushDiskType
 from reput.store.writing.incoming import IncomingMessage
+from world import Subject, messages_in
 
 START_MS = 1_700_000_000_000
 DELAYS = "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s"
@@ -34,7 +34,7 @@ def clock() -> ManualClock:
 @pytest_asyncio.fixture
 async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
     """A broker with a stopped clock."""
-    async with broker_subject.running(
+    async with world.broker(
         tmp_path, clock=clock, store={"message_delay_level": DELAYS}
     ) as running:
         await running.send("T", b"body", properties={"TAGS": "a"})
@@ -43,16 +43,14 @@ async def timed(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
 
 async def test_a_held_pull_gets_the_message_from_the_loop(tmp_path: Path) -> None:
     """The broker's own loops deliver it, with the machine's clock."""
-    async with broker_subject.running(
-        tmp_path, store={"message_delay_level": "1s 1s 1s"}
-    ) as subject:
+    async with world.broker(tmp_path, store={"message_delay_level": "1s 1s 1s"}) as subject:
         await subject.send("T", b"body", properties={"DELAY": "1"})
         held = await subject.pull("T", sys_flag=6, suspend_timeout_millis=15_000)
         assert [message.body for message in messages_in(held.body)] == [b"body"]
 
 
 async def test_send_back_under_sync_flush(tmp_path: Path) -> None:
-    async with broker_subject.running(
+    async with world.broker(
         tmp_path,
         store={"message_delay_level": "1s", "flush_disk_type": FlushDiskType.SYNC_FLUSH},
     ) as subject:

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-import broker_subject
 import pop_client
-from broker_subject import NAME, Subject, messages_in
+import world
 from reput.broker.replication.state import SlaveState
 from reput.clock import ManualClock
 from reput.format import bodies, names
@@ -32,6 +31,7 @@ from reput.format.headers import (
 )
 from reput.remoting.time_slices import run_whole
 from reput.store.config import BrokerRole
+from world import NAME, Subject, messages_in, until
 
 COUNT = 3
 NOW_MS = 1_700_000_000_000
@@ -42,12 +42,12 @@ SUSPEND = int(PullFlag.HAS_SUBSCRIPTION | PullFlag.SUSPEND)
 async def slave_of(root: Path, **store: Any) -> AsyncIterator[Subject]:
     """Run a slave on the store of a master that has stopped: queue 0 of ``T`` has 3 messages."""
     if not root.joinpath("commitlog").exists():
-        async with broker_subject.running(root, clock=ManualClock(NOW_MS)) as master:
+        async with world.broker(root, clock=ManualClock(NOW_MS)) as master:
             for number in range(COUNT):
                 await master.send("T", b"%d" % number, properties={"KEYS": "key"})
     clock = ManualClock(NOW_MS)
     settings = {"broker_role": BrokerRole.SLAVE, **store}
-    async with broker_subject.running(root, clock=clock, store=settings, broker_id=1) as slave:
+    async with world.broker(root, clock=clock, store=settings, broker_id=1) as slave:
         yield slave
 
 
@@ -115,8 +115,7 @@ async def test_without_its_master_a_slave_holds_pulls_that_it_would_leave_to_it(
     waiting = asyncio.ensure_future(
         slave.pull("T", 0, COUNT + 1, sys_flag=SUSPEND, suspend_timeout_millis=15_000)
     )
-    while not len(slave.parts.held_pulls):
-        await asyncio.sleep(0)
+    await until(lambda: len(slave.parts.held_pulls))
     run_whole(slave.parts.held_pulls.expire(14_999))
     assert len(slave.parts.held_pulls) == 1
     run_whole(slave.parts.held_pulls.expire(15_000))
@@ -138,10 +137,9 @@ async def test_records_of_the_master_wake_held_pulls(tmp_path: Path) -> None:
         waiting = asyncio.ensure_future(
             slave.pull("T", 0, COUNT, sys_flag=SUSPEND, suspend_timeout_millis=600_000)
         )
-        while not len(slave.parts.held_pulls):
-            await asyncio.sleep(0)
+        await until(lambda: len(slave.parts.held_pulls))
         end = slave.broker.store.max_physical_offset
-        async with broker_subject.running(tmp_path / "master", clock=ManualClock(NOW_MS)) as master:
+        async with world.broker(tmp_path / "master", clock=ManualClock(NOW_MS)) as master:
             await master.send("T", b"new")
             record = master.broker.store.record_at(end)
         assert record is not None

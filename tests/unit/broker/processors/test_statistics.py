@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.processors.statistics import readable
 from reput.clock import ManualClock
 from reput.format import bodies
@@ -11,6 +10,7 @@ from reput.format.bodies import (
     KvTable,
 )
 from reput.format.codes import RequestCode
+from world import Subject
 
 # The names in the reply of a 4.9.7 broker to mqadmin brokerStatus.
 JAVA_NAMES = """
@@ -43,7 +43,7 @@ async def runtime(subject: Subject) -> dict[str, str]:
 
 async def test_runtime_info_has_the_names_of_java_and_true_values(tmp_path: Path) -> None:
     clock = ManualClock(1_700_000_000_000)
-    async with broker_subject.running(tmp_path, clock=clock) as subject:
+    async with world.broker(tmp_path, clock=clock) as subject:
         empty = await runtime(subject)
         assert empty.keys() >= {*JAVA_NAMES.split(), *NAMES_OF_5.split()}
         assert (empty["putMessageTimesTotal"], empty["earliestMessageTimeStamp"]) == ("0", "-1")
@@ -64,7 +64,7 @@ async def test_runtime_info_has_the_names_of_java_and_true_values(tmp_path: Path
 
 async def test_runtime_info_reports_the_pool(tmp_path: Path) -> None:
     pool = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
-    async with broker_subject.running(tmp_path, store=pool) as subject:
+    async with world.broker(tmp_path, store=pool) as subject:
         await subject.send("T", b"one")
         info = await runtime(subject)
     # The log has one buffer, and soon another for its next file.

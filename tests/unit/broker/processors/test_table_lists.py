@@ -1,13 +1,11 @@
 """Lists of topics or groups (18, 225), put in slices while other requests change the table."""
 
-import asyncio
 import dataclasses
 from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
-from broker_subject import Subject
 from reput.broker import limits
 from reput.broker.processors.table import PROCESSORS
 from reput.errors import LimitExceeded, RequestRefused
@@ -22,6 +20,7 @@ from reput.format.codes import RequestCode as Code
 from reput.format.command import Command
 from reput.limits import Limit
 from reput.remoting.long_replies import CHUNK
+from world import Subject, until
 
 COUNT = 2 * CHUNK + 1
 """Entries of a list: three parts."""
@@ -176,8 +175,7 @@ async def test_a_list_is_completed_after_the_connection_closes(subject: Subject)
         next(work)
     assert subject.parts.topics.get(f"a{COUNT - 1}") is None
     work.close()  # as the server does for a closed connection
-    while len(subject.broker.serving.slices):
-        await asyncio.sleep(0)
+    await until(lambda: not len(subject.broker.serving.slices))
     assert all(subject.parts.topics.get(f"a{i}") is not None for i in range(COUNT))
 
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from broker_subject import Subject
 from reput.format.codes import RequestCode
 from reput.format.headers import UpdateConsumerOffsetHeader
+from world import Subject
 
 
 async def version(subject: Subject, code: int) -> int:

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from broker_subject import NAME, Subject
 from reput.broker.settings.config import BrokerConfig
 from reput.broker.topic.topics import Topics
 from reput.format.codes import RequestCode, ResponseCode
@@ -15,6 +14,7 @@ from reput.format.headers import (
 from reput.store.files.disk import Disk
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.tables.topics import TopicTable
+from world import NAME, Subject
 
 
 async def delete(subject: Subject, name: str) -> Command:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-import broker_subject
-from broker_subject import Subject, messages_in
+import world
 from reput.clock import ManualClock
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
@@ -22,6 +21,7 @@ from reput.format.headers import (
 )
 from reput.format.message import StoredMessage
 from store_fixture import START_MS
+from world import Subject, messages_in, until
 
 GROUP = "producers"
 HALF = {"TRAN_MSG": "true", "PGROUP": GROUP, "UNIQ_KEY": "0A0B", "WAIT": "true"}
@@ -36,7 +36,7 @@ def clock() -> ManualClock:
 
 @pytest_asyncio.fixture
 async def subject(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Subject]:
-    async with broker_subject.running(tmp_path, clock=clock, transaction_check_max=1) as running:
+    async with world.broker(tmp_path, clock=clock, transaction_check_max=1) as running:
         await running.send("T", b"first", queue_id=3)
         yield running
 
@@ -81,7 +81,7 @@ QUESTION = NotificationHeader(
 async def test_a_commit_wakes_what_waits_for_messages(
     tmp_path: Path, code: RequestCode, header: Header
 ) -> None:
-    async with broker_subject.running(tmp_path) as subject:
+    async with world.broker(tmp_path) as subject:
         await subject.ask(
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             CreateTopicHeader(
@@ -95,8 +95,7 @@ async def test_a_commit_wakes_what_waits_for_messages(
         )
         decision = await send_half(subject)
         waiting = asyncio.ensure_future(subject.ask(code, header))
-        while not len(subject.parts.pops.held):
-            await asyncio.sleep(0)
+        await until(lambda: len(subject.parts.pops.held))
         dispatched = subject.parts.store.step_memory
         subject.parts.store.step_memory = lambda: False  # only the commit itself may notify
         assert (await end(subject, decision)).code == ResponseCode.SUCCESS
@@ -105,7 +104,7 @@ async def test_a_commit_wakes_what_waits_for_messages(
 
 
 async def end(subject: Subject, header: EndTransactionHeader, **fields: Any) -> Command:
-    changed = broker_subject.with_fields(header, fields)
+    changed = world.with_fields(header, fields)
     return await subject.ask(RequestCode.END_TRANSACTION, changed)
 
 
@@ -119,7 +118,7 @@ async def messages(subject: Subject, topic: str, queue_id: int = 0) -> list[Stor
 @pytest.mark.parametrize(
     "store",
     [
-        {"flush_disk_type": broker_subject.StoreConfig().flush_disk_type.SYNC_FLUSH},
+        {"flush_disk_type": world.StoreConfig().flush_disk_type.SYNC_FLUSH},
         {"transient_store_pool_enable": True, "transient_store_pool_size": 2},
     ],
 )
@@ -127,7 +126,7 @@ async def test_a_commit_may_follow_at_once(
     tmp_path: Path, clock: ManualClock, store: dict[str, Any]
 ) -> None:
     """The half message may be on disk, in the file, or only in a buffer."""
-    async with broker_subject.running(tmp_path, clock=clock, store=store) as subject:
+    async with world.broker(tmp_path, clock=clock, store=store) as subject:
         await subject.send("T")
         header = await send_half(subject)
         assert (await end(subject, header)).code == ResponseCode.SUCCESS

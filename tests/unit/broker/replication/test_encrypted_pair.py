@@ -10,28 +10,20 @@ from typing import Any
 
 import pytest
 
-import broker_subject
+import world
 from certificates import Authority, Pair
 from reput.broker.replication import catch_up, follower
 from reput.broker.replication.reports import Reason
 from reput.broker.replication.slave_socket import ALERT
-from reput.broker.replication.state import SlaveState
+from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.broker.server import Broker
 from reput.broker.settings import ha_peers
-from reput.broker.settings.access import AccessSettings
 from reput.errors import InvalidOption
-from reput.format import command, headers
-from reput.format.codes import RequestCode
-from reput.format.command import Command
-from reput.format.headers import RegisterBrokerReplyHeader
 from reput.remoting import networks
 from reput.remoting.tls_settings import TlsMode, TlsSettings
-from reput.secret import Secret
-from reput.store.config import BrokerRole
 from reput.store.writing.incoming import IncomingMessage
-from scripted_cluster import ScriptedServer
+from world import until
 
-DEADLINE_S = 60.0
 SIZES = {"mapped_file_size_commit_log": 1 << 20, "max_message_size": 100_000}
 
 
@@ -58,25 +50,6 @@ def settings(own: Pair, **more: Any) -> TlsSettings:
     return TlsSettings(**{**paths, **more})
 
 
-class Names(ScriptedServer):
-    """A name server that knows one master."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.master: Broker | None = None
-        self.answers = {
-            RequestCode.REGISTER_BROKER: self._register,
-            RequestCode.UNREGISTER_BROKER: command.reply,
-        }
-
-    def _register(self, request: Command) -> Command:
-        header = RegisterBrokerReplyHeader()
-        if self.master is not None:
-            header.master_addr = self.master.identity.address
-            header.ha_server_addr = self.master.identity.ha_address
-        return command.reply(request, ext_fields=headers.encode(header))
-
-
 class Two:
     """A master with messages, and its slave."""
 
@@ -85,23 +58,22 @@ class Two:
         self.slave = slave
         self._random = random.Random(1)
 
+    @property
+    def status(self) -> SlaveStatus:
+        return self.slave.parts.replication.follower.status
+
     def put(self, count: int) -> None:
         put(self.master, count, self._random)
 
     async def until_equal(self) -> None:
-        end = self.master.store.max_physical_offset
-        while self.slave.store.replica_log.end != end:
-            await asyncio.sleep(0.005)
-        while not all(
-            replica.acked_offset == end for replica in self.master.store.replicas.replicas
-        ):
-            await asyncio.sleep(0.005)
+        theirs, ours = self.master.store, self.slave.store
+        end = theirs.max_physical_offset
+        await until(lambda: ours.replica_log.end == end)
+        await until(lambda: all(slave.acked_offset == end for slave in theirs.replicas.replicas))
 
     async def until_refused(self) -> str:
-        status = self.slave.parts.replication.follower.status
-        while status.state is not SlaveState.REFUSED:
-            await asyncio.sleep(0.005)
-        return status.reason
+        await until(lambda: self.status.state is SlaveState.REFUSED)
+        return self.status.reason
 
 
 def put(master: Broker, count: int, source: random.Random) -> None:
@@ -109,27 +81,6 @@ def put(master: Broker, count: int, source: random.Random) -> None:
         body = source.randbytes(source.randrange(1, 60_000))
         master.store.put(IncomingMessage("T", body, 0))
     master.parts.replication.slave_port.pump()
-
-
-@contextlib.asynccontextmanager
-async def broker(
-    root: Path, names: Names, tls: TlsSettings, *, number: int, ha_peers: str = "", **store: Any
-) -> AsyncIterator[Broker]:
-    running = Broker(
-        broker_subject.broker_config(
-            broker_id=number,
-            namesrv_addr=names.address,
-            broker_ip2="127.0.0.1",
-            reput_ha_peers=ha_peers,
-        ),
-        broker_subject.store_config(root, **{**SIZES, **store}),
-        tls=tls,
-    )
-    await running.start()
-    try:
-        yield running
-    finally:
-        await running.stop()
 
 
 @contextlib.asynccontextmanager
@@ -142,33 +93,17 @@ async def pair(
     is_slave_encrypted: bool = True,
     **more: Any,
 ) -> AsyncIterator[Two]:
-    names = Names()
-    await names.start()
-    try:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            broker(
-                tmp_path / "master",
-                names,
-                of_master,
-                number=0,
-                ha_tls_enable=is_master_encrypted,
-                **more,
-            ) as master,
-        ):
-            put(master, 40, random.Random(2))  # more than 400,000 bytes: a thread sends them
-            names.master = master
-            async with broker(
-                tmp_path / "slave",
-                names,
-                of_slave,
-                number=1,
-                broker_role=BrokerRole.SLAVE,
-                ha_tls_enable=is_slave_encrypted,
-            ) as slave:
-                yield Two(master, slave)
-    finally:
-        await names.stop()
+    async with world.name_server(tmp_path) as names:
+        known = {"namesrv_addr": world.address_of(names), "broker_ip2": "127.0.0.1"}
+        store = {**SIZES, "ha_tls_enable": is_master_encrypted}
+        async with world.broker(
+            tmp_path / "master", store=store, tls=of_master, **known, **more
+        ) as master:
+            put(master.broker, 40, random.Random(2))  # over 400,000 bytes: a thread sends them
+            await master.parts.registration.register()
+            store = {**SIZES, "ha_tls_enable": is_slave_encrypted}
+            async with world.slave(tmp_path / "slave", store=store, tls=of_slave, **known) as slave:
+                yield Two(master.broker, slave.broker)
 
 
 def log_of(root: Path) -> bytes:
@@ -232,7 +167,7 @@ async def test_one_side_without_tls(
         theirs = "it does not use TLS" if is_master else "it uses TLS"
         assert f"refused: {theirs}, and haTlsEnable is {str(is_master).lower()} here" in caplog.text
         assert reason in caplog.text
-        assert two.slave.parts.replication.follower.status.received_bytes == 0
+        assert two.status.received_bytes == 0
     if is_master:
         assert "it requires TLS, and haTlsEnable is false here" in reason
     else:
@@ -246,9 +181,8 @@ async def test_a_master_of_another_authority(
     slave = settings(own, tls_client_trust_cert_path=other.path)
     async with pair(tmp_path, settings(own), slave) as two:
         assert "certificate verify failed" in await two.until_refused()
-        while "refused: no TLS handshake: tlsv1 alert unknown ca" not in caplog.text:
-            await asyncio.sleep(0.005)
-        assert two.slave.parts.replication.follower.status.received_bytes == 0
+        await until(lambda: "refused: no TLS handshake: tlsv1 alert unknown ca" in caplog.text)
+        assert two.status.received_bytes == 0
 
 
 async def test_a_slave_without_the_required_certificate(
@@ -259,30 +193,27 @@ async def test_a_slave_without_the_required_certificate(
             "certificate required",
             "refused: no TLS handshake: peer did not return a certificate",
         )
-        while not all(line in caplog.text for line in lines):
-            await asyncio.sleep(0.005)
-        assert two.slave.parts.replication.follower.status.received_bytes == 0
+        await until(lambda: all(line in caplog.text for line in lines))
+        assert two.status.received_bytes == 0
 
 
 async def test_only_peers_get_the_log(
     own: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone = settings(own)
-    async with pair(tmp_path, alone, alone, ha_peers="10.0.0.0/8,127.0.0.7") as two:
-        while "refused: reputHaPeers is 10.0.0.0/8,127.0.0.7" not in caplog.text:
-            await asyncio.sleep(0.005)
-        assert two.slave.parts.replication.follower.status.received_bytes == 0
+    async with pair(tmp_path, alone, alone, reput_ha_peers="10.0.0.0/8,127.0.0.7") as two:
+        await until(lambda: "refused: reputHaPeers is 10.0.0.0/8,127.0.0.7" in caplog.text)
+        assert two.status.received_bytes == 0
         assert two.master.parts.replication.slave_port.counts.refused[Reason.NOT_A_PEER]
 
 
 async def test_access_control_closes_the_port_to_other_machines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = Secret('{"username":"root","password":"word-of-root"}')
-    access = AccessSettings(authentication_enabled=True, init_authentication_user=first)
+    access = world.access_settings(authorization_enabled=False)
     for number, (peers, is_refused) in enumerate((("", True), ("192.0.2.0/24", False))):
-        config = broker_subject.broker_config(reput_ha_peers=peers, broker_ip2="127.0.0.1")
-        store = broker_subject.store_config(tmp_path / str(number))
+        config = world.broker_config(reput_ha_peers=peers, broker_ip2="127.0.0.1")
+        store = world.store_config(tmp_path / str(number))
         async with Broker(config, store, access=access) as master:
             port = master.parts.replication.slave_port
             with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -292,7 +223,7 @@ async def test_access_control_closes_the_port_to_other_machines(
                         expected = is_foreign == is_refused
                         assert (port.unreported_count == 0) == expected
                         if expected:
-                            slave.settimeout(DEADLINE_S)
+                            slave.settimeout(world.GUARD_S)
                             assert slave.recv(100) == b""
                         for link in list(port._unreported):
                             link.close("the test ends")
@@ -336,7 +267,7 @@ def test_peers(text: str, host: str, expected: bool) -> None:
 @pytest.mark.parametrize("text", ["10.0.0.1/24", "10.0.0.0/33", "localhost", "10.0.0.*"])
 def test_peers_that_are_no_networks(text: str) -> None:
     with pytest.raises(InvalidOption, match="networks separated by commas"):
-        broker_subject.broker_config(reput_ha_peers=text)
+        world.broker_config(reput_ha_peers=text)
 
 
 @pytest.mark.parametrize("more", [{}, {"tls_server_mode": TlsMode.DISABLED}])
@@ -344,7 +275,7 @@ def test_it_needs_a_certificate(own: Pair, tmp_path: Path, more: dict[str, Any])
     tls = settings(own, **more) if more else TlsSettings()
     with pytest.raises(InvalidOption, match=r"haTlsEnable.*tls\.server\.certPath"):
         Broker(
-            broker_subject.broker_config(),
-            broker_subject.store_config(tmp_path, ha_tls_enable=True),
+            world.broker_config(),
+            world.store_config(tmp_path, ha_tls_enable=True),
             tls=tls,
         )

@@ -6,14 +6,13 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import NAME, Subject
+import world
 from reput.broker.replication import follower, metadata
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.broker.server import Broker
@@ -25,6 +24,7 @@ from reput.format.headers import RegisterBrokerReplyHeader
 from reput.store.config import BrokerRole, DivergedPolicy, DurableIn, FlushDiskType
 from scripted_cluster import ScriptedServer
 from scripted_master import FILE_SIZE, SIZES, ScriptedMaster
+from world import NAME, Subject, until
 
 DEADLINE_S = 20.0
 
@@ -69,12 +69,8 @@ class Pair:
     def log_end(self) -> int:
         return self.slave.broker.store.replica_log.end
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        while not condition():
-            await asyncio.sleep(0.005)
-
     async def until_refused(self, state: SlaveState) -> str:
-        await self.until(lambda: self.status.state is state)
+        await until(lambda: self.status.state is state)
         return self.status.reason
 
 
@@ -90,9 +86,7 @@ async def running(
     try:
         async with (
             asyncio.timeout(DEADLINE_S),
-            broker_subject.running(
-                root, store=settings, broker_id=1, namesrv_addr=names.address
-            ) as slave,
+            world.broker(root, store=settings, broker_id=1, namesrv_addr=names.address) as slave,
         ):
             yield Pair(names, slave)
     finally:
@@ -109,7 +103,7 @@ async def assert_equal(master: ScriptedMaster, pair: Pair) -> None:
     """Wait until the slave has everything; then log and queues are equal."""
     await master.until_reported(master.end)
     ours, theirs = pair.slave.broker.store, master.store
-    await pair.until(lambda: ours.dispatcher.dispatched_offset == ours.replica_log.end)
+    await until(lambda: ours.dispatcher.dispatched_offset == ours.replica_log.end)
     assert ours.max_physical_offset == theirs.max_physical_offset
     assert ours.min_physical_offset == theirs.min_physical_offset
     for start in range(ours.min_physical_offset, ours.max_physical_offset, FILE_SIZE):
@@ -256,7 +250,7 @@ async def test_a_record_is_acknowledged_once_its_topic_is_there(
             await master.put(20)
             await master.until_reported(master.end)
             known_end = master.end
-            await pair.until(lambda: pair.status.state is SlaveState.FOLLOWING)
+            await until(lambda: pair.status.state is SlaveState.FOLLOWING)
             asked = len(master.asked(TOPICS))
             await master.put(20)
             await master.until_reported(master.end)
@@ -267,7 +261,7 @@ async def test_a_record_is_acknowledged_once_its_topic_is_there(
             await master.put(1, topic="New")
             await master.put(5)
             await master.until_asked(TOPICS, asked + 1)
-            await pair.until(lambda: pair.log_end == master.end)
+            await until(lambda: pair.log_end == master.end)
             assert max(master.reports[-1]) == known_end
             topics.known["New"], topics.counter = 7, 2
             topics.release()
@@ -340,7 +334,7 @@ async def test_a_slave_finds_its_master_again(tmp_path: Path) -> None:
         await master.until_reported(master.end)
         await master.close_ha()
         await pair.until_refused(SlaveState.SEARCHING)
-        await pair.until(lambda: "refused" in pair.status.reason)
+        await until(lambda: "refused" in pair.status.reason)
         assert master.ha_address in pair.status.reason
         await master.put(10)
         await master.open_ha(master.ha_port)
@@ -427,10 +421,10 @@ async def test_without_a_name_server_requests_go_to_the_port_before_the_configur
         ScriptedMaster(tmp_path / "master") as master,
         running(tmp_path / "slave", None, ha_master_address=master.ha_address) as pair,
     ):
-        await pair.until(lambda: pair.status.master_address)
+        await until(lambda: pair.status.master_address)
         assert pair.status.master_address == f"127.0.0.1:{master.ha_port - 1}"
         # The port for requests of this master is another one.
-        await pair.until(lambda: "set namesrvAddr if" in pair.status.reason)
+        await until(lambda: "set namesrvAddr if" in pair.status.reason)
 
 
 async def test_the_threads_of_a_slave_have_names_of_their_own(tmp_path: Path) -> None:
@@ -539,12 +533,12 @@ async def test_with_the_policy_truncate_the_log_is_cut_where_it_differs(
             await assert_equal(logs.first, pair)
         policy = DivergedPolicy.TRUNCATE
         async with running(tmp_path / "slave", logs.second, ha_diverged_policy=policy) as pair:
-            await pair.until(lambda: cuts)
+            await until(lambda: cuts)
             assert cuts == [logs.common]
             assert not logs.second.reports
             task = pair.slave.parts.replication.follower._task
             assert task is not None
-            await pair.until(task.done)  # Nothing is attempted until the store is open again.
+            await until(task.done)  # Nothing is attempted until the store is open again.
             assert cuts == [logs.common]
 
 
@@ -572,14 +566,14 @@ async def test_a_master_that_answers_no_requests_is_followed_unchecked_after_som
             request, ResponseCode.NO_PERMISSION, "go away"
         )
         async with running(tmp_path / "slave", master) as pair:
-            await pair.until(lambda: pair.status.state is SlaveState.FOLLOWING)
+            await until(lambda: pair.status.state is SlaveState.FOLLOWING)
             assert len(master.asked(RequestCode.GET_BROKER_CONFIG)) == follower.UNCHECKED_AFTER
             # As a slave of RocketMQ: from the last file on.
             await master.until_reported(master.end)
             begin = pair.slave.broker.store.min_physical_offset
             assert begin == master.end // FILE_SIZE * FILE_SIZE
             master.drop_slaves()
-            await pair.until(lambda: len(master.reports) == 2)
+            await until(lambda: len(master.reports) == 2)
         warnings = [text for text in caplog.messages if "unchecked" in text]
         assert len(warnings) == 1
         assert "go away" in warnings[0]
@@ -628,7 +622,7 @@ async def test_a_full_disk_stops_the_slave_until_there_is_room(
             reason = await pair.until_refused(SlaveState.FAILED)
             assert "/slave/commitlog" in reason
             count = len(master.reports)
-            await pair.until(lambda: len(master.reports) > count + 2)
+            await until(lambda: len(master.reports) > count + 2)
             assert pair.status.state is SlaveState.FAILED
             assert pair.log_end == end
         await assert_equal(master, pair)

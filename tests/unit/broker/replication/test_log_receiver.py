@@ -28,6 +28,7 @@ from reput.store.config import DurableIn, StoreConfig
 from reput.store.writing.replica_log import ReplicaLog
 from store_fixture import Stores
 from store_subject import message
+from world import until
 
 DEADLINE_S = 10.0
 FILE_SIZE = 1 << 20
@@ -400,8 +401,7 @@ async def test_what_is_only_in_memory_is_not_acknowledged_with_ack_after_disk() 
     async with running(Log(5), ha_ack_after=DurableIn.DISK) as slave:
         assert await slave.reports(1) == [5]
         slave.master.send(frame(5, b"abc") + frame(8, b"de"))
-        while not slave.sync_count:
-            await asyncio.sleep(0)
+        await until(lambda: slave.sync_count)
         slave.receiver.synced()
         assert slave.sync_count == 1
         slave.log.durable_end = 8
@@ -460,9 +460,7 @@ async def test_a_master_that_does_not_read_gets_whole_reports_and_the_newest_las
     for number in range(20):
         connection.input = frame(number, b"x")
         slave.receiver.on_readable()
-    async with asyncio.timeout(DEADLINE_S):
-        while not connection.sent.endswith(struct.pack(">q", 20)):
-            await asyncio.sleep(0)
+    await until(lambda: connection.sent.endswith(struct.pack(">q", 20)))
     reports = [value for (value,) in struct.iter_unpack(">q", connection.sent)]
     assert reports == sorted(set(reports))
     assert len(reports) <= 20

@@ -1,14 +1,14 @@
 """Copies of a master's tables on a slave: both are brokers in this process."""
 
 import asyncio
-import contextlib
+import functools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
+from cases import case
 from reput.broker.replication import master_tables, metadata
 from reput.broker.replication.master_requests import MasterRequests, Unanswered
 from reput.broker.replication.state import SlaveState
@@ -19,6 +19,7 @@ from reput.store.config import BrokerRole
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.tables.groups import SubscriptionGroup
 from scripted_cluster import ScriptedServer
+from world import Pair
 
 NOW_MS = 1_700_000_000_000
 
@@ -28,33 +29,10 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "INTERVAL_MS", 10)
 
 
-class Pair:
-    """A master, and a slave whose rounds the test runs."""
-
-    def __init__(self, master: Subject, slave: Subject) -> None:
-        self.master = master
-        self.slave = slave
-
-    async def copy(self) -> None:
-        requests = MasterRequests(self.slave.client, self.master.address)
-        await self.slave.parts.replication.metadata.copy(requests)
-
-
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    async with contextlib.AsyncExitStack() as stack:
-        master = await stack.enter_async_context(
-            broker_subject.running(tmp_path / "master", clock=ManualClock(NOW_MS))
-        )
-        slave = await stack.enter_async_context(
-            broker_subject.running(
-                tmp_path / "slave",
-                clock=ManualClock(NOW_MS),
-                store={"broker_role": BrokerRole.SLAVE},
-                broker_id=1,
-            )
-        )
-        yield Pair(master, slave)
+    async with world.pair(tmp_path, clock=ManualClock(NOW_MS)) as running:
+        yield running
 
 
 def topic(name: str, count: int = 3) -> TopicConfig:
@@ -65,7 +43,7 @@ async def test_topics_and_groups_are_copied_with_their_versions(pair: Pair) -> N
     theirs, ours = pair.master.parts, pair.slave.parts
     theirs.topics.put(topic("orders"), NOW_MS)
     theirs.subscription_groups.put(SubscriptionGroup(name="readers", retry_max=7), NOW_MS)
-    await pair.copy()
+    await pair.copy_tables()
     assert ours.topics.all().items() >= theirs.topics.all().items()
     assert ours.subscription_groups.all().keys() == theirs.subscription_groups.all().keys()
     readers = ours.subscription_groups.get("readers")
@@ -77,21 +55,21 @@ async def test_topics_and_groups_are_copied_with_their_versions(pair: Pair) -> N
     assert ours.topics.queue_count == queues
 
     theirs.topics.put(topic("orders", 8), NOW_MS)
-    await pair.copy()
+    await pair.copy_tables()
     assert ours.topics.get("orders") == topic("orders", 8)
 
 
 async def test_consumer_offsets_are_copied(pair: Pair) -> None:
     theirs = pair.master.parts.deliveries.consumer_offsets
     theirs.put("T", "readers", 2, 5)
-    await pair.copy()
+    await pair.copy_tables()
     ours = pair.slave.parts.deliveries.consumer_offsets
     assert ours.get("T", "readers", 2) == 5
     theirs.put("T", "readers", 2, 9)
-    await pair.copy()
+    await pair.copy_tables()
     assert ours.get("T", "readers", 2) == 9
     theirs.put("T", "readers", 2, 1)  # reset by an operator
-    await pair.copy()
+    await pair.copy_tables()
     assert ours.get("T", "readers", 2) == 1
 
 
@@ -103,38 +81,21 @@ async def test_positions_wait_for_the_log(pair: Pair) -> None:
     theirs.deliveries.consumer_offsets.put("T", "old", 0, 1)
     theirs.deliveries.consumer_offsets.put("T", "new", 0, 1)
     theirs.delayed.table.put(1, 4)
-    await pair.copy()
+    await pair.copy_tables()
     ours = pair.slave.parts.deliveries.consumer_offsets
     assert ours.get("T", "new", 0) == 1
     assert ours.get("T", "old", 0) == 0
     assert pair.slave.parts.delayed.table.get(1) is None
 
-    record = pair.master.broker.store.record_at(0)
-    assert record is not None
+    pair.copy_log()
     store = pair.slave.broker.store
-    store.replica_log.begin_at(0, NOW_MS)
-    store.replica_log.buffer(len(record))[:] = record
-    store.replica_log.publish(len(record))
-    store.step_memory()
-    assert store.dispatcher.dispatched_offset == len(record)
-    await pair.copy()
+    assert store.dispatcher.dispatched_offset == pair.master.broker.store.max_physical_offset > 0
+    await pair.copy_tables()
     assert ours.get("T", "old", 0) == 0  # after a power failure the log might be shorter
     store.sync()
-    await pair.copy()
+    await pair.copy_tables()
     assert ours.get("T", "old", 0) == 1
     assert pair.slave.parts.delayed.table.get(1) == 4
-
-
-async def receive_log(pair: Pair) -> None:
-    """Give the slave the master's only record, on its disk."""
-    record = pair.master.broker.store.record_at(0)
-    assert record is not None
-    store = pair.slave.broker.store
-    store.replica_log.begin_at(0, NOW_MS)
-    store.replica_log.buffer(len(record))[:] = record
-    store.replica_log.publish(len(record))
-    store.step_memory()
-    store.sync()
 
 
 @pytest.mark.parametrize("is_topic", [False, True])
@@ -149,17 +110,18 @@ async def test_positions_that_waited_do_not_bring_a_deleted_group_or_topic_back(
     theirs.deliveries.consumer_offsets.put("T", "left", 0, 1)
     theirs.deliveries.consumer_offsets.put("gone", "readers", 0, 1)
     theirs.deliveries.consumer_offsets.put("T", "readers", 0, 1)
-    await pair.copy()
+    await pair.copy_tables()
     if is_topic:
         theirs.topics.delete("gone", NOW_MS)
         await theirs.deletions.delete_topics(["gone"])
     else:
         theirs.subscription_groups.delete("left", NOW_MS)
         await theirs.deletions.delete_group("left", keeps_offsets=False)
-    await pair.copy()
-    await receive_log(pair)
-    await pair.copy()
-    await pair.copy()
+    await pair.copy_tables()
+    pair.copy_log()
+    pair.slave.broker.store.sync()
+    await pair.copy_tables()
+    await pair.copy_tables()
     assert ours.get("T", "readers", 0) == 1
     assert ours.get("T", "left", 0) == (1 if is_topic else None)
     assert ours.get("gone", "readers", 0) == (None if is_topic else 1)
@@ -175,15 +137,15 @@ async def test_offsets_of_a_deleted_group_go_when_the_master_has_deleted_them(pa
     for name in ("left", "kept", "again"):
         theirs.subscription_groups.put(SubscriptionGroup(name=name), NOW_MS)
         theirs.deliveries.consumer_offsets.put("T", name, 0, 5)
-    await pair.copy()
+    await pair.copy_tables()
     for name in ("left", "kept", "again"):
         theirs.subscription_groups.delete(name, NOW_MS)
-    await pair.copy()
+    await pair.copy_tables()
     assert ours.get("T", "left", 0) == 5
     theirs.deliveries.consumer_offsets.delete(group="left")
     theirs.deliveries.consumer_offsets.delete(group="again")
     theirs.subscription_groups.put(SubscriptionGroup(name="again"), NOW_MS)
-    await pair.copy()
+    await pair.copy_tables()
     assert ours.get("T", "left", 0) is None
     assert ours.get("T", "kept", 0) == 5  # as on a master that was not asked to delete them
     assert ours.get("T", "again", 0) == 5  # as for any other group that the master lacks
@@ -212,32 +174,26 @@ def test_offsets_of_older_masters_have_numbers_without_quotes() -> None:
     assert offsets == {("T", "g"): {0: 5, 1: 7}, ("%RETRY%g", "g"): {0: 1}}
 
 
-@pytest.mark.parametrize(
-    ("code", "body"),
-    [
+async def test_a_bad_reply_changes_nothing(pair: Pair) -> None:
+    ours = pair.slave.parts.topics
+    before, version = ours.all(), ours.table.version
+    server = ScriptedServer()
+    await server.start()
+    for code, body in (
         (ResponseCode.SYSTEM_ERROR, b""),
         (ResponseCode.SUCCESS, b""),
         (ResponseCode.SUCCESS, b"{}"),
         (ResponseCode.SUCCESS, b'{"topicConfigTable":{"T":5}}'),
         (ResponseCode.SUCCESS, b'{"topicConfigTable":{"A":{"perm":6},"T":{"perm":"x"}}}'),
-    ],
-)
-async def test_a_bad_reply_changes_nothing(pair: Pair, code: ResponseCode, body: bytes) -> None:
-    ours = pair.slave.parts.topics
-    before, version = ours.all(), ours.table.version
-    server = ScriptedServer()
-    server.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = lambda request: command.reply(
-        request, code, body=body
-    )
-    await server.start()
-    try:
-        with pytest.raises(Unanswered):
-            await pair.slave.parts.replication.metadata.copy(
-                MasterRequests(pair.slave.client, server.address)
-            )
-    finally:
-        await server.stop()
-    assert (ours.all(), ours.table.version) == (before, version)
+    ):
+        server.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = functools.partial(
+            command.reply, code=code, body=body
+        )
+        with case(code, body):
+            with pytest.raises(Unanswered):
+                await pair.copy_tables(server.address)
+            assert (ours.all(), ours.table.version) == (before, version)
+    await server.stop()
 
 
 async def test_numbers_without_quotes_in_a_reply(pair: Pair) -> None:

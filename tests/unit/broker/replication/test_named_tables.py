@@ -1,34 +1,28 @@
 """Topics and groups of a master on its slave: changes, deletions, and what must not delete them."""
 
-import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
-from log_copy import assert_same, copy_log
+import world
+from log_copy import assert_same
 from reput.broker.replication import metadata, named_tables
-from reput.broker.replication.master_requests import MasterRequests
 from reput.broker.server import Broker
 from reput.clock import ManualClock
 from reput.format import bodies, command, message as record
 from reput.format.bodies import TopicConfigTable
 from reput.format.codes import PERM_READ, RequestCode as Code, ResponseCode
 from reput.format.headers import CreateTopicHeader, GroupNameHeader, TopicHeader
-from reput.namesrv.config import NamesrvConfig
-from reput.namesrv.server import NameServer
-from reput.store.config import BrokerRole
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.tables.groups import SubscriptionGroup
 from reput.store.tables.saved_table import DataVersion
 from reput.store.writing.incoming import IncomingMessage
 from scripted_cluster import ScriptedServer
+from world import Pair, Subject, until
 
 NOW_MS = 1_700_000_000_000
 TOPIC = "orders"
@@ -40,48 +34,22 @@ def no_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "INTERVAL_MS", 1_000_000_000)
 
 
-class Pair:
-    """A master, and a slave whose rounds the test runs."""
+class Tables:
+    """A master, a slave whose rounds the test runs, and changes of their tables."""
 
-    def __init__(self, folder: Path, stack: contextlib.AsyncExitStack) -> None:
-        self._folder = folder
-        self._stack = stack
-        self._slave_stack = contextlib.AsyncExitStack()
-        self.clock = ManualClock(NOW_MS)
-        self.master: Subject
-        self.slave: Subject
+    def __init__(self, pair: Pair, clock: ManualClock) -> None:
+        self.pair = pair
+        self.clock = clock
+        self.copy, self.copy_log, self.copy_tables = pair.copy, pair.copy_log, pair.copy_tables
+        self.start_slave, self.stop_slave = pair.start_slave, pair.stop_slave
 
-    async def start(self) -> None:
-        self.master = await self._stack.enter_async_context(
-            broker_subject.running(self._folder / "master", clock=self.clock)
-        )
-        await self.start_slave()
+    @property
+    def master(self) -> Subject:
+        return self.pair.master
 
-    async def start_slave(self) -> None:
-        running = broker_subject.running(
-            self._folder / "slave",
-            clock=self.clock,
-            store={"broker_role": BrokerRole.SLAVE},
-            broker_id=1,
-        )
-        self.slave = await self._slave_stack.enter_async_context(running)
-
-    async def stop_slave(self) -> None:
-        await self._slave_stack.aclose()
-
-    async def copy(self, address: str = "") -> None:
-        """Copy what the master has now: first the log, then the tables."""
-        self.copy_log()
-        await self.copy_tables(address)
-
-    def copy_log(self) -> None:
-        self.master.broker.store.step()
-        copy_log(self.master.broker.store, self.slave.broker.store)  # type: ignore[arg-type]
-        self.slave.broker.store.step()
-
-    async def copy_tables(self, address: str = "") -> None:
-        requests = MasterRequests(self.slave.client, address or self.master.address)
-        await self.slave.parts.replication.metadata.copy(requests)
+    @property
+    def slave(self) -> Subject:
+        return self.pair.slave
 
     async def create_topic(self, name: str = TOPIC, count: int = 2) -> None:
         self.clock.advance(1)
@@ -122,20 +90,18 @@ class Pair:
     def bodies(self, topic: str = TOPIC) -> list[bytes]:
         store = self.slave.broker.store
         records = store.get(topic, 0, 0, 32).records
-        return [broker_subject.messages_in(bytes(data))[0].body for data in records]
+        return [world.messages_in(bytes(data))[0].body for data in records]
 
 
 @pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    async with contextlib.AsyncExitStack() as stack:
-        pair = Pair(tmp_path, stack)
-        await pair.start()
-        stack.push_async_callback(pair.stop_slave)
-        yield pair
+async def pair(tmp_path: Path) -> AsyncIterator[Tables]:
+    clock = ManualClock(NOW_MS)
+    async with world.pair(tmp_path, clock=clock) as running:
+        yield Tables(running, clock)
 
 
 @contextlib.asynccontextmanager
-async def answering(code: Code, pair: Pair, body: bytes, **fields: str) -> AsyncIterator[str]:
+async def answering(code: Code, pair: Tables, body: bytes, **fields: str) -> AsyncIterator[str]:
     """Run a server that answers one request with a body, others as the master; yield its address.
 
     Only requests of a round are passed on.
@@ -166,7 +132,7 @@ async def answering(code: Code, pair: Pair, body: bytes, **fields: str) -> Async
 
 
 async def test_a_deleted_topic_is_deleted_with_its_queues_files_and_offsets(
-    pair: Pair, tmp_path: Path
+    pair: Tables, tmp_path: Path
 ) -> None:
     await pair.create_topic()
     await pair.create_topic("kept")
@@ -191,7 +157,7 @@ async def test_a_deleted_topic_is_deleted_with_its_queues_files_and_offsets(
     assert_same(pair.master.broker.store, pair.slave.broker.store)  # type: ignore[arg-type]
 
 
-async def test_a_deleted_group_is_deleted(pair: Pair) -> None:
+async def test_a_deleted_group_is_deleted(pair: Tables) -> None:
     theirs = pair.master.parts.subscription_groups
     for name in ("readers", "others"):
         theirs.put(SubscriptionGroup(name=name), NOW_MS)
@@ -215,7 +181,7 @@ async def test_a_deleted_group_is_deleted(pair: Pair) -> None:
     assert offsets.of(TOPIC, "others") == {0: 2}
 
 
-async def test_rounds_without_changes_change_nothing(pair: Pair) -> None:
+async def test_rounds_without_changes_change_nothing(pair: Tables) -> None:
     """apache/rocketmq#9777, #9984, #9206: Java rebuilds its tables in each round, once a topic was
     deleted."""
     await pair.create_topic()
@@ -242,7 +208,7 @@ async def test_rounds_without_changes_change_nothing(pair: Pair) -> None:
     assert not changed
 
 
-async def test_a_deletion_while_the_slave_was_down(pair: Pair) -> None:
+async def test_a_deletion_while_the_slave_was_down(pair: Tables) -> None:
     await pair.create_topic()
     pair.master.parts.subscription_groups.put(SubscriptionGroup(name="readers"), NOW_MS)
     await pair.send(b"a")
@@ -257,7 +223,7 @@ async def test_a_deletion_while_the_slave_was_down(pair: Pair) -> None:
     assert pair.end() == 0
 
 
-async def test_a_restart_between_notice_and_deletion(pair: Pair) -> None:
+async def test_a_restart_between_notice_and_deletion(pair: Tables) -> None:
     await pair.create_topic()
     await pair.send(b"a")
     await pair.copy()
@@ -275,7 +241,7 @@ async def test_a_restart_between_notice_and_deletion(pair: Pair) -> None:
 
 
 async def test_a_topic_is_deleted_once_the_slave_has_the_messages_before_the_deletion(
-    pair: Pair,
+    pair: Tables,
 ) -> None:
     await pair.create_topic()
     await pair.send(b"a")
@@ -290,7 +256,7 @@ async def test_a_topic_is_deleted_once_the_slave_has_the_messages_before_the_del
     assert pair.end() == 0
 
 
-async def test_a_topic_that_was_created_again_between_two_rounds_begins_at_0(pair: Pair) -> None:
+async def test_a_topic_that_was_created_again_between_two_rounds_begins_at_0(pair: Tables) -> None:
     await pair.create_topic()
     await pair.send(b"a", b"b", b"c")
     pair.master.parts.deliveries.consumer_offsets.put(TOPIC, "readers", 0, 3)
@@ -311,7 +277,7 @@ async def test_a_topic_that_was_created_again_between_two_rounds_begins_at_0(pai
 
 @pytest.mark.parametrize("is_log_first", [False, True])
 async def test_a_topic_that_was_created_again_after_its_deletion_was_noticed_stays(
-    pair: Pair, is_log_first: bool
+    pair: Tables, is_log_first: bool
 ) -> None:
     await pair.create_topic()
     await pair.send(b"a", b"b", b"c")
@@ -331,7 +297,7 @@ async def test_a_topic_that_was_created_again_after_its_deletion_was_noticed_sta
 
 
 async def test_a_topic_that_was_created_again_and_whose_new_messages_come_first_stays(
-    pair: Pair,
+    pair: Tables,
 ) -> None:
     """The reply without the topic is older than the log that the slave has."""
     await pair.create_topic()
@@ -375,7 +341,7 @@ def test_versions_that_delete(new: DataVersion, count: int, expected: bool) -> N
 
 
 async def test_a_master_that_has_lost_its_tables_deletes_nothing(
-    pair: Pair, caplog: pytest.LogCaptureFixture
+    pair: Tables, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(20):
         await pair.create_topic(f"topic{number}")
@@ -398,7 +364,7 @@ async def test_a_master_that_has_lost_its_tables_deletes_nothing(
     assert "and 11 more" in kept[0]
 
 
-def topics_body(pair: Pair, names: set[str], version: DataVersion) -> bytes:
+def topics_body(pair: Tables, names: set[str], version: DataVersion) -> bytes:
     """Return a reply of the master with some of its topics, and a version."""
     table: dict[str, Any] = json.loads(bodies.encode(pair.master.parts.topics.describe()))
     entries = table["topicConfigTable"]
@@ -407,7 +373,7 @@ def topics_body(pair: Pair, names: set[str], version: DataVersion) -> bytes:
     return json.dumps(table).encode()
 
 
-async def test_an_entry_that_was_kept_is_deleted_once_the_master_had_it_again(pair: Pair) -> None:
+async def test_an_entry_that_was_kept_is_deleted_once_the_master_had_it_again(pair: Tables) -> None:
     await pair.create_topic()
     await pair.copy()
     names = set(pair.master.parts.topics.all()) - {TOPIC}
@@ -429,7 +395,7 @@ def topic(name: str, count: int = 3) -> TopicConfig:
     return TopicConfig(name=name, read_queue_count=count, write_queue_count=count, perm=6)
 
 
-async def test_a_part_of_the_topics_deletes_nothing(pair: Pair) -> None:
+async def test_a_part_of_the_topics_deletes_nothing(pair: Tables) -> None:
     """5.5 can send them in parts."""
     await pair.create_topic()
     await pair.copy()
@@ -451,7 +417,7 @@ async def test_a_part_of_the_topics_deletes_nothing(pair: Pair) -> None:
     pair.assert_same_tables()
 
 
-async def test_the_number_of_all_topics_with_all_of_them_is_no_part(pair: Pair) -> None:
+async def test_the_number_of_all_topics_with_all_of_them_is_no_part(pair: Tables) -> None:
     await pair.create_topic()
     await pair.copy()
     await pair.delete_topic()
@@ -467,7 +433,7 @@ async def test_the_number_of_all_topics_with_all_of_them_is_no_part(pair: Pair) 
 # --- changes of the slave ---------------------------------------------------------------------
 
 
-async def test_changes_of_the_slave_are_reverted_and_its_own_entries_stay(pair: Pair) -> None:
+async def test_changes_of_the_slave_are_reverted_and_its_own_entries_stay(pair: Tables) -> None:
     await pair.create_topic()
     await pair.copy()
     ours = pair.slave.parts
@@ -494,7 +460,7 @@ async def test_changes_of_the_slave_are_reverted_and_its_own_entries_stay(pair: 
     assert ours.topics.all().keys() - pair.master.parts.topics.all().keys() == {"local"}
 
 
-async def test_a_topic_that_comes_and_goes_while_another_deletion_waits(pair: Pair) -> None:
+async def test_a_topic_that_comes_and_goes_while_another_deletion_waits(pair: Tables) -> None:
     await pair.create_topic()
     await pair.copy()
     await pair.send(b"a")
@@ -511,15 +477,9 @@ async def test_a_topic_that_comes_and_goes_while_another_deletion_waits(pair: Pa
 
 async def test_built_in_entries_of_the_slave_stay_and_do_not_count(tmp_path: Path) -> None:
     """The master has no default topic, and its version counts no entries of the slave."""
-    async with contextlib.AsyncExitStack() as stack:
-        pair = Pair(tmp_path, stack)
-        pair.master = await stack.enter_async_context(
-            broker_subject.running(
-                tmp_path / "master", clock=pair.clock, auto_create_topic_enable=False
-            )
-        )
-        await pair.start_slave()
-        stack.push_async_callback(pair.stop_slave)
+    clock, of_master = ManualClock(NOW_MS), {"auto_create_topic_enable": False}
+    async with world.pair(tmp_path, clock=clock, of_master=of_master) as running:
+        pair = Tables(running, clock)
         assert pair.slave.parts.topics.table.version.counter == 0
         await pair.create_topic()
         await pair.create_topic("other")
@@ -532,7 +492,7 @@ async def test_built_in_entries_of_the_slave_stay_and_do_not_count(tmp_path: Pat
         assert ours.table.version == theirs.table.version
 
 
-async def test_a_slave_refuses_to_change_topics_and_groups(pair: Pair) -> None:
+async def test_a_slave_refuses_to_change_topics_and_groups(pair: Tables) -> None:
     await pair.create_topic()
     await pair.copy()
     reply = await pair.slave.ask(Code.DELETE_TOPIC_IN_BROKER, TopicHeader(topic=TOPIC))
@@ -545,7 +505,7 @@ async def test_a_slave_refuses_to_change_topics_and_groups(pair: Pair) -> None:
 # --- other members ----------------------------------------------------------------------------
 
 
-async def test_forbidden_topics_are_copied_and_members_of_other_versions_kept(pair: Pair) -> None:
+async def test_forbidden_topics_are_copied_and_members_of_other_versions_kept(pair: Tables) -> None:
     version = {"counter": 1000, "timestamp": NOW_MS * 2}
     entry = {"groupName": "g", "consumeEnable": True, "ofLaterVersions": 5}
     table = {"dataVersion": version, "subscriptionGroupTable": {"g": entry}}
@@ -580,42 +540,13 @@ def saved_groups(subject: Subject) -> dict[str, Any]:
 # --- a pair that runs -------------------------------------------------------------------------
 
 
-def has_messages(broker: Broker, count: int) -> bool:
-    return broker.store.max_offset(TOPIC, 0) == count
-
-
-async def until(is_done: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not is_done():
-            await asyncio.sleep(0.005)
-
-
 async def test_a_slave_that_follows_and_becomes_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "INTERVAL_MS", 20)
-    settings = NamesrvConfig(
-        bind_address="127.0.0.1",
-        listen_port=0,
-        kv_config_path=str(tmp_path / "kv.json"),
-        config_store_path=str(tmp_path / "namesrv.properties"),
-    )
-    async with NameServer(settings) as name_server:
-
-        def make(name: str, role: BrokerRole, broker_id: int) -> Broker:
-            return Broker(
-                broker_subject.broker_config(
-                    namesrv_addr=f"127.0.0.1:{name_server.port}",
-                    broker_id=broker_id,
-                    broker_ip2="127.0.0.1",
-                ),
-                broker_subject.store_config(tmp_path / name, broker_role=role),
-            )
-
-        master = make("master", BrokerRole.ASYNC_MASTER, 0)
-        await master.start()
-        await master.parts.registration.register()
-        topics = master.parts.topics
+    async with world.pair(tmp_path, follows=True) as pair:
+        master, slave = pair.master.broker, pair.slave.broker
+        topics, copied = master.parts.topics, slave.parts.topics
 
         def put(broker: Broker, *all_bodies: bytes) -> list[int]:
             messages = [IncomingMessage(TOPIC, body) for body in all_bodies]
@@ -623,24 +554,24 @@ async def test_a_slave_that_follows_and_becomes_master(
             broker.parts.replication.slave_port.pump()
             return offsets
 
-        async with make("slave", BrokerRole.SLAVE, 1) as slave:
-            await slave.parts.registration.register()
-            for new in ([b"a", b"b", b"c"], [b"x", b"y"]):
-                topics.put(topic(TOPIC), master.clock.now_ms())
-                assert put(master, *new) == list(range(len(new)))
-                await until(lambda: slave.parts.topics.get(TOPIC))
-                await until(partial(has_messages, slave, len(new)))
-                topics.delete(TOPIC, master.clock.now_ms())
-                await master.parts.deletions.delete_topics([TOPIC])
-                await until(lambda: slave.parts.topics.get(TOPIC) is None)
-                await until(lambda: slave.store.max_offset(TOPIC, 0) == 0)
-            await until(lambda: slave.parts.topics.table.version == topics.table.version)
+        async def until_there_are(count: int) -> None:
+            await until(lambda: slave.store.max_offset(TOPIC, 0) == count)
+
+        for new in ([b"a", b"b", b"c"], [b"x", b"y"]):
             topics.put(topic(TOPIC), master.clock.now_ms())
-            put(master, b"z")
-            await until(lambda: slave.parts.topics.get(TOPIC))
-            await until(lambda: slave.store.max_offset(TOPIC, 0) == 1)
-            await master.stop()
-            await slave.change_role(BrokerRole.ASYNC_MASTER, 0)
-            assert put(slave, b"next") == [1]
-            records = slave.store.get(TOPIC, 0, 0, 32).records
-            assert [record.decode(data).body for data in records] == [b"z", b"next"]
+            assert put(master, *new) == list(range(len(new)))
+            await until(lambda: copied.get(TOPIC))
+            await until_there_are(len(new))
+            topics.delete(TOPIC, master.clock.now_ms())
+            await master.parts.deletions.delete_topics([TOPIC])
+            await until(lambda: copied.get(TOPIC) is None)
+            await until_there_are(0)
+        await until(lambda: copied.table.version == topics.table.version)
+        topics.put(topic(TOPIC), master.clock.now_ms())
+        put(master, b"z")
+        await until(lambda: copied.get(TOPIC))
+        await until_there_are(1)
+        await pair.promote()
+        assert put(slave, b"next") == [1]
+        records = slave.store.get(TOPIC, 0, 0, 32).records
+        assert [record.decode(data).body for data in records] == [b"z", b"next"]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-import broker_subject
-from broker_subject import Subject
+import world
 from reput.broker.replication.master_requests import MasterRange, MasterRequests, Unanswered
 from reput.broker.tables.saved_tables import SavedTables
 from reput.clock import ManualClock
@@ -16,11 +15,11 @@ from reput.format import bodies, command, names, timer_check
 from reput.format.bodies import KvTable
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.timer_check import TimerCheck
-from reput.store.config import BrokerRole
 from reput.store.tables.config_tables import TopicConfig
 from reput.store.tables.pop_tables import POP, PULL, RequestMode
 from reput.store.tables.timer_table import TimerProgress
 from scripted_cluster import ScriptedServer
+from world import Subject
 
 NOW_MS = 1_700_000_000_000
 NEWER = {"timerReadBehind": "0"}
@@ -33,12 +32,7 @@ CHECK = TimerCheck(NOW_MS - 1000, 52, 7, 7, 1, NOW_MS, 30)
 
 @pytest_asyncio.fixture
 async def slave(tmp_path: Path) -> AsyncIterator[Subject]:
-    async with broker_subject.running(
-        tmp_path / "slave",
-        clock=ManualClock(NOW_MS),
-        store={"broker_role": BrokerRole.SLAVE},
-        broker_id=1,
-    ) as running:
+    async with world.slave(tmp_path / "slave", clock=ManualClock(NOW_MS)) as running:
         yield running
 
 
@@ -87,7 +81,7 @@ def assert_others_are_copied(slave: Subject) -> None:
 
 
 async def test_a_master_of_reput(slave: Subject, tmp_path: Path) -> None:
-    async with broker_subject.running(tmp_path / "master", clock=ManualClock(NOW_MS)) as master:
+    async with world.broker(tmp_path / "master", clock=ManualClock(NOW_MS)) as master:
         theirs = master.parts
         theirs.topics.put(TopicConfig("T", 1, 1, 6), NOW_MS)
         table = theirs.request_modes.table

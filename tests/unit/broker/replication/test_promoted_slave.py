@@ -3,17 +3,15 @@
 Messages that were delivered are not delivered again, if the slave has copied the progress since.
 """
 
-import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-import broker_subject
-from broker_subject import Subject, messages_in
+import world
 from pop_client import INVISIBLE_MS, ack, pop
 from reput.broker.pop.revive import LATE_MS
 from reput.broker.replication.master_requests import MasterRequests
@@ -29,13 +27,11 @@ from reput.format.headers import (
     EndTransactionHeader,
     SendBackHeader,
 )
-from reput.namesrv.config import NamesrvConfig
-from reput.namesrv.server import NameServer
 from reput.store.config import BrokerRole
 from reput.store.tables.config_tables import TopicConfig
+from world import Pair, Subject, messages_in, until
 
 START_MS = 1_700_000_000_000
-GUARD_S = 30.0
 SECOND_MS = 1_000
 LEVEL_1 = {"DELAY": "1"}  # a second
 GROUP = "producers"
@@ -50,89 +46,66 @@ STORE = {
 }
 
 
-class Pair:
-    """A master and its slave with the same clock, in this process."""
+class Promotable:
+    """A master and its slave with the same clock; the test decides when tables are copied."""
 
-    def __init__(self, master: Subject, slave: Subject, clock: ManualClock) -> None:
-        self.master = master
-        self.slave = slave
+    def __init__(self, pair: Pair, clock: ManualClock) -> None:
+        self.pair = pair
+        self.master, self.slave, self.promote = pair.master, pair.slave, pair.promote
         self.clock = clock
 
-    async def until(self, is_done: Callable[[], object]) -> None:
-        async with asyncio.timeout(GUARD_S):
-            while not is_done():
-                await asyncio.sleep(0.01)
+    async def until_received(self) -> None:
+        """Wait until the slave has the log of the master."""
+        theirs, ours = self.pair.stores
+        end = theirs.max_physical_offset
+        await until(lambda: ours.dispatcher.dispatched_offset >= end)
 
     async def copy(self) -> None:
         """Wait until the slave has the log of the master, and copy the tables once."""
-        theirs, ours = self.master.broker.store, self.slave.broker.store
+        theirs, ours = self.pair.stores
         theirs.sync()
         self.master.parts.delayed.step(self.clock.now_ms())
         self.master.parts.pops.publish_progress()  # as far as it is durable
         end = theirs.max_physical_offset
-        await self.until(lambda: ours.dispatcher.dispatched_offset >= end)
+        await self.until_received()
         ours.sync()
-        requests = MasterRequests(self.slave.client, self.master.address)
-        await self.slave.parts.replication.metadata.copy(requests)
+        await self.pair.copy_tables()
         assert ours.max_physical_offset == theirs.max_physical_offset == end
-
-    async def promote(self) -> Subject:
-        """Kill the master, and promote the slave; return it."""
-        await broker_subject.kill(self.master.broker)
-        await self.slave.broker.change_role(BrokerRole.ASYNC_MASTER, 0)
-        return self.slave
 
 
 @pytest_asyncio.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(tmp_path: Path) -> AsyncIterator[Promotable]:
     async with running_pair(tmp_path, BrokerRole.ASYNC_MASTER) as running:
         yield running
 
 
 @pytest_asyncio.fixture
-async def sync_pair(tmp_path: Path) -> AsyncIterator[Pair]:
+async def sync_pair(tmp_path: Path) -> AsyncIterator[Promotable]:
     """Return a pair whose master acknowledges what the slave has."""
     async with running_pair(tmp_path, BrokerRole.SYNC_MASTER) as running:
         yield running
 
 
 @contextlib.asynccontextmanager
-async def running_pair(tmp_path: Path, master_role: BrokerRole) -> AsyncIterator[Pair]:
+async def running_pair(tmp_path: Path, role: BrokerRole) -> AsyncIterator[Promotable]:
     clock = ManualClock(START_MS)
-    async with contextlib.AsyncExitStack() as stack:
-        config = NamesrvConfig(
-            bind_address="127.0.0.1",
-            listen_port=0,
-            kv_config_path=str(tmp_path / "kv.json"),
-            config_store_path=str(tmp_path / "namesrv.properties"),
-        )
-        name_server = await stack.enter_async_context(NameServer(config))
-        known = {
-            "clock": clock,
-            "namesrv_addr": f"127.0.0.1:{name_server.port}",
-            "broker_ip2": "127.0.0.1",
-            "transaction_check_interval": SECOND_MS,
-            "enable_property_filter": True,
-        }
-        master = await stack.enter_async_context(
-            broker_subject.running(
-                tmp_path / "master", store=STORE | {"broker_role": master_role}, **known
-            )
-        )
-        await master.parts.registration.register()
-        role = {"broker_role": BrokerRole.SLAVE}
-        slave = await stack.enter_async_context(
-            broker_subject.running(tmp_path / "slave", store=STORE | role, broker_id=1, **known)
-        )
-        await slave.parts.registration.register()
-        await slave.parts.replication.metadata.stop()  # the tests decide when it copies
-        yield Pair(master, slave, clock)
+    async with world.pair(
+        tmp_path,
+        role=role,
+        follows=True,
+        store=STORE,
+        clock=clock,
+        transaction_check_interval=SECOND_MS,
+        enable_property_filter=True,
+    ) as running:
+        await running.slave.parts.replication.metadata.stop()  # the tests decide when it copies
+        yield Promotable(running, clock)
 
 
-async def until_following(pair: Pair) -> None:
-    await pair.until(lambda: pair.master.broker.store.replicas.replicas)
+async def until_following(pair: Promotable) -> None:
+    await until(lambda: pair.master.broker.store.replicas.replicas)
     status = pair.slave.parts.replication.follower.status
-    await pair.until(lambda: status.state is SlaveState.FOLLOWING)
+    await until(lambda: status.state is SlaveState.FOLLOWING)
 
 
 async def sent(subject: Subject, topic: str, body: bytes, **properties: str) -> None:
@@ -145,7 +118,9 @@ async def bodies_of(subject: Subject, topic: str, queue_id: int = 0) -> list[byt
     return [message.body for message in messages_in(reply.body)]
 
 
-async def until_delivered(pair: Pair, subject: Subject, topic: str, count: int) -> list[bytes]:
+async def until_delivered(
+    pair: Promotable, subject: Subject, topic: str, count: int
+) -> list[bytes]:
     """Wait until a topic has some messages, and the broker has nothing more to deliver."""
     parts = subject.parts
 
@@ -155,15 +130,15 @@ async def until_delivered(pair: Pair, subject: Subject, topic: str, count: int) 
         has_all = subject.broker.store.max_offset(topic, 0) >= count
         return has_all and all(due_ms is None or due_ms > now_ms for due_ms in waits)
 
-    await pair.until(is_done)
+    await until(is_done)
     return await bodies_of(subject, topic)
 
 
-def at(pair: Pair, delay_ms: int) -> dict[str, str]:
+def at(pair: Promotable, delay_ms: int) -> dict[str, str]:
     return {"TIMER_DELIVER_MS": str(pair.clock.now_ms() + delay_ms)}
 
 
-async def send_waiting(pair: Pair) -> None:
+async def send_waiting(pair: Promotable) -> None:
     """Send messages for 1 s and 60 s."""
     await sent(pair.master, "T", b"first")
     await sent(pair.master, "D", b"short delay", **LEVEL_1)
@@ -172,7 +147,7 @@ async def send_waiting(pair: Pair) -> None:
     await sent(pair.master, "W", b"long timer", **at(pair, 60 * SECOND_MS))
 
 
-async def test_each_delayed_message_is_delivered_once(pair: Pair) -> None:
+async def test_each_delayed_message_is_delivered_once(pair: Promotable) -> None:
     await send_waiting(pair)
     pair.clock.advance(2 * SECOND_MS)
     assert await until_delivered(pair, pair.master, "D", 1) == [b"short delay"]
@@ -192,14 +167,13 @@ async def test_each_delayed_message_is_delivered_once(pair: Pair) -> None:
     assert (await until_delivered(pair, promoted, "W", 3))[2:] == [b"long timer"]
 
 
-async def test_deliveries_since_the_last_copy_are_repeated(pair: Pair) -> None:
+async def test_deliveries_since_the_last_copy_are_repeated(pair: Promotable) -> None:
     await send_waiting(pair)
     await pair.copy()
     pair.clock.advance(2 * SECOND_MS)
     await until_delivered(pair, pair.master, "D", 1)
     await until_delivered(pair, pair.master, "W", 1)
-    end = pair.master.broker.store.max_physical_offset
-    await pair.until(lambda: pair.slave.broker.store.dispatcher.dispatched_offset >= end)
+    await pair.until_received()
     promoted = await pair.promote()
     assert await until_delivered(pair, promoted, "D", 2) == [b"short delay"] * 2
     assert await until_delivered(pair, promoted, "W", 2) == [b"short timer"] * 2
@@ -208,7 +182,7 @@ async def test_deliveries_since_the_last_copy_are_repeated(pair: Pair) -> None:
     assert (await until_delivered(pair, promoted, "W", 3))[2:] == [b"long timer"]
 
 
-async def test_a_promoted_slave_that_restarts_repeats_nothing(pair: Pair) -> None:
+async def test_a_promoted_slave_that_restarts_repeats_nothing(pair: Promotable) -> None:
     """Its saved tables have the progress, too."""
     await send_waiting(pair)
     pair.clock.advance(2 * SECOND_MS)
@@ -223,7 +197,7 @@ async def test_a_promoted_slave_that_restarts_repeats_nothing(pair: Pair) -> Non
     assert await until_delivered(pair, promoted, "W", 1) == [b"short timer"]
 
 
-async def test_half_messages_are_checked_by_the_new_master(pair: Pair) -> None:
+async def test_half_messages_are_checked_by_the_new_master(pair: Promotable) -> None:
     await sent(pair.master, "T", b"first")
     halves = []
     for body in (b"open", b"decided"):
@@ -242,18 +216,18 @@ async def test_half_messages_are_checked_by_the_new_master(pair: Pair) -> None:
         asked[:] = [request for request in promoted.received if request.code == CHECK]
         return bool(asked)
 
-    await pair.until(is_asked)
+    await until(is_asked)
     assert {record.decode(request.body).body for request in asked} == {b"open"}
     check = headers.decode(CheckTransactionStateHeader, asked[-1].ext_fields)
     decision = halves[0]
     decision.tran_state_table_offset = check.tran_state_table_offset
     decision.commit_log_offset = check.commit_log_offset
     assert (await promoted.ask(RequestCode.END_TRANSACTION, decision)).code == ResponseCode.SUCCESS
-    await pair.until(lambda: promoted.broker.store.max_offset("T", 1) == 2)
+    await until(lambda: promoted.broker.store.max_offset("T", 1) == 2)
     assert await bodies_of(promoted, "T", 1) == [b"decided", b"open"]
 
 
-async def test_a_decision_holds_after_a_promotion(pair: Pair) -> None:
+async def test_a_decision_holds_after_a_promotion(pair: Promotable) -> None:
     """Whether the slave has copied the progress of the transactions or not."""
     await sent(pair.master, "T", b"first")
     halves = []
@@ -267,8 +241,7 @@ async def test_a_decision_holds_after_a_promotion(pair: Pair) -> None:
     pair.master.parts.transactions.close()  # publishes the progress
     await pair.copy()
     await pair.master.ask(RequestCode.END_TRANSACTION, halves[2])
-    end = pair.master.broker.store.max_physical_offset
-    await pair.until(lambda: pair.slave.broker.store.dispatcher.dispatched_offset >= end)
+    await pair.until_received()
     promoted = await pair.promote()
     for half, other in zip(halves, (COMMIT, ROLLBACK, COMMIT), strict=True):
         half.commit_or_rollback = other
@@ -291,7 +264,7 @@ def decision_of(reply: Command) -> EndTransactionHeader:
     )
 
 
-async def test_popped_messages_come_again_unless_they_were_acknowledged(pair: Pair) -> None:
+async def test_popped_messages_come_again_unless_they_were_acknowledged(pair: Promotable) -> None:
     for body in (b"acked", b"held"):
         await sent(pair.master, "T", body)
     taken = await pop(pair.master)
@@ -302,16 +275,16 @@ async def test_popped_messages_come_again_unless_they_were_acknowledged(pair: Pa
     promoted = await pair.promote()
     assert await pop(promoted) == []  # the client may still acknowledge it
     pair.clock.advance(INVISIBLE_MS + LATE_MS)
-    await pair.until(lambda: promoted.broker.store.max_offset("%RETRY%G_T", 0) > 0)
+    await until(lambda: promoted.broker.store.max_offset("%RETRY%G_T", 0) > 0)
     again = await pop(promoted)
     assert [message.body for message in again] == [b"held"]
     assert (await ack(promoted, again[0])).code == ResponseCode.SUCCESS
     pair.clock.advance(2 * INVISIBLE_MS)
-    await pair.until(lambda: not len(promoted.parts.pops.revive.checkpoints))
+    await until(lambda: not len(promoted.parts.pops.revive.checkpoints))
     assert await pop(promoted) == []
 
 
-async def test_acknowledgements_without_a_record_are_lost(pair: Pair) -> None:
+async def test_acknowledgements_without_a_record_are_lost(pair: Promotable) -> None:
     """They are put within a second, and their messages come again if the master dies before."""
     await sent(pair.master, "T", b"acked")
     (taken,) = await pop(pair.master)
@@ -319,11 +292,11 @@ async def test_acknowledgements_without_a_record_are_lost(pair: Pair) -> None:
     assert (await ack(pair.master, taken)).code == ResponseCode.SUCCESS
     promoted = await pair.promote()
     pair.clock.advance(INVISIBLE_MS + LATE_MS)
-    await pair.until(lambda: promoted.broker.store.max_offset("%RETRY%G_T", 0) > 0)
+    await until(lambda: promoted.broker.store.max_offset("%RETRY%G_T", 0) > 0)
     assert [message.body for message in await pop(promoted)] == [b"acked"]
 
 
-async def test_ordered_pops_continue_in_order(pair: Pair) -> None:
+async def test_ordered_pops_continue_in_order(pair: Promotable) -> None:
     """The block that a client holds is not known here: its messages come again, and at once."""
     for number in range(6):
         await sent(pair.master, "T", b"%d" % number)
@@ -343,7 +316,7 @@ async def test_ordered_pops_continue_in_order(pair: Pair) -> None:
     assert [message.body for message in await pop(promoted, order=True)] == [b"5"]
 
 
-async def test_offsets_of_light_queues_are_copied(pair: Pair) -> None:
+async def test_offsets_of_light_queues_are_copied(pair: Promotable) -> None:
     """A master of RocketMQ does not send them."""
     device = "%LMQ%device"
     for number in range(3):
@@ -358,7 +331,7 @@ async def test_offsets_of_light_queues_are_copied(pair: Pair) -> None:
     assert promoted.parts.deliveries.consumer_offsets.get(device, device, 0) == 2
 
 
-async def test_a_filtered_subscription_reads_the_rest_from_the_slave(pair: Pair) -> None:
+async def test_a_filtered_subscription_reads_the_rest_from_the_slave(pair: Promotable) -> None:
     """Filters are not copied: clients register them on slaves, too, after some of the messages.
 
     Of those, the slave has no filter bits of the group.
@@ -396,7 +369,7 @@ async def test_a_filtered_subscription_reads_the_rest_from_the_slave(pair: Pair)
     assert await read(promoted) == [b"3", b"5", b"4", b"6"]
 
 
-async def test_offsets_since_the_last_copy_are_repeated(pair: Pair) -> None:
+async def test_offsets_since_the_last_copy_are_repeated(pair: Promotable) -> None:
     for number in range(3):
         await sent(pair.master, "T", b"%d" % number)
     table = pair.master.parts.deliveries.consumer_offsets
@@ -407,7 +380,7 @@ async def test_offsets_since_the_last_copy_are_repeated(pair: Pair) -> None:
     assert promoted.parts.deliveries.consumer_offsets.get("T", "readers", 0) == 1
 
 
-async def test_a_group_that_was_not_copied_consumes(sync_pair: Pair) -> None:
+async def test_a_group_that_was_not_copied_consumes(sync_pair: Promotable) -> None:
     """A group that its members created, with a message that a member has sent back."""
     pair = sync_pair
     await until_following(pair)
@@ -428,7 +401,7 @@ async def test_a_group_that_was_not_copied_consumes(sync_pair: Pair) -> None:
 # --- topics that the master got shortly before it died ----------------------------------------
 
 
-async def test_messages_of_a_topic_that_a_send_created_can_be_read(sync_pair: Pair) -> None:
+async def test_messages_of_a_topic_that_a_send_created_can_be_read(sync_pair: Promotable) -> None:
     """Its master acknowledges them once the slave has the topic."""
     pair = sync_pair
     await until_following(pair)
@@ -442,7 +415,7 @@ async def test_messages_of_a_topic_that_a_send_created_can_be_read(sync_pair: Pa
     assert not promoted.broker.parts.start_warnings
 
 
-async def test_a_queue_that_a_topic_got_can_be_read(sync_pair: Pair) -> None:
+async def test_a_queue_that_a_topic_got_can_be_read(sync_pair: Promotable) -> None:
     pair = sync_pair
     await until_following(pair)
     await sent(pair.master, "T", b"first")
@@ -463,7 +436,7 @@ async def sent_to(subject: Subject, topic: str, queue_id: int, body: bytes) -> N
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_topics_that_were_not_copied_are_made_from_the_log(
-    pair: Pair, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+    pair: Promotable, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the master is one of RocketMQ that dies before the next copy, or answers nothing."""
 
@@ -480,9 +453,8 @@ async def test_topics_that_were_not_copied_are_made_from_the_log(
     for name in ("Narrow", "New"):
         topics.put(TopicConfig(name, 8, 8, 6), now_ms)
         await sent_to(pair.master, name, 5, b"last")
-    end = pair.master.broker.store.max_physical_offset
-    await pair.until(lambda: pair.slave.broker.store.dispatcher.dispatched_offset >= end)
-    await broker_subject.kill(pair.master.broker)
+    await pair.until_received()
+    await world.kill(pair.master.broker)
     promoted = pair.slave
     if is_restarted:
         await promoted.broker.reopen()

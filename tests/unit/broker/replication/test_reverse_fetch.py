@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import CLUSTER, NAME, Subject
+import world
 from reput.broker.replication import reverse_fetch
 from reput.clock import ManualClock
 from reput.format import bodies, command
@@ -22,6 +21,7 @@ from reput.format.headers import UpdateConsumerOffsetHeader
 from reput.store.config import BrokerRole
 from scripted_cluster import ScriptedServer
 from scripted_master import SIZES, ScriptedMaster
+from world import CLUSTER, NAME, Subject
 
 NOW_MS = 1_700_000_000_000
 COUNT = 10
@@ -66,9 +66,7 @@ def started(
     root: Path, namesrv: str = "", **settings: Any
 ) -> contextlib.AbstractAsyncContextManager[Subject]:
     clock = ManualClock(NOW_MS)
-    return broker_subject.running(
-        root, clock=clock, store={**SIZES, **settings}, namesrv_addr=namesrv
-    )
+    return world.broker(root, clock=clock, store={**SIZES, **settings}, namesrv_addr=namesrv)
 
 
 async def commit(subject: Subject, consumer_offset: int, group: str = "g") -> None:
@@ -229,9 +227,7 @@ async def test_offsets_committed_on_our_slave_return(tmp_path: Path, group: Grou
     shutil.copytree(tmp_path / "master", tmp_path / "ours")
     config = {**SIZES, "broker_role": BrokerRole.SLAVE}
     clock = ManualClock(NOW_MS + 60_000)
-    async with broker_subject.running(
-        tmp_path / "ours", clock=clock, store=config, broker_id=1
-    ) as slave:
+    async with world.broker(tmp_path / "ours", clock=clock, store=config, broker_id=1) as slave:
         group.addresses[1] = slave.address
         assert await group.offsets() == [4, None, None, None]
         await commit(slave, 9)

@@ -25,6 +25,7 @@ from reput.clock import ManualClock
 from reput.errors import InvalidOption
 from reput.store.config import BrokerRole, DurableIn, StoreConfig
 from reput.store.message_store import MessageStore
+from world import until
 
 FILE_SIZE = 10_000
 HUGE = 1 << 60
@@ -86,11 +87,6 @@ class Master:
     def acked(self) -> list[int | None]:
         return [replica.acked_offset for replica in self.log.replicas.replicas]
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(GUARD_S):
-            while not condition():
-                await asyncio.sleep(0.001)
-
     def pass_time(self, duration_ms: int) -> None:
         self.clock.advance(duration_ms)
         self.port.step(self.clock.monotonic_ms())
@@ -131,7 +127,7 @@ async def test_a_slave_gets_every_byte_and_its_acknowledgement_counts(start: Sta
     assert await slave.receive(500, 1_200) == second
     assert master.acked() == [0]
     slave.report(1_200)
-    await master.until(lambda: master.acked() == [1_200])
+    await until(lambda: master.acked() == [1_200])
     assert master.log.settled[-1] == [1_200]
     assert master.replies.settle_count == len(master.log.settled)
 
@@ -169,7 +165,7 @@ async def test_an_empty_slave_begins_at_the_first_file(start: Start) -> None:
     assert await slave.receive(FILE_SIZE, len(data)) == data[FILE_SIZE:]
     assert master.acked() == [None]
     slave.report(len(data))
-    await master.until(lambda: master.acked() == [len(data)])
+    await until(lambda: master.acked() == [len(data)])
 
 
 async def test_an_empty_slave_begins_at_the_last_file_if_so_configured(start: Start) -> None:
@@ -185,7 +181,7 @@ async def test_bytes_that_are_not_durable_are_kept_back_with_send_after_disk(sta
     slave = await master.slave(0)
     assert await slave.frame() == (0, b"")
     data = master.put(500)
-    await master.until(lambda: master.replies.sync_count)
+    await until(lambda: master.replies.sync_count)
     master.log.limit = 300
     master.port.pump()
     assert await slave.receive(0, 300) == data[:300]
@@ -207,9 +203,9 @@ async def test_a_slave_that_does_not_read_holds_no_file_and_gets_all_later(start
     master: Master = await start(mapped_file_size_commit_log=16 << 20)
     slave = await master.slave(0)
     data = master.put(size)
-    await master.until(lambda: master.port.slaves)
+    await until(lambda: master.port.slaves)
     link = master.port.slaves[0]
-    await master.until(lambda: link._is_blocked)
+    await until(lambda: link._is_blocked)
     assert link.replica.sent_offset < size
     assert master.log.held_count == 0
     assert await slave.receive(0, size) == data
@@ -218,11 +214,11 @@ async def test_a_slave_that_does_not_read_holds_no_file_and_gets_all_later(start
 async def test_a_blocked_slave_delays_no_other(start: Start) -> None:
     master: Master = await start(mapped_file_size_commit_log=16 << 20)
     _slow, fast = await master.slave(0), await master.slave(0, host="127.0.0.2")
-    await master.until(lambda: len(master.port.slaves) == 2)
+    await until(lambda: len(master.port.slaves) == 2)
     data = master.put(8 << 20)
     assert await fast.receive(0, len(data)) == data
     fast.report(len(data))
-    await master.until(lambda: len(data) in master.acked())
+    await until(lambda: len(data) in master.acked())
 
 
 async def test_flow_control_limits_the_bytes_without_empty_frames(start: Start) -> None:
@@ -257,7 +253,7 @@ async def test_a_slave_that_lags_far_is_served_by_a_thread_then_by_the_loop(star
     assert received == data
     assert master.port.counts.catch_ups == 1
     assert max(size for _, size in slave.frames) == 4_096
-    await master.until(lambda: master.acked() == [len(data)])
+    await until(lambda: master.acked() == [len(data)])
     assert not master.port.slaves[0].is_catching_up
     assert master.port.counts.sent_bytes == len(data)
     more = master.put(100)
@@ -323,7 +319,7 @@ async def test_the_port_can_stop_while_a_thread_waits_for_its_slave(start: Start
     master: Master = await start(mapped_file_size_commit_log=64 << 20)
     master.put(48 << 20)
     await master.slave(0)
-    await master.until(lambda: master.port.slaves and master.port.slaves[0].is_catching_up)
+    await until(lambda: master.port.slaves and master.port.slaves[0].is_catching_up)
     async with asyncio.timeout(GUARD_S):
         await master.port.stop()
 
@@ -368,19 +364,19 @@ async def test_the_last_whole_report_of_a_read_counts_and_settles_once(start: St
     await slave.receive(0, 1_000)
     settled = len(master.log.settled)
     slave.write(struct.pack(">4q", 100, 400, 400, 900) + b"\0\0\0")
-    await master.until(lambda: master.acked() == [900])
+    await until(lambda: master.acked() == [900])
     assert len(master.log.settled) == settled + 1
     slave.write(struct.pack(">q", 1_000)[3:])
-    await master.until(lambda: master.acked() == [1_000])
+    await until(lambda: master.acked() == [1_000])
 
 
 async def test_an_acknowledgement_ends_with_its_connection(start: Start) -> None:
     master: Master = await start()
     master.put(1_000)
     slave = await master.slave(1_000)
-    await master.until(lambda: master.acked() == [1_000])
+    await until(lambda: master.acked() == [1_000])
     slave.close()
-    await master.until(lambda: master.acked() == [])
+    await until(lambda: master.acked() == [])
     assert master.log.settled[-1] == []
 
 
@@ -389,12 +385,12 @@ async def test_an_older_connection_of_the_same_host_must_report_again(start: Sta
     master.put(1_000)
     old = await master.slave(1_000)
     other = await master.slave(900, host="127.0.0.2")
-    await master.until(lambda: len(master.acked()) == 2)
+    await until(lambda: len(master.acked()) == 2)
     await master.slave(500)
-    await master.until(lambda: len(master.acked()) == 3)
+    await until(lambda: len(master.acked()) == 3)
     assert master.acked() == [None, 900, 500]
     old.report(1_000)
-    await master.until(lambda: master.acked() == [1_000, 900, 500])
+    await until(lambda: master.acked() == [1_000, 900, 500])
     other.close()
 
 
@@ -403,7 +399,7 @@ async def test_two_slaves_of_a_host_are_available_at_once(start: Start) -> None:
     master: Master = await start()
     master.put(1_000)
     slaves = [await master.slave(1_000), await master.slave(1_000)]
-    await master.until(lambda: len(master.acked()) == 2)
+    await until(lambda: len(master.acked()) == 2)
     acks, now_ms = master.log.replicas, master.clock.monotonic_ms()
     assert acks.available(1_000, 500, now_ms) == 2
     assert acks.confirmed(2) is None
@@ -412,7 +408,7 @@ async def test_two_slaves_of_a_host_are_available_at_once(start: Start) -> None:
     for slave in slaves:
         await slave.receive(1_000, 1_100)
         slave.report(1_100)
-    await master.until(lambda: acks.confirmed(2) == 1_100)
+    await until(lambda: acks.confirmed(2) == 1_100)
 
 
 async def test_two_connections_of_one_slave_count_once(start: Start) -> None:
@@ -420,14 +416,14 @@ async def test_two_connections_of_one_slave_count_once(start: Start) -> None:
     master: Master = await start()
     master.put(1_000)
     await master.slave(1_000)  # its host lost its power: the connection stays, and is silent
-    await master.until(lambda: master.acked() == [1_000])
+    await until(lambda: master.acked() == [1_000])
     master.pass_time(4_000)
     acks, new = master.log.replicas, await master.slave(900)
-    await master.until(lambda: master.acked() == [None, 900])
+    await until(lambda: master.acked() == [None, 900])
     master.put(100)
     await new.receive(900, 1_100)
     new.report(1_100)
-    await master.until(lambda: acks.confirmed(1) == 1_100)
+    await until(lambda: acks.confirmed(1) == 1_100)
     assert acks.confirmed(2) is None
     reported_since_ms = master.clock.monotonic_ms() - 1_000
     assert acks.available(1_100, 500, reported_since_ms) == 1
@@ -437,9 +433,9 @@ async def test_a_probe_without_a_report_leaves_the_slave_of_its_host_alone(start
     master: Master = await start()
     master.put(1_000)
     await master.slave(1_000)
-    await master.until(lambda: master.acked() == [1_000])
+    await until(lambda: master.acked() == [1_000])
     probe = await master.slave()
-    await master.until(lambda: master.port.unreported_count == 1)
+    await until(lambda: master.port.unreported_count == 1)
     probe.write(b"GET / H")  # seven bytes
     assert master.acked() == [1_000]
 
@@ -448,7 +444,7 @@ async def test_held_replies_are_settled_at_once_if_there_is_no_slave(start: Star
     master: Master = await start(broker_role=BrokerRole.SYNC_MASTER)
     master.replies.held_count = 1
     master.put(100)
-    await master.until(lambda: master.replies.settle_count)
+    await until(lambda: master.replies.settle_count)
 
 
 # --- time -----------------------------------------------------------------------------------------
@@ -473,10 +469,10 @@ async def test_heartbeats_come_when_nothing_was_sent(start: Start) -> None:
 async def test_a_silent_slave_is_closed(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     master: Master = await start()
     silent, living = await master.slave(0), await master.slave(0, host="127.0.0.2")
-    await master.until(lambda: len(master.acked()) == 2)
+    await until(lambda: len(master.acked()) == 2)
     master.pass_time(19_000)
     living.report(0)
-    await master.until(lambda: master.port.counts.reports == 3)
+    await until(lambda: master.port.counts.reports == 3)
     master.pass_time(1_000)
     await silent.closed()
     assert [link.host for link in master.port.slaves] == ["127.0.0.2"]
@@ -495,16 +491,16 @@ async def test_a_slave_that_takes_nothing_is_named_once(
     for count in range(2, 7):
         assert caplog.text.count("takes no byte after physical offset 0") == (count > 4)
         slave.report(0)
-        await master.until(lambda count=count: master.port.counts.reports == count)
+        await until(lambda count=count: master.port.counts.reports == count)
         master.pass_time(10_000 - (count == 3))
     slave.report(100)
-    await master.until(lambda: master.acked() == [100])
+    await until(lambda: master.acked() == [100])
 
 
 async def test_a_connection_without_a_whole_report_is_closed(start: Start) -> None:
     master: Master = await start()
     probes = [await master.slave() for _ in range(3)]
-    await master.until(lambda: master.port.unreported_count == 3)
+    await until(lambda: master.port.unreported_count == 3)
     probes[0].write(b"\0")
     master.pass_time(19_999)
     assert master.port.unreported_count == 3
@@ -523,7 +519,7 @@ async def test_rates_and_acknowledgement_times_are_measured(start: Start) -> Non
     await slave.receive(0, 3_000)
     master.clock.advance(7)
     slave.report(3_000)
-    await master.until(lambda: master.acked() == [3_000])
+    await until(lambda: master.acked() == [3_000])
     assert master.port.counts.ack_times.sum_ms == 7
     master.pass_time(1_493)
     assert master.port.slaves[0].bytes_per_s == 2_000
@@ -551,20 +547,20 @@ async def test_a_thousand_probes_neither_leak_nor_push_out_a_slave(start: Start)
         probe.connect_ex(("127.0.0.1", master.port.port))
         probes.append(probe)
         if number % 50 == 49:
-            await master.until(lambda n=number: master.port.counts.accepted == n + 2)
+            await until(lambda n=number: master.port.counts.accepted == n + 2)
     assert master.port.unreported_count <= limits.HA_UNREPORTED_PER_ADDRESS.maximum
     assert descriptors() <= before + 1_000 + limits.HA_UNREPORTED_PER_ADDRESS.maximum
     data = master.put(500)
     assert await slave.receive(1_000, 1_500) == data
     slave.report(1_500)
-    await master.until(lambda: master.acked() == [1_500])
+    await until(lambda: master.acked() == [1_500])
     late = await master.slave(1_500, host="127.0.0.2")
     assert await late.frame() == (1_500, b"")
     for probe in probes:
         probe.close()
-    await master.until(lambda: master.port.unreported_count == 0)
+    await until(lambda: master.port.unreported_count == 0)
     late.close()
-    await master.until(lambda: len(master.port.slaves) == 1)
+    await until(lambda: len(master.port.slaves) == 1)
     assert descriptors() < before + 100  # a few belong to the shared broker
 
 
@@ -578,7 +574,7 @@ async def test_random_bytes_acknowledge_nothing(start: Start) -> None:
         if size >= 8:
             await probe.closed()
         probe.close()
-    await master.until(lambda: master.port.unreported_count == 0)
+    await until(lambda: master.port.unreported_count == 0)
     assert master.acked() == []
     assert all(acks == [] for acks in master.log.settled)
 
@@ -594,7 +590,7 @@ async def test_a_slave_that_floods_reports_stalls_no_client(start: Start) -> Non
     data = master.put(100)
     assert await slave.receive(1_000, 1_100) == data
     slave.report(1_100)
-    await master.until(lambda: 1_100 in master.acked())
+    await until(lambda: 1_100 in master.acked())
     await flood
 
 
@@ -608,13 +604,13 @@ async def test_slaves_without_progress_make_room(
     real = await master.slave(0, host="127.0.0.9")
     assert await real.receive(0, 1_000) == data
     real.report(1_000)
-    await master.until(lambda: master.acked() == [1_000])
+    await until(lambda: master.acked() == [1_000])
     idle = [await master.slave(0, host=f"127.0.0.{number}") for number in (1, 2)]
-    await master.until(lambda: len(master.port.slaves) == 3)
+    await until(lambda: len(master.port.slaves) == 3)
     late = await master.slave(1_000, host="127.0.0.3")
     await idle[0].closed()
     late.report(1_000)
-    await master.until(lambda: master.port.counts.reports == 6)
+    await until(lambda: master.port.counts.reports == 6)
     await master.slave(0, host="127.0.0.4")
     await idle[1].closed()
     assert {link.host for link in master.port.slaves} == {"127.0.0.9", "127.0.0.3", "127.0.0.4"}
@@ -636,8 +632,8 @@ async def test_no_address_keeps_out_another(
     reports = (0,) if kind == "reported" else ()
     for number in range(30):
         await master.slave(*reports, host=f"127.0.0.{1 + number % 2}")
-        await master.until(lambda count=number: master.port.counts.accepted == count + 1)
-        await master.until(lambda: not reports or not master.port.unreported_count)
+        await until(lambda count=number: master.port.counts.accepted == count + 1)
+        await until(lambda: not reports or not master.port.unreported_count)
         # Even if all make progress, as far as a master can see.
         for link in master.port.slaves:
             link.progress_ms = number
@@ -646,8 +642,8 @@ async def test_no_address_keeps_out_another(
     assert await real.frame() == (1_000, b"")
     for _ in range(8):
         await master.slave(*reports, host="127.0.0.1")
-    await master.until(lambda: master.port.counts.accepted == 39)
-    await master.until(lambda: not reports or not master.port.unreported_count)
+    await until(lambda: master.port.counts.accepted == 39)
+    await until(lambda: not reports or not master.port.unreported_count)
     assert "127.0.0.9" in {link.host for link in master.port.slaves}
 
 
@@ -659,7 +655,7 @@ async def test_the_status_has_each_slave(start: Start) -> None:
     master.put(1_000)
     near = await master.slave(501)
     far = await master.slave(500, host="127.0.0.2")
-    await master.until(lambda: len(master.acked()) == 2)
+    await until(lambda: len(master.acked()) == 2)
     await near.receive(501, 1_000)
     await far.receive(500, 1_000)
     status = master.port.slaves_status()

@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import broker_subject
-from broker_subject import Subject
+import world
 from certificates import Authority
 from reput.broker.access.user_rules import UserRules
 from reput.broker.replication import follower, metadata
@@ -19,17 +18,11 @@ from reput.broker.replication.master_tables import acls, users
 from reput.broker.settings.access import AccessSettings
 from reput.format.codes import RequestCode as Code, ResponseCode
 from reput.format.command import Command
-from reput.format.signing import Credentials, Signer
-from reput.namesrv.config import CurrentConfig, NamesrvConfig
-from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.remoting.tls_settings import TlsSettings
 from reput.secret import Secret
 from reput.store.config import BrokerRole
-
-ADMIN, PASSWORD = "root", "word-of-root"
-DEADLINE_S = 60.0
-COUNT = 5
+from world import Pair, Subject, signer, until
 
 
 @pytest.fixture(autouse=True)
@@ -38,26 +31,9 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "RETRY_MS", 50)
 
 
-def settings(**more: Any) -> AccessSettings:
-    known: dict[str, Any] = {
-        "authentication_enabled": True,
-        "authorization_enabled": True,
-        "init_authentication_user": Secret(json.dumps({"username": ADMIN, "password": PASSWORD})),
-        "inner_client_authentication_credentials": Secret(
-            json.dumps({"accessKey": "brokers", "secretKey": "word-of-brokers"})
-        ),
-    }
-    return AccessSettings(**{**known, **more})
-
-
-def signer(name: str, password: str) -> Signer:
-    return Signer(Credentials(name, Secret(password)))
-
-
-async def until(is_done: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not is_done():
-            await asyncio.sleep(0.005)
+def settings(password: str = "word-of-brokers") -> AccessSettings:
+    own = Secret(json.dumps({"accessKey": "brokers", "secretKey": password}))
+    return world.access_settings(inner_client_authentication_credentials=own)
 
 
 def rules_of(subject: Subject) -> UserRules:
@@ -76,7 +52,7 @@ async def change(subject: Subject, code: Code, fields: dict[str, str], **body: A
     reply = await subject.client.invoke(
         subject.address,
         Command(code, ext_fields=fields, body=json.dumps(body).encode()),
-        broker_subject.TIMEOUT_MS,
+        world.TIMEOUT_MS,
     )
     assert reply.code == ResponseCode.SUCCESS, reply.remark
 
@@ -96,40 +72,19 @@ async def make(subject: Subject, name: str, *resources: str) -> None:
 @contextlib.asynccontextmanager
 async def pair(
     root: Path, *, tls: TlsSettings | None = None, of_slave: AccessSettings | None = None
-) -> AsyncIterator[tuple[Subject, Subject]]:
+) -> AsyncIterator[Pair]:
     """Run a master that waits for its slave, and the slave."""
-    config = NamesrvConfig(
-        bind_address="127.0.0.1",
-        listen_port=0,
-        kv_config_path=str(root / "kv.json"),
-        config_store_path=str(root / "namesrv.properties"),
-    )
-    store = {"ha_send_heartbeat_interval": 200, "ha_tls_enable": tls is not None}
-    async with contextlib.AsyncExitStack() as stack:
-        name_server = await stack.enter_async_context(NameServer(CurrentConfig(config, tls=tls)))
-        known = {
-            "namesrv_addr": f"127.0.0.1:{name_server.port}",
-            "broker_ip2": "127.0.0.1",
-            "signer": signer(ADMIN, PASSWORD),
-            "tls": tls,
-        }
-        role = {"broker_role": BrokerRole.SYNC_MASTER}
-        master = await stack.enter_async_context(
-            broker_subject.running(root / "master", store=store | role, access=settings(), **known)
-        )
-        await master.parts.registration.register()
-        role = {"broker_role": BrokerRole.SLAVE}
-        slave = await stack.enter_async_context(
-            broker_subject.running(
-                root / "slave",
-                store=store | role,
-                broker_id=1,
-                access=of_slave or settings(),
-                **known,
-            )
-        )
-        await slave.parts.registration.register()
-        yield master, slave
+    async with world.pair(
+        root,
+        role=BrokerRole.SYNC_MASTER,
+        follows=True,
+        store={"ha_send_heartbeat_interval": 200, "ha_tls_enable": tls is not None},
+        of_slave={"access": of_slave or settings()},
+        access=settings(),
+        signer=signer(),
+        tls=tls,
+    ) as running:
+        yield running
 
 
 async def verdicts(subject: Subject, topic: str) -> list[tuple[str, int, int, str | None]]:
@@ -144,7 +99,7 @@ async def verdicts(subject: Subject, topic: str) -> list[tuple[str, int, int, st
                 (Code.AUTH_CREATE_USER, {"username": "eve"}),
             ):
                 reply = await client.invoke(
-                    subject.address, Command(code, ext_fields=fields), broker_subject.TIMEOUT_MS
+                    subject.address, Command(code, ext_fields=fields), world.TIMEOUT_MS
                 )
                 answers.append((name, int(code), reply.code, reply.remark))
             sender = Subject(subject.broker, client, [])
@@ -168,7 +123,8 @@ async def test_a_promoted_slave_refuses_what_its_master_refused(
             tls_client_auth_server=True,
             tls_client_trust_cert_path=authority.path,
         )
-    async with pair(tmp_path, tls=tls) as (master, slave):
+    async with pair(tmp_path, tls=tls) as running:
+        master, slave = running.master, running.slave
         for name, resources in (("ann", ["Topic:T"]), ("ben", []), ("cid", ["*"]), ("dan", ["*"])):
             await make(master, name, *resources)
         await until(lambda: is_copied(master, slave))
@@ -185,16 +141,16 @@ async def test_a_promoted_slave_refuses_what_its_master_refused(
         codes = {name: code for name, request, code, _ in expected if request == 310}
         # A master that waits for its slave has stored nothing of a refused message.
         assert codes["ben"] == codes["cid"] == codes["dan"] == codes["eve"] == 16
-        await broker_subject.kill(master.broker)
-        await slave.broker.change_role(BrokerRole.ASYNC_MASTER, 0)
+        await running.promote()
         assert await verdicts(slave, "T") == expected
         held = (await slave.pull("T")).body
-        bodies = [message.body for message in broker_subject.messages_in(held)]
+        bodies = [message.body for message in world.messages_in(held)]
         assert bodies == [b"first", b"of ann", b"of ann"]
 
 
 async def test_what_the_master_lacks_goes_and_held_requests_end(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (master, slave):
+    async with pair(tmp_path) as running:
+        master, slave = running.master, running.slave
         await until(lambda: is_copied(master, slave))
         ended: list[bool] = []
         copy = slave.parts.replication.metadata._users_copy
@@ -214,7 +170,8 @@ async def test_what_the_master_lacks_goes_and_held_requests_end(tmp_path: Path) 
 
 
 async def test_a_master_that_hides_passwords_changes_nothing(tmp_path: Path) -> None:
-    async with pair(tmp_path) as (master, slave):
+    async with pair(tmp_path) as running:
+        master, slave = running.master, running.slave
         await until(lambda: is_copied(master, slave))
         await slave.parts.replication.metadata.stop()
         await make(master, "clerk")
@@ -232,9 +189,8 @@ async def test_a_master_that_hides_passwords_changes_nothing(tmp_path: Path) -> 
 
 
 async def test_a_slave_that_the_master_does_not_know_does_not_follow(tmp_path: Path) -> None:
-    theirs = Secret(json.dumps({"accessKey": "brokers", "secretKey": "another-word"}))
-    own = settings(inner_client_authentication_credentials=theirs)
-    async with pair(tmp_path, of_slave=own) as (_, slave):
+    async with pair(tmp_path, of_slave=settings("another-word")) as running:
+        slave = running.slave
         status = slave.parts.replication.follower.status
         await until(lambda: "check signature failed." in status.reason)
         assert "another-word" not in status.reason

@@ -4,7 +4,6 @@ import itertools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +16,9 @@ from reput.broker.timer.runs import TimerRuns
 from reput.broker.timer.timers import Timers
 from reput.clock import ManualClock
 from reput.errors import CorruptRecord, RequestRefused
-from reput.format import message as record, names, properties as props, timer_check
+from reput.format import names, properties as props, timer_check
 from reput.format.kernels.rows import word_count
-from reput.format.message import Host, StoredMessage
+from reput.format.message import Host
 from reput.format.timer_check import TimerCheck
 from reput.store.config import BrokerRole
 from reput.store.files.disk import Disk
@@ -31,25 +30,16 @@ from reput.store.verify import documents
 from reput.store.writing.copying import Places
 from reput.store.writing.incoming import IncomingMessage, PutResult, PutStatus
 from store_fixture import START_MS, RoomyDisk, Stores
+from store_subject import Delivering
 
 HOUR_MS = 3_600_000
 
 
-class Subject:
+class Subject(Delivering):
     """A store with a timer, and its clock."""
 
-    def __init__(self, stores: Stores, **settings: Any) -> None:
-        self.stores = stores
-        self._settings = {"mapped_file_size_consume_queue": 20 * 1000, **settings}
-        self.clock = ManualClock(START_MS)
-        self.open()
-
-    def open(self, **settings: Any) -> None:
-        self._settings |= settings
-        self.take(self.stores.open(clock=self.clock, **self._settings))
-
     def take(self, store: MessageStore) -> None:
-        self.store = store
+        super().take(store)
         self.table = TimerTable.load(self.store.root, Disk())
         self.timers = Timers(self.store, self.table)
         self.timers.load()
@@ -63,10 +53,7 @@ class Subject:
         waits = self.timers.park(topic, queue_id, properties, self.now_ms)
         place = (names.TIMER_TOPIC, 0) if waits else (topic, queue_id)
         message = IncomingMessage(place[0], body, place[1], props.encode(properties))
-        message.born_timestamp = START_MS - 5
-        result = self.store.put(message)
-        assert result.status is PutStatus.PUT_OK, result.reason
-        self.store.step()
+        self.store_message(message)
         return waits
 
     def put_at(self, body: bytes, deliver_ms: int, **properties: str) -> bool:
@@ -88,24 +75,11 @@ class Subject:
             count += 1
         return count
 
-    def messages(self, topic: str = "T", queue_id: int = 2) -> list[StoredMessage]:
-        stored: list[StoredMessage] = []
-        while records := self.store.get(topic, queue_id, len(stored)).records:
-            stored += [record.decode(bytes(data)) for data in records]
-        return stored
-
-    def bodies(self, topic: str = "T", queue_id: int = 2) -> list[bytes]:
-        return [message.body for message in self.messages(topic, queue_id)]
-
     def stop(self) -> None:
         """Stop as a broker does."""
         self.timers.close(self.now_ms)
         self.table.save(self.now_ms)
         self.store.close()
-
-    def crash(self) -> None:
-        """Stop like a killed process: written data survives."""
-        self.store.abandon()
 
 
 @pytest.fixture
