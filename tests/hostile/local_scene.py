@@ -8,8 +8,9 @@ The same frames, settings and files as with processes (``hostile.servers``), on 
 servers have. During the test no turn of the loop, and no ping of another client, takes more CPU
 time than ``STALL_MAX_S`` (``hostile.loop_watch``); memory grows by a bounded amount, and is less
 than ``MEMORY_MAX`` more at any moment; afterwards each server answers, /health is green, no
-traceback is logged, no acknowledged message is lost. Then the broker is stopped or killed, starts
-again, processes its stored records, is stopped, and its store is verified.
+traceback is logged, no acknowledged message is lost. Attacks of a module share servers, up to
+``SHARED``; with ``make hostile`` each has its own. After the last one the broker is stopped or
+killed, starts again, processes its stored records, is stopped, and its store is verified.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,14 +72,16 @@ REST_MS = 5_000
 MEASUREMENTS = 3
 TRAFFIC_S = 0.05
 """Pause of the producer and the consumer, in s."""
-PLAY_CPU_S = 2.0
-"""CPU time of the servers that ends a round, in s."""
 QUIET_S = 2 * attack.REPLY_S
 REST_S = 0.01
 RESTS = 5
 GROWTH_MAX = 64 << 20
 """Limit of the growth of memory by an attack, in bytes."""
 IS_LONG = "REPUT_HOSTILE_SECONDS" in os.environ
+PLAY_CPU_S = 2.0 if IS_LONG else 0.3
+"""CPU time of the servers that ends a round, in s."""
+SHARED = 1 if IS_LONG else 12
+"""Number of attacks on the same servers."""
 
 _T = TypeVar("_T")
 _LIBC = ctypes.CDLL(None)
@@ -145,6 +149,7 @@ class LocalScene:
             )
         self._failure: BaseException | None = None
         self._traffic: threading.Thread | None = None
+        self._servers, self._clients = contextlib.ExitStack(), contextlib.ExitStack()
 
     def _write(self, name: str, settings: Settings) -> None:
         lines = (f"{key}={text}\n" for key, text in texts(settings).items())
@@ -356,23 +361,19 @@ class LocalScene:
 
     # --- the life of the servers ------------------------------------------------------------------
 
-    def attack(self, action: Callable[["LocalScene"], object], subject: str) -> Watch:
-        """Run the servers, attack them, end them, and start them again; return what was seen."""
-        with self._logging(), self._tracing_stalls() as places:
-            with self.running():
-                with self._traffic_beside(), self.watching(subject) as watch:
-                    played = action(self)
-                is_kill = seeds.random("end", subject).random() < 0.5
-                if is_kill:
-                    self.call(self.kill())
-            with self.running():
-                end = "a kill" if is_kill else "a stop"
-                with self.watching(f"{subject}, after {end}") as later:
-                    self.advance()
-        findings = verify(StoreReader.open(str(self.store))).findings
-        watch.problems += [str(each) for each in findings if each.severity is Severity.DAMAGE][:5]
-        watch.problems += later.problems + self._log_problems(time.monotonic() - watch.start)
-        watch.stalls += later.stalls
+    def begin(self) -> None:
+        """Start the servers, the producer and the consumer."""
+        self._servers.enter_context(self._logging())
+        self._servers.enter_context(self.running())
+        self._clients.enter_context(self._traffic_beside())
+
+    def attack(self, action: "Action", subject: str) -> Watch:
+        """Attack the servers; return what was seen."""
+        self.log.lines.clear()
+        self._loop.call_soon_threadsafe(garbage.keep_pauses_short)  # it ends with each test
+        with self._tracing_stalls() as places, self.watching(subject) as watch:
+            played = action(self)
+        watch.problems += self._log_problems(time.monotonic() - watch.start)
         watch.places = places
         if isinstance(played, Played):
             watch.places += [
@@ -381,6 +382,33 @@ class LocalScene:
                 for frame in played.near(stall.start, stall.start + stall.wait)[-8:]
             ]
         return watch
+
+    def end(self, subject: str) -> Watch:
+        """End the servers, and start them again; return what was seen then."""
+        self.log.lines.clear()
+        self._clients.close()
+        is_kill = seeds.random("end", subject).random() < 0.5
+        if is_kill:
+            self.call(self.kill())
+        self._servers.close()
+        end = "a kill" if is_kill else "a stop"
+        with (
+            self._logging(),
+            self._tracing_stalls() as places,
+            self.running(),
+            self.watching(f"{subject}, after {end}") as watch,
+        ):
+            self.advance()
+        findings = verify(StoreReader.open(str(self.store))).findings
+        watch.problems += [str(each) for each in findings if each.severity is Severity.DAMAGE][:5]
+        watch.problems += self._log_problems(time.monotonic() - watch.start)
+        watch.places = places
+        return watch
+
+    def close(self) -> None:
+        """End the servers."""
+        with self._servers, self._clients:
+            pass
 
     @contextlib.contextmanager
     def _logging(self) -> Iterator[None]:
@@ -441,48 +469,122 @@ def _settled_memory() -> int:
     return memory_bytes()
 
 
-def judged(
-    action: Callable[[LocalScene], object],
-    subject: str,
-    folder: Path,
-    settings: Settings,
-    *,
-    growth_max: int | None,
-    has_calls: bool = False,
-    has_traffic: bool = True,
-) -> None:
-    """Attack servers, and fail if they break a promise.
+Action = Callable[[LocalScene], object]
+
+
+@dataclass
+class Attack:
+    """An attack, and what the servers may do meanwhile."""
+
+    action: Action
+    subject: str
+    growth_max: int | None
+
+    def play(self, scene: LocalScene) -> Watch:
+        """Attack servers; fail if they break a promise, but return waits that are too long."""
+        try:
+            watch = scene.attack(self.action, self.subject)
+            watch.check(growth_max=self.growth_max)
+        except BaseException:
+            scene.close()
+            raise
+        return watch
+
+
+class Scenes:
+    """Servers, of which some serve several attacks, and the measurements of their waits.
 
     A wait that is too long is measured again, with the same frames and new servers, and counts if
     waits of the same kind are too long ``MEASUREMENTS`` times. This repeats no failed test: the
     result is the minimum of some measurements, since the noise of CPU time only adds to it. All
     else is exact, and counts at once.
+
+    Args:
+        folders: Makes the folders of servers.
     """
-    names: set[str] = set()
-    lines: list[str] = []
-    for number in range(MEASUREMENTS):
-        scene = LocalScene(
-            folder / str(number), settings, has_calls=has_calls, has_traffic=has_traffic
-        )
-        watch = scene.attack(action, subject)
-        watch.check(growth_max=growth_max)
-        stalls = [stall for stall in watch.stalls if not number or stall.server in names]
-        names = {stall.server for stall in stalls}
-        if not names:
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._shared: LocalScene | None = None
+        self._kind: dict[str, Any] = {}
+        self._attacks: list[Attack] = []
+
+    def play(self, attack: Attack, **kind: Any) -> None:
+        """Attack servers of a kind, the arguments of ``LocalScene``."""
+        if kind != self._kind:
+            self.end()
+        self._kind = kind
+        if self._shared is None:
+            self._shared = self._begun()
+        self._attacks.append(attack)
+        try:
+            watch = attack.play(self._shared)
+        except BaseException:
+            self._shared, self._attacks = None, []
+            raise
+        if watch.stalls:
+            self._measure_again(attack, watch)
+        if len(self._attacks) >= (SHARED if kind["has_traffic"] else 1):
+            self.end()
+
+    def end(self) -> None:
+        """End the servers that have served attacks; fail if they do not continue."""
+        scene, attacks = self._shared, self._attacks
+        self._shared, self._attacks = None, []
+        if scene is None:
             return
-        lines += [f"measurement {number}:", *map(str, stalls[:3]), *watch.places]
-    raise AssertionError(f"{subject}:\n" + "\n".join(lines))
+        watch = scene.end(" + ".join(attack.subject for attack in attacks))
+        watch.check()
+        if watch.stalls:
+            for attack in attacks:
+                self._measure_again(attack, watch)
+
+    def _begun(self) -> LocalScene:
+        scene = LocalScene(self._folders.mktemp("servers"), **self._kind)
+        scene.begin()
+        return scene
+
+    def _measure_again(self, attack: Attack, first: Watch) -> None:
+        """Fail if waits are too long with other servers, too."""
+        names = {stall.server for stall in first.stalls}
+        lines = [*map(str, first.stalls[:3]), *first.places]
+        for number in range(1, MEASUREMENTS):
+            scene = self._begun()
+            watch = attack.play(scene)
+            later = scene.end(attack.subject)
+            later.check()
+            stalls = [stall for stall in watch.stalls + later.stalls if stall.server in names]
+            names = {stall.server for stall in stalls}
+            if not names:
+                return
+            places = watch.places + later.places
+            lines += [f"measurement {number}:", *map(str, stalls[:3]), *places]
+        raise AssertionError(f"{attack.subject}:\n" + "\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scenes]:
+    """Provide the servers of a module."""
+    shared = Scenes(tmp_path_factory)
+    yield shared
+    shared.end()
 
 
 def attacked(
-    *, growth_max: int | None = GROWTH_MAX, has_calls: bool = False, has_traffic: bool = True
+    *,
+    growth_max: int | None = GROWTH_MAX,
+    settings: Settings | None = None,
+    has_calls: bool = False,
+    has_traffic: bool = True,
 ) -> Callable[[Callable[..., object]], Callable[..., None]]:
     """Turn a function with an argument ``scene`` into a test in which servers are attacked.
 
     Args:
         growth_max: Limit of the growth of memory, in bytes.
+        settings: Additional lines of broker.conf.
         has_calls: Whether there are 5.x clients.
-        has_traffic: Whether a producer and a consumer run beside the attack.
+        has_traffic: Whether a producer and a consumer run beside the attack; without them it has
+            its own servers.
     """
     profiles = call_servers.PROFILES if has_calls else servers.PROFILES
     names = list(profiles) if has_calls or IS_LONG else ["everything"]
@@ -491,14 +593,12 @@ def attacked(
         @pytest.mark.parametrize("profile", names)
         @functools.wraps(test)
         def run(
-            tmp_path: Path, profile: str, request: pytest.FixtureRequest, **arguments: Any
+            scenes: Scenes, profile: str, request: pytest.FixtureRequest, **arguments: Any
         ) -> None:
-            judged(
-                functools.partial(test, **arguments),
-                request.node.name,
-                tmp_path,
-                profiles[profile],
-                growth_max=growth_max,
+            attack = Attack(functools.partial(test, **arguments), request.node.name, growth_max)
+            scenes.play(
+                attack,
+                settings={**profiles[profile], **(settings or {})},
                 has_calls=has_calls,
                 has_traffic=has_traffic,
             )
@@ -509,7 +609,7 @@ def attacked(
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-                for name in (*sorted(given), "tmp_path", "profile", "request")
+                for name in (*sorted(given), "scenes", "profile", "request")
             ]
         )
         return run

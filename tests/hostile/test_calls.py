@@ -20,7 +20,7 @@ from hostile.local_scene import LocalScene, attacked
 from reput.grpc.wire import protobuf
 from reput.grpc.wire.grpc_messages import METHODS
 
-pytestmark = [pytest.mark.hostile, pytest.mark.slow]
+pytestmark = [pytest.mark.hostile, pytest.mark.slow, pytest.mark.xdist_group("hostile calls")]
 
 SEED = seeds.today()
 """Seed of the short run: the same conversations each time."""
@@ -100,7 +100,7 @@ def test_costly_conversation(scene: LocalScene, server: str, kind: str) -> attac
 
 @pytest.mark.parametrize("server", call_run.SERVERS)
 @pytest.mark.parametrize("kind", sorted(calls.header_floods(calls.Conversation())))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @attacked(growth_max=GROWTH_MAX, has_calls=True)
 def test_costly_header_blocks(scene: LocalScene, server: str, kind: str) -> attack.Played:
     script = attack.Script(attack.PIPELINED, [(kind, calls.blocks(300, kind))])
@@ -109,7 +109,7 @@ def test_costly_header_blocks(scene: LocalScene, server: str, kind: str) -> atta
 
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize("server", call_run.SERVERS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @attacked(growth_max=GROWTH_MAX, has_calls=True)
 def test_mixed_conversations(scene: LocalScene, server: str, number: int) -> attack.Played:
     scripts = calls.script(SEED, number, SIGNATURE if scene.is_guarded else None)

@@ -24,6 +24,7 @@ from reput.format.command import FRAME_BYTES_MAX, LENGTH
 pytestmark = [
     pytest.mark.hostile,
     pytest.mark.slow,
+    pytest.mark.xdist_group("hostile crowds"),
     pytest.mark.skipif(
         sys.platform != "linux", reason="127.0.0.2 is an address of this machine on Linux only"
     ),
@@ -31,7 +32,7 @@ pytestmark = [
 
 IS_LONG = "REPUT_HOSTILE_SECONDS" in os.environ
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
-FRAMES = 9_000 if IS_LONG else 2_000
+FRAMES = 9_000 if IS_LONG else 1_400
 READERS = 300 if IS_LONG else 100
 TOPICS = 40_000 if IS_LONG else 5_000
 
@@ -122,6 +123,7 @@ def act(scene: LocalScene, server: str, count: int, kind: str) -> None:
 
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
 @pytest.mark.parametrize("kind", ["two_kilobytes", "first_bytes", "hellos"])
+@pytest.mark.sampled(2)
 @attacked()
 def test_first_bytes_of_thousands(scene: LocalScene, server: str, kind: str) -> None:
     """A buffer of half a megabyte for each: 1.5 GB and 3 s; and 50 kB for each handshake."""

@@ -18,7 +18,11 @@ from reput.broker.processors.table import PROCESSORS as BROKER_PROCESSORS
 from reput.format.codes import RequestCode as Code
 from reput.namesrv.processors import PROCESSORS as NAMESRV_PROCESSORS
 
-pytestmark = [pytest.mark.hostile, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.hostile,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("hostile codes"),
+]
 
 PROCESSORS = {"broker": BROKER_PROCESSORS, "namesrv": NAMESRV_PROCESSORS}
 CODES = [(server, Code(code)) for server in PROCESSORS for code in PROCESSORS[server]]
@@ -60,7 +64,7 @@ def test_every_code_has_valid_requests(server: str) -> None:
 
 
 @pytest.mark.parametrize(("server", "code"), CODES, ids=lambda value: str(value))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @attacked()
 def test_hostile_frames_of_a_code(scene: LocalScene, server: str, code: Code) -> attack.Played:
     fill(scene, server)

@@ -20,7 +20,7 @@ TESTS = Path(__file__).parents[1]
 PATH = os.pathsep.join([str(Path(reput.__file__).parents[1]), str(TESTS)])
 """The package under test, even if another one is installed."""
 IS_SOAK = "REPUT_SOAK" in os.environ
-SECONDS = 600 if IS_SOAK else 6
+SECONDS = 600 if IS_SOAK else 3
 
 try:
     native.engine()
