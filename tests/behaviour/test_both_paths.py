@@ -799,6 +799,9 @@ CONSUMED = {
     "prepared": IncomingMessage("T", b"half", 1, b"", sys_flag=4),
     "rolled back": IncomingMessage("T", b"half", 1, b"", sys_flag=12),
     "full": IncomingMessage("T", b"full", 1, b"a\1" + b"x" * 32_700),
+    "a name twice": IncomingMessage("T", b"twice", 1, b"KEYS\1k\2TAGS\1a\2KEYS\1k\2"),
+    "an origin twice": IncomingMessage("T", b"twice", 1, b"RETRY_TOPIC\1A\2RETRY_TOPIC\1B"),
+    "65 names": IncomingMessage("T", b"65", 1, b"".join(b"p%d\1v\2" % i for i in range(65))),
 }
 
 

@@ -5,9 +5,8 @@ and ``incoming.delayed`` would; ``places`` locate them (``copy_args``). It stops
 message that falls back.
 
 **What takes the fast path** is a record that ``copy_records`` copies, which was consumed less often
-than ``times_max``, and whose properties all have a name and a value, RETRY_TOPIC and
-ORIGIN_MESSAGE_ID at most once. Messages that are prepared or rolled back are not delayed: they fall
-back.
+than ``times_max``, and whose properties all have a name and a value, no name twice. Messages that
+are prepared or rolled back are not delayed: they fall back.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
@@ -71,6 +70,9 @@ PAIRS_MAX = RETRY_TOPIC_NAME_SIZE + 1 + ORIGIN_NAME_SIZE + ID_BYTES + 1
 PAIRS_MAX += WAIT_AND_DELAY_NAME_SIZE + 20
 """Maximum size of the added pairs, without a topic and the caller's pairs; and a separator."""
 
+NAMES_MAX = 64
+"""Number of properties that are compared with each other; a message with more falls back."""
+
 KEPT, REPLACED, IS_RETRY_TOPIC, IS_ORIGIN_ID, ODD = range(5)
 
 
@@ -102,12 +104,25 @@ def kind_of(call, name, size):
 
 
 @njit(**COMPILE_OPTIONS)
+def has_name(address, end, name, size):
+    """Return whether a property of this name is among pairs with a separator at each end."""
+    while address < end:
+        name_end = find_byte(address, end, NAME_VALUE)
+        if name_end - address == size and same_bytes(address, name, size):
+            return True
+        address = find_byte(name_end, end, PAIR_END) + 1
+    return False
+
+
+@njit(**COMPILE_OPTIONS)
 def copy_kept(call, address, end, target):
     """Copy the pairs that are kept, each with a separator at its end.
 
     Return their end, 0 if a pair falls back; address and size of RETRY_TOPIC's value, 0 if it is
     absent; and whether ORIGIN_MESSAGE_ID is there.
     """
+    start = target
+    count = 0
     origin = origin_size = 0
     has_id = False
     while address < end:
@@ -116,16 +131,17 @@ def copy_kept(call, address, end, target):
         if name_end == address or name_end + 1 >= pair_end:
             return 0, 0, 0, False
         kind = kind_of(call, address, name_end - address)
-        if kind == ODD or (kind == IS_RETRY_TOPIC and origin != 0):
+        if kind == ODD:
             return 0, 0, 0, False
         if kind == IS_RETRY_TOPIC:
             origin = name_end + 1
             origin_size = pair_end - origin
         elif kind == IS_ORIGIN_ID:
-            if has_id:
-                return 0, 0, 0, False
             has_id = True
         if kind != REPLACED:
+            count += 1
+            if count > NAMES_MAX or has_name(start, target, address, name_end - address):
+                return 0, 0, 0, False
             copy(target, address, pair_end - address)
             target += pair_end - address
             put_u8(target, PAIR_END)
