@@ -10,7 +10,7 @@ import seeds
 from spark.jobs_setting import files_below
 from spark.killed_jobs import NAMES, VERSION, play, run
 
-KILLS = 25 if golden.IS_SOAK else 3
+KILLS = 25 if golden.IS_SOAK else 2
 
 
 def written(target: Path) -> dict[str, bytes]:
@@ -20,7 +20,7 @@ def written(target: Path) -> dict[str, bytes]:
 
 @pytest.mark.crash
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_killed_job_is_finished_by_the_next_run(name: str, tmp_path: Path) -> None:
     source, chance = golden.unpack(VERSION, "clean"), seeds.random("killed jobs", name)
     if name == "salvage":
