@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.errors import CorruptRecord
 from reput.format import body as bodies, java, message_id, properties as props, sys_flag as flags
 from reput.format.message import (
@@ -92,7 +93,7 @@ def test_every_record_equals_javas(version: str, name: str) -> None:
     assert count == golden.manifest(version, name)["log"]["records"]
 
 
-@pytest.mark.parametrize(("version", "name"), golden.STORES + RECOVERED)
+@each(("version", "name"), golden.STORES + RECOVERED)
 def test_every_file_ends_where_javas_does(version: str, name: str) -> None:
     log = golden.manifest(version, name)["log"]
     files = log_files(version, name)
@@ -141,8 +142,8 @@ def walk(version: str, name: str) -> Iterator[tuple[Verdict, int, int]]:
             position += size
 
 
-@pytest.mark.parametrize("version", golden.VERSIONS)
-@pytest.mark.parametrize("variant", ["crc-early", "crc-late", "crc-late-abort", "crc-boundary"])
+@each("version", golden.VERSIONS)
+@each("variant", ["crc-early", "crc-late", "crc-late-abort", "crc-boundary"])
 def test_one_flipped_bit_in_a_body_is_one_bad_record(version: str, variant: str) -> None:
     sizes = {m["commitLogOffset"]: m["storeSize"] for m in golden.messages(version, "clean")}
     whole = {Verdict.MESSAGE, Verdict.BLANK, Verdict.ZEROS}
@@ -205,7 +206,7 @@ def without_crc_property(record: bytes) -> bytes:
     return encode(replace(message, property_bytes=message.property_bytes[:-CRC_PROPERTY_BYTES]))
 
 
-@pytest.mark.parametrize(("data", "manifest"), CRC_RECORDS)
+@each(("data", "manifest"), CRC_RECORDS)
 def test_record_checksum_of_java_is_right(data: bytes, manifest: dict[str, str]) -> None:
     offset = int(manifest["commitLogOffset"])
     assert classify(data, 0, offset) == (Verdict.MESSAGE, len(data))
@@ -214,12 +215,12 @@ def test_record_checksum_of_java_is_right(data: bytes, manifest: dict[str, str])
     assert encode(message) == data
 
 
-@pytest.mark.parametrize(("data", "manifest"), CRC_RECORDS)
+@each(("data", "manifest"), CRC_RECORDS)
 def test_we_write_the_checksum_as_java_does(data: bytes, manifest: dict[str, str]) -> None:
     assert append_crc_property(without_crc_property(data)) == data
 
 
-@pytest.mark.parametrize(("data", "manifest"), CRC_RECORDS)
+@each(("data", "manifest"), CRC_RECORDS)
 def test_a_checksum_of_zero_is_compared_too(data: bytes, manifest: dict[str, str]) -> None:
     assert set(manifest["crcProperty"]) != {"0"}
     zero = data[:-11] + b"0000000000" + b"\x02"
