@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import golden
+import seeds
 from reput.clock import ManualClock
 from reput.store.config import StoreConfig
 from reput.store.message_store import MessageStore
@@ -52,13 +53,18 @@ def units_of(root: Path) -> Units:
     return units_by_queue
 
 
-def found_by_unique_key(root: Path) -> set[int]:
-    """Return physical offsets of the messages that are found by their unique key."""
+def found_by_unique_key(root: Path, every: int) -> set[int]:
+    """Return physical offsets of the messages that are found by their unique key.
+
+    Args:
+        root: Folder of the store.
+        every: Number of days in which each key is looked up once.
+    """
     reader = StoreReader.open(str(root))
     offsets = set()
     for message in reader.messages():
         key = message.properties.get("UNIQ_KEY")
-        if key:
+        if key and (sum(key.encode()) + seeds.today()) % every == 0:
             hits = reader.messages_by_key(message.topic, key)
             offsets.update(hit.physical_offset for hit in hits.messages)
     return offsets
@@ -109,7 +115,8 @@ def test_recovery_restores_at_least_what_java_restores(
             mine = ours.get(queue, {}).get(offset)
             if unit[0] < end and mine != unit:
                 (missing if mine is None else others).append((*queue, offset))
-    mine, theirs = found_by_unique_key(root), found_by_unique_key(java_root)
+    every = 5 if name == "unclean" and not golden.IS_SOAK else 1  # these are large
+    mine, theirs = found_by_unique_key(root, every), found_by_unique_key(java_root, every)
     more_units = any(units.keys() - java.get(queue, {}).keys() for queue, units in ours.items())
     assert missing == []
     assert [queue_offset for queue_offset in theirs - mine if queue_offset < end] == []

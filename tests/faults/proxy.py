@@ -134,10 +134,6 @@ class Link:
     ) -> None:
         await self.stop()
 
-    @property
-    def open_connections(self) -> int:
-        return len(self._connections)
-
     # --- faults ------------------------------------------------------------------
 
     def heal(self) -> None:

@@ -19,7 +19,6 @@ from faults.traffic import Traffic
 SERVE_AGAIN_MS = 25_000
 """Time to serve again after healing: a slave registers every 10 s, and connects every 5 s; a busy
 machine starts a process in seconds."""
-IN_SYNC_S = 20.0
 HUGE = 1 << 60
 
 

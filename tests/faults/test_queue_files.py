@@ -21,8 +21,6 @@ from store_fixture import START_MS, RoomyDisk
 
 pytestmark = pytest.mark.crash
 
-UNITS = 10
-"""Units of a queue file of these stores."""
 COUNT = 47
 """Number of messages of the queue, in five files."""
 

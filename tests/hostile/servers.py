@@ -23,7 +23,6 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from hostile import traffic
@@ -470,17 +469,12 @@ class Scene(ReputCluster):
         assert not problem, f"{when}: {problem}"
         assert "reput_healthy" in self.metrics(), when
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.unwatch()
         if self._traffic is not None:
             self._traffic.kill()
             self._traffic.communicate()
-        super().__exit__(kind, error, trace)
+        super().__exit__(*error)
 
 
 def health_problem(metrics_port: int) -> str:

@@ -4,14 +4,15 @@ With ``REPUT_INTEROP=all`` such tests run on both kinds, because they expect Jav
 default they run only on ours.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from interop import java_oracle
-from interop.java_cluster import JavaCluster, Settings
+from interop.java_cluster import ClientError, JavaClient, JavaCluster, Settings
 from reput_cluster import ReputCluster
 
 Cluster = ReputCluster | JavaCluster
@@ -56,5 +57,23 @@ def until(look: Callable[[], Found], guard_s: float = GUARD_S) -> Found:
     deadline = time.monotonic() + guard_s
     while not (value := look()):
         assert time.monotonic() < deadline, f"not there in {guard_s} s"
-        PAUSE.wait(0.1)
+        PAUSE.wait(0.05)
     return value
+
+
+def make_topic(
+    java: JavaClient, cluster: Cluster, topic: str, queue_count: int = 4, **more: Any
+) -> None:
+    """Create a topic on the broker; clients find it on return."""
+    with java.admin(cluster.namesrv) as admin:
+        counts = {"readQueueNums": queue_count, "writeQueueNums": queue_count}
+        admin.call(
+            "createAndUpdateTopicConfig", cluster.address, {"topicName": topic, **counts, **more}
+        )
+
+        def is_known() -> bool:
+            with contextlib.suppress(ClientError):
+                return bool(admin.call("examineTopicRouteInfo", topic)["queueDatas"])
+            return False
+
+        until(is_known)

@@ -10,7 +10,6 @@ with JavaCluster("5.5.0", tmp_path) as cluster:
 import json
 import subprocess
 import time
-from types import TracebackType
 from typing import Self
 
 from interop import java_oracle
@@ -98,10 +97,5 @@ class JavaProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()

@@ -4,16 +4,13 @@ A batch that a 5.5.0 producer sends is one record on both brokers, with the same
 same unit; a consumer receives its messages.
 """
 
-import contextlib
 import shutil
-import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from threading import Event
 
 import pytest
 
-from interop import java_cluster
+from interop.clusters import Cluster, make_topic, until
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, Queue
 from reput import config as configuration
 from reput.store.config import StoreConfig
@@ -24,7 +21,6 @@ from reput_cluster import ReputCluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
-Cluster = JavaCluster | ReputCluster
 TOPIC = "Batches"
 QUEUES = [Queue(TOPIC, "broker-a", number) for number in range(2)]
 SETTINGS = {
@@ -34,8 +30,6 @@ SETTINGS = {
     "maxHashSlotNum": "10000",
     "maxIndexNum": "40000",
 }
-GUARD_S = 60
-PAUSE = Event()  # never set
 
 
 class Expected:
@@ -86,32 +80,6 @@ class Expected:
                 ]
 
 
-def until(condition: object) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + GUARD_S
-    while not condition():
-        assert time.monotonic() < deadline, f"condition not met in {GUARD_S} s"
-        PAUSE.wait(0.02)
-
-
-def make_topic(java: JavaClient, cluster: Cluster) -> None:
-    with java.admin(cluster.namesrv) as admin:
-        config = {
-            "topicName": TOPIC,
-            "readQueueNums": 2,
-            "writeQueueNums": 2,
-            "attributes": {"+queue.type": "BatchCQ"},
-        }
-        admin.call("createAndUpdateTopicConfig", cluster.address, config)
-
-        def is_known() -> bool:
-            with contextlib.suppress(java_cluster.ClientError):
-                return bool(admin.call("examineTopicRouteInfo", TOPIC)["queueDatas"])
-            return False
-
-        until(is_known)
-
-
 def contents(store: Path, queue_id: int) -> list[tuple[object, ...]]:
     """Return the contents of records and units, except times, offsets and hosts of storing."""
     rows = []
@@ -143,7 +111,8 @@ def test_a_folder_with_batch_queues_moves_there_and_back(
     folder = tmp_path / "cluster"
     expected = Expected(java_client)
     with JavaCluster(version, folder, SETTINGS) as cluster:
-        make_topic(java_client, cluster)
+        attributes = {"+queue.type": "BatchCQ"}
+        make_topic(java_client, cluster, TOPIC, 2, attributes=attributes)
         expected.work(cluster, "one")
         cluster.stop()
     with ReputCluster(folder, SETTINGS) as ours:

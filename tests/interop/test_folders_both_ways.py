@@ -4,15 +4,13 @@ A Java client sends and reads throughout, and does not notice the moves.
 """
 
 import contextlib
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from interop import java_cluster
+from interop.clusters import Cluster, make_topic, until
 from interop.conftest import _or_skip
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, JavaReceived, Queue
 from reput.format import fastjson
@@ -20,9 +18,6 @@ from reput_cluster import ReputCluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 
-Cluster = ReputCluster | JavaCluster
-GUARD_S = 60
-PAUSE = threading.Event()  # never set
 TOPIC, GROUP, DELAYED = "Shared", "readers", "Delayed"
 QUEUES = [Queue(TOPIC, "broker-a", queue_id) for queue_id in range(3)]
 ROUND_COUNT = 60
@@ -154,27 +149,6 @@ def tagged(consumer: java_cluster.PullConsumer, queue: Queue, tags: str) -> list
     return [message.body for message in received]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; Java processes act asynchronously."""
-    deadline = time.monotonic() + GUARD_S
-    while not condition():
-        assert time.monotonic() < deadline, f"condition not met in {GUARD_S} s"
-        PAUSE.wait(0.02)
-
-
-def make_topic(java: JavaClient, cluster: Cluster) -> None:
-    with java.admin(cluster.namesrv) as admin:
-        config = {"topicName": TOPIC, "readQueueNums": 3, "writeQueueNums": 3}
-        admin.call("createAndUpdateTopicConfig", cluster.address, config)
-
-        def is_known() -> bool:
-            with contextlib.suppress(java_cluster.ClientError):
-                return bool(admin.call("examineTopicRouteInfo", TOPIC)["queueDatas"])
-            return False
-
-        until(is_known)
-
-
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_folder_moves_from_one_broker_to_the_other_and_back(
     java_client: JavaClient, tmp_path: Path, end: str
@@ -196,7 +170,7 @@ def test_a_folder_moves_from_one_broker_to_the_other_and_back(
         return _or_skip(lambda: JavaCluster(version, folder, SETTINGS))
 
     with official() as cluster:
-        make_topic(java_client, cluster)
+        make_topic(java_client, cluster, TOPIC, 3)
         expected.work(cluster)
         leave(cluster)
     for start in (lambda: ReputCluster(folder, SETTINGS), official):

@@ -7,8 +7,6 @@ behaviour.
 import contextlib
 import random
 import re
-import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,6 +16,7 @@ from typing import Any
 import pytest
 
 from interop import java_oracle
+from interop.clusters import KINDS, Cluster, make_topic, start_cluster, until
 from interop.java_cluster import (
     ClientError,
     JavaClient,
@@ -30,15 +29,10 @@ from interop.java_cluster import (
     Queue,
     Settings,
 )
-from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
-Cluster = ReputCluster | JavaCluster
-
-KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 GUARD_S = 60
-PAUSE = threading.Event()  # never set
 COMPRESSED = 1
 BODY_BYTES_MAX = 4 << 20
 MESSAGE_ILLEGAL = 13
@@ -58,15 +52,6 @@ OTHER_SETTINGS: Settings = {
 }
 
 
-def start(
-    kind: str, folder: Path, java_client: JavaClient, settings: Settings | None = None
-) -> Cluster:
-    """Start our broker, or the official one of the clients' version."""
-    if kind == "reput":
-        return ReputCluster(folder, settings)
-    return JavaCluster(java_client.version, folder, settings)
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def cluster(
     request: pytest.FixtureRequest,
@@ -74,7 +59,8 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
     """Start a shared broker with default settings; use unique topics."""
-    with start(request.param, tmp_path_factory.mktemp("cluster"), java_client) as running:
+    folder = tmp_path_factory.mktemp("cluster")
+    with start_cluster(request.param, java_client.version, folder) as running:
         yield running
 
 
@@ -86,7 +72,7 @@ def other(
 ) -> Iterator[Cluster]:
     """Start a shared broker with ``OTHER_SETTINGS``."""
     folder = tmp_path_factory.mktemp("other")
-    with start(request.param, folder, java_client, OTHER_SETTINGS) as running:
+    with start_cluster(request.param, java_client.version, folder, OTHER_SETTINGS) as running:
         yield running
 
 
@@ -95,7 +81,7 @@ def own(
     request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
 ) -> Iterator[Cluster]:
     """Start a separate broker, which the test may stop and kill."""
-    with start(request.param, tmp_path / "own", java_client) as running:
+    with start_cluster(request.param, java_client.version, tmp_path / "own") as running:
         yield running
 
 
@@ -120,32 +106,6 @@ def messages(topic: str, bodies: Iterable[bytes]) -> list[JavaMessage]:
 
 def bodies(received: Iterable[JavaReceived]) -> list[bytes]:
     return sorted(message.body for message in received)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; Java processes act asynchronously."""
-    deadline = time.monotonic() + GUARD_S
-    while not condition():
-        assert time.monotonic() < deadline, f"condition not met in {GUARD_S} s"
-        PAUSE.wait(0.02)
-
-
-def make_topic(java: JavaClient, cluster: Cluster, topic: str, queue_count: int = 4) -> None:
-    """Create a topic on the broker; clients find it on return."""
-    with java.admin(cluster.namesrv) as admin:
-        config = {
-            "topicName": topic,
-            "readQueueNums": queue_count,
-            "writeQueueNums": queue_count,
-        }
-        admin.call("createAndUpdateTopicConfig", cluster.address, config)
-
-        def is_known() -> bool:
-            with contextlib.suppress(ClientError):
-                return bool(admin.call("examineTopicRouteInfo", topic)["queueDatas"])
-            return False
-
-        until(is_known)
 
 
 def until_stored(java: JavaClient, cluster: Cluster, topic: str, count: int) -> None:

@@ -6,16 +6,14 @@ behaviour. Groups pop after ``mqadmin setConsumeMode``, and query the assignment
 
 import asyncio
 import contextlib
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import pop_client
-from interop import java_oracle
+from interop.clusters import KINDS, PAUSE, Cluster, start_cluster, until
 from interop.java_cluster import JavaClient, JavaCluster, JavaMessage, JavaReceived, PushConsumer
 from reput.format import headers
 from reput.format.command import Command
@@ -25,12 +23,7 @@ from reput_cluster import ReputCluster
 
 pytestmark = pytest.mark.interop
 
-Cluster = ReputCluster | JavaCluster
-
-KINDS = ("reput", "official") if java_oracle.wants_all_versions() else ("reput",)
 VERSION = pytest.param("5.5.0", marks=pytest.mark.xdist_group("test_pop"))
-GUARD_S = 90
-PAUSE = threading.Event()  # never set
 SETTINGS = {"enablePropertyFilter": True, "autoCreateTopicEnable": True}
 POPPED = {"clientRebalance": False, "heartbeatBrokerInterval": 1000}
 
@@ -44,7 +37,8 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
     """Start a shared broker; use unique topics."""
-    with start(request.param, tmp_path_factory.mktemp("pop"), java_client) as running:
+    folder = tmp_path_factory.mktemp("pop")
+    with start_cluster(request.param, java_client.version, folder, SETTINGS) as running:
         yield running
 
 
@@ -53,14 +47,8 @@ def own(
     request: pytest.FixtureRequest, java_client: JavaClient, tmp_path: Path
 ) -> Iterator[Cluster]:
     """Start a separate broker, which the test may stop and kill."""
-    with start(request.param, tmp_path / "own", java_client) as running:
+    with start_cluster(request.param, java_client.version, tmp_path / "own", SETTINGS) as running:
         yield running
-
-
-def start(kind: str, folder: Path, java_client: JavaClient) -> Cluster:
-    if kind == "reput":
-        return ReputCluster(folder, SETTINGS)
-    return JavaCluster(java_client.version, folder, SETTINGS)
 
 
 @pytest.fixture
@@ -100,14 +88,6 @@ def send(java: JavaClient, cluster: Cluster, topic: str, bodies: list[bytes], **
     with java.producer(cluster.namesrv) as producer:
         for result in producer.send([JavaMessage(topic, body, **more) for body in bodies]):
             assert result.status == "SEND_OK"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; Java processes act asynchronously."""
-    deadline = time.monotonic() + GUARD_S
-    while not condition():
-        assert time.monotonic() < deadline, f"condition not met in {GUARD_S} s"
-        PAUSE.wait(0.05)
 
 
 def numbered(count: int, prefix: str = "m") -> list[bytes]:

@@ -70,10 +70,6 @@ SINCE_4_9 = {
     "flushCommitLogTimed",  # 4.5: false
     "slaveTimeout",  # 4.5: syncFlushTimeout was the limit of waiting for a slave
 }
-GONE_IN_5 = {
-    "haSlaveFallbehindMax",  # became haMaxGapNotInSync, which is accepted
-    "readOnlyCommitLogStorePaths",  # the getter of 5.x has an argument; same key
-}
 KEYS = {config.key_of(field.name): field.name for field in dataclasses.fields(StoreConfig)}
 
 

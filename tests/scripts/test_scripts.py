@@ -2,8 +2,11 @@
 
     pytest tests/scripts -k recovery             # scripts with this in their path
     REPUT_SCRIPTS=write pytest tests/scripts     # write the actual output into the scripts
+    REPUT_SOAK=1 pytest tests/scripts            # each script with all subjects
 
-Read written output line by line before you commit it: a script states the right output.
+A script that has several subjects, such as a broker with its fast path and without, runs with one
+of them, another each day. Read written output line by line before you commit it: a script states
+the right output.
 """
 
 import contextlib
@@ -12,15 +15,19 @@ from pathlib import Path
 
 import pytest
 
+import seeds
 from scripts import runner
 
 IS_WRITING = os.environ.get("REPUT_SCRIPTS") == "write"
+IS_WHOLE = IS_WRITING or "REPUT_SOAK" in os.environ
 
 
 def _cases() -> list[object]:
     cases = []
-    for path in sorted(runner.SCRIPTS.rglob("*.script")):
+    for number, path in enumerate(sorted(runner.SCRIPTS.rglob("*.script")), seeds.today()):
         subjects = getattr(runner.commands_class(path), "SUBJECTS", ("",))
+        if not IS_WHOLE:
+            subjects = (subjects[number % len(subjects)],)
         name = str(path.relative_to(runner.SCRIPTS).with_suffix(""))
         for subject in subjects:
             case_id = f"{name}-{subject}" if subject else name

@@ -216,6 +216,7 @@ def test_the_corpus_is_played_beside_the_day(project: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.sampled(3)
 def test_a_failure_prints_how_to_repeat_it(project: Path, workers: str) -> None:
     (project / "test_fails.py").write_text(FAILURE)
     code, output = run(project, "-n", workers, "test_fails.py", seed="7")

@@ -192,6 +192,7 @@ def run(project: Path, *arguments: str, **variables: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.sampled(3)
 def test_a_run_within_the_budget_passes(project: Path, workers: str) -> None:
     code, output = run(project, "-n", workers)
     assert "1 passed, 5 skipped, 1 xfailed" in output
@@ -200,6 +201,7 @@ def test_a_run_within_the_budget_passes(project: Path, workers: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.sampled(3)
 def test_a_run_beyond_it_fails_and_names_the_file(project: Path, workers: str) -> None:
     (project / "tests/unit/test_case.py").write_text(NO_CASE.format(count=3))
     code, output = run(project, "-n", workers)
@@ -210,6 +212,7 @@ def test_a_run_beyond_it_fails_and_names_the_file(project: Path, workers: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.sampled(3)
 def test_what_misses_a_needed_tool_fails(project: Path, workers: str) -> None:
     files = ("tests/unit/test_java.py", "tests/unit/test_case.py")
     code, output = run(project, "-n", workers, *files, REPUT_TEST_NEEDS="java")

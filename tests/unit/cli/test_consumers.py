@@ -1,15 +1,11 @@
 """``reput consumer`` against a broker."""
 
-from collections.abc import Callable
-
 import pytest
 
 from reput.client import ConsumerConfig, blocking
 from reput.client.config import ConsumeFromWhere
 from reput.testing.local_broker import LocalBroker
 from wire_command import Command
-
-Stdin = Callable[[bytes], None]
 
 
 def test_consumers_are_listed_and_shown(command: Command, rocketmq: LocalBroker) -> None:

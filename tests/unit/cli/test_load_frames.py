@@ -2,6 +2,7 @@
 
 import pytest
 
+from each import each
 from reput.cli import load_frames as frames
 from reput.format import batch, command, properties as props
 from reput.format.command import Command
@@ -34,8 +35,8 @@ def keys_of(request: Command) -> list[str]:
     return [props.decode(text)[props.UNIQ_KEY] for text in texts]
 
 
-@pytest.mark.parametrize("is_json", [True, False])
-@pytest.mark.parametrize("queue_ids", [[0], [3, 1, 2], list(range(12)), [7, 1000]])
+@each("is_json", [True, False])
+@each("queue_ids", [[0], [3, 1, 2], list(range(12)), [7, 1000]])
 def test_requests_have_consecutive_opaques_distinct_keys_and_all_queues(
     queue_ids: list[int], is_json: bool
 ) -> None:

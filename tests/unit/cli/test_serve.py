@@ -12,7 +12,6 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -67,12 +66,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self.wait()
 
@@ -151,20 +145,24 @@ def stored(folder: Path) -> list[bytes]:
     return [message.plain_body() for message in reader.messages() if message.topic == "Orders"]
 
 
-def refused(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> str:
-    """Return the stderr of a server that does not start."""
-    done = subprocess.run(
-        [sys.executable, "-m", "reput", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_S,
-        env={**os.environ, **(environment or {})},
-    )
-    assert done.returncode == exit_codes.EXIT_ERROR, done
-    assert done.stdout == ""
-    return done.stderr.splitlines()[-1]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Refused:
+    """Return ``refused(*arguments)``: the last line of stderr of a server that does not start."""
+
+    def run(*arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        capsys.readouterr()
+        assert cli.run(list(arguments)) == exit_codes.EXIT_ERROR
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        return printed.err.splitlines()[-1]
+
+    return run
 
 
 # --- up -----------------------------------------------------------------------------------------
@@ -184,10 +182,11 @@ def ends_with_its_terminal() -> Iterator[None]:
 def test_up_keeps_what_was_sent(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "reput-data"
     for round_number in range(2):
-        with start("up", *ANY_PORT) as server:
+        with start("up", *ANY_PORT, "--log-level", "info") as server:
             assert server.address("store") == str(folder)
             send(server.address("name server"), b"%d" % round_number)
             assert server.stop(number) == 0
+            assert "recovered" not in server.logs
             warnings = [line for line in server.logs.splitlines() if "WARNING" in line]
             assert [line for line in warnings if SLOW_DISK not in line] == []
             assert f"{round_number + 1} messages are in {folder}" in server.rest
@@ -231,9 +230,6 @@ def test_a_start_after_a_crash_reports_the_recovery(start: Start, tmp_path: Path
         (line,) = (line for line in server.logs.splitlines() if "not stopped cleanly" in line)
         assert " INFO " in line
         assert re.search(r"recovered in \d+ ms: \d+ bytes of the log dispatched again", line)
-    with start("up", *ANY_PORT, "--log-level", "info") as server:
-        assert server.stop() == 0
-        assert "recovered" not in server.logs
 
 
 def test_up_continues_a_store_with_other_file_sizes(start: Start, tmp_path: Path) -> None:
@@ -249,15 +245,20 @@ def test_up_continues_a_store_with_other_file_sizes(start: Start, tmp_path: Path
     assert stored(tmp_path / "s") == [b"one", b"two"]
 
 
-def test_up_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
+def test_up_serves_health_and_metrics(start: Start, refused: Refused, tmp_path: Path) -> None:
     port, exporter_port = free_port(), free_port()
     environment = {
         "REPUT_METRICS_EXPORTER_TYPE": "PROM",
         "REPUT_METRICS_PROM_EXPORTER_PORT": str(exporter_port),
         "REPUT_METRICS_PROM_EXPORTER_HOST": "127.0.0.1",
     }
-    with start("up", *ANY_PORT, "--metrics-port", str(port), environment=environment) as server:
+    options = (*ANY_PORT, "--host", "0.0.0.0", "--metrics-port", str(port))
+    with start("up", *options, environment=environment) as server:
         url, exporter = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{exporter_port}"
+        assert f"  metrics      {url}/metrics and http://127." in server.printed
+        # Clients can connect to all addresses of this machine, those who look at metrics to one.
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), WAIT_S)
         with urllib.request.urlopen(f"{url}/health", timeout=WAIT_S) as answer:
             assert json.load(answer)["status"] == "ok"
         with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT_S) as answer:
@@ -267,23 +268,11 @@ def test_up_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
         with urllib.request.urlopen(f"{exporter}/metrics", timeout=WAIT_S) as answer:
             assert b"\nrocketmq_topic_number{" in answer.read()
         more = ("--store", "other", "--metrics-port", str(port))
-        text = refused(tmp_path, "up", *ANY_PORT, *more)
+        text = refused("up", *ANY_PORT, *more)
         assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
         assert text.endswith("choose another: --metrics-port")
         assert server.stop() == 0
     assert not (tmp_path / "other" / "abort").exists()  # the listener was closed again
-
-
-def test_metrics_are_not_served_at_the_address_of_clients(start: Start) -> None:
-    """Clients can connect only to the address of ``--host``, not to others of this machine."""
-    port = str(free_port())
-    with start("up", *ANY_PORT, "--host", "0.0.0.0", "--metrics-port", port) as server:
-        assert f"  metrics      http://127.0.0.1:{port}/metrics and http://127." in server.printed
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:
-            assert answer.status == 200
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", int(port)), WAIT_S)
-        assert server.stop() == 0
 
 
 def test_metrics_are_served_at_the_configured_address(start: Start) -> None:
@@ -296,7 +285,9 @@ def test_metrics_are_served_at_the_configured_address(start: Start) -> None:
         assert server.stop() == 0
 
 
-def test_a_name_server_serves_health_and_metrics(start: Start, tmp_path: Path) -> None:
+def test_a_name_server_serves_health_and_metrics(
+    start: Start, refused: Refused, tmp_path: Path
+) -> None:
     port = str(free_port())
     environment = {"HOME": str(tmp_path)}
     options = ("--port", "0", "--metrics-port", port)
@@ -306,7 +297,7 @@ def test_a_name_server_serves_health_and_metrics(start: Start, tmp_path: Path) -
             assert json.load(answer)["status"] == "ok"
         with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT_S) as answer:
             assert b"\nreput_namesrv_brokers 0.0\n" in answer.read()
-        text = refused(tmp_path, "namesrv", *options)
+        text = refused("namesrv", *options)
         assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
         assert text.endswith("choose another: --metrics-port, or metricsPort in namesrv.conf")
         assert server.stop() == 0
@@ -317,10 +308,10 @@ def test_a_name_server_serves_health_and_metrics(start: Start, tmp_path: Path) -
     [("nowhere.invalid", "the address to listen on is unknown"), ("", "reputMetricsAddress")],
 )
 def test_an_unknown_address_for_metrics_is_refused(
-    tmp_path: Path, address: str, reason: str
+    refused: Refused, address: str, reason: str
 ) -> None:
     options = ("--port", "0", "--metrics-port", str(free_port()), "--metrics-address", address)
-    assert reason in refused(tmp_path, "namesrv", *options)
+    assert reason in refused("namesrv", *options)
 
 
 # --- namesrv and broker -------------------------------------------------------------------------
@@ -375,6 +366,7 @@ IN_BACKGROUND = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
 """A shell that starts a job in the background: with SIGINT ignored."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "arguments",
@@ -398,18 +390,20 @@ def test_a_command_of_up_in_the_background_has_the_default_signals(tmp_path: Pat
 # --- errors -------------------------------------------------------------------------------------
 
 
-def test_a_port_or_store_in_use_names_the_process(start: Start, tmp_path: Path) -> None:
+def test_a_port_or_store_in_use_names_the_process(
+    start: Start, refused: Refused, tmp_path: Path
+) -> None:
     with start("up", *ANY_PORT) as server:
         port = server.address("name server").partition(":")[2]
-        text = refused(tmp_path, "up", "--store", "other", "--port", port)
+        text = refused("up", "--store", "other", "--port", port)
         assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
         assert text.endswith("choose another: --port")
         port = server.address("broker").partition(":")[2]
-        text = refused(tmp_path, "up", "--store", "other", "--port", "0", "--broker-port", port)
+        text = refused("up", "--store", "other", "--port", "0", "--broker-port", port)
         assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
-        text = refused(tmp_path, "up", *ANY_PORT)
+        text = refused("up", *ANY_PORT)
         assert text.startswith(f"reput: {tmp_path}/reput-data is in use by pid {server.pid} (")
-        text = refused(tmp_path, "broker", "--store", "other", "--port", port)
+        text = refused("broker", "--store", "other", "--port", port)
         assert text.startswith(f"reput: listenPort {port} is in use by pid {server.pid} (")
         assert server.stop() == 0
     assert not (tmp_path / "other").exists(), "a start that is refused leaves a store"
@@ -425,8 +419,10 @@ def test_a_store_that_is_no_folder_is_refused(
         assert capsys.readouterr().err.splitlines()[-1] == text
 
 
-def test_a_name_for_clients_that_does_not_resolve_is_refused(tmp_path: Path) -> None:
-    text = refused(tmp_path, "up", *ANY_PORT, "--advertise", "nowhere.invalid")
+def test_a_name_for_clients_that_does_not_resolve_is_refused(
+    refused: Refused, tmp_path: Path
+) -> None:
+    text = refused("up", *ANY_PORT, "--advertise", "nowhere.invalid")
     assert text.startswith("reput: option 'brokerIP1' is 'nowhere.invalid'; allowed: an address")
     assert not (tmp_path / "reput-data" / "abort").exists(), "it is as if it was stopped cleanly"
 
@@ -548,6 +544,7 @@ sys.exit(cli.run(["up", "--port", "0", "--broker-port", "0", "--store", "s"]))
         ),
     ],
 )
+@pytest.mark.sampled(3)
 def test_the_greeting_promises_tls_where_there_is_a_certificate(
     mode: str, has_package: bool, kinds: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.errors import CorruptRecord
 from reput.format import batch, properties as props, sys_flag as flags
 from reput.format.batch import InnerMessage
@@ -77,7 +78,7 @@ def test_unwrap_returns_the_messages_of_the_queue() -> None:
     assert last.queue_offset + 1 == queue["maxOffset"]
 
 
-@pytest.mark.parametrize(("version", "name"), golden.STORES)
+@each(("version", "name"), golden.STORES)
 def test_a_record_that_is_no_batch_unwraps_to_itself(version: str, name: str) -> None:
     batches = 0
     for expected, place in golden.records(version, name):

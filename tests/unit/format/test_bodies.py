@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from each import each
 from reput.errors import InvalidBody, LimitExceeded
 from reput.format import bodies, limits
 from reput.format.bodies import (
@@ -115,8 +116,8 @@ def changed(path: list[Any], value: Any, *, ordinals: bool = False) -> bytes:
 SUBSCRIPTION = ["consumerDataSet", 0, "subscriptionDataSet", 0]
 
 
-@pytest.mark.parametrize("ordinals", [False, True])
-@pytest.mark.parametrize(
+@each("ordinals", [False, True])
+@each(
     "path",
     [
         ["clientID"],

@@ -11,6 +11,7 @@ import zstandard
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.errors import CorruptRecord
 from reput.format import body as bodies
 from reput.format.message import decode as decode_record
@@ -36,7 +37,7 @@ def test_crc_is_a_positive_int(body: bytes) -> None:
     assert 0 <= bodies.crc(body) < 1 << 31
 
 
-@pytest.mark.parametrize(
+@each(
     ("sys_flag", "name"),
     [
         (0, "none"),

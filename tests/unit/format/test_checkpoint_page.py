@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.errors import CorruptRecord
 from reput.format import checkpoint_page
 from reput.format.checkpoint_page import Checkpoint
@@ -17,7 +18,7 @@ STORES = golden.STORES + [
 ]
 
 
-@pytest.mark.parametrize(("version", "name"), STORES)
+@each(("version", "name"), STORES)
 def test_every_checkpoint_equals_javas(version: str, name: str) -> None:
     page = golden.files(version, name)["checkpoint"]
     expected = golden.manifest(version, name)["checkpoint"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from each import each
 from reput.format import codes, command
 from reput.format.command import Command, Serialization
 
@@ -33,12 +34,6 @@ def expected(entry: dict[str, Any]) -> Command:
     )
 
 
-@pytest.fixture(params=MANIFEST, ids=[frame["file"].removesuffix(".frame") for frame in MANIFEST])
-def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
-    manifest_entry: dict[str, Any] = request.param
-    return manifest_entry
-
-
 def test_nothing_is_missing() -> None:
     files = {str(path.relative_to(DATA)) for path in DATA.glob("*/*.frame")}
     assert files == {frame["file"] for frame in MANIFEST}
@@ -49,7 +44,8 @@ def test_nothing_is_missing() -> None:
         assert codes_seen >= {10, 310, 320, 11, 34, 35, 36, 38, 40, 41, 14, 15, 103, 105}
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@each("kind", [bytes, bytearray, memoryview])
+@each("entry", MANIFEST)
 def test_decode(entry: dict[str, Any], kind: type) -> None:
     frame = frame_of(entry)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
@@ -61,6 +57,7 @@ def test_decode(entry: dict[str, Any], kind: type) -> None:
     assert decoded == wanted
 
 
+@each("entry", MANIFEST)
 def test_encode_gives_the_same_bytes_in_binary_and_the_same_json(entry: dict[str, Any]) -> None:
     frame = frame_of(entry)
     mine = command.encode(command.decode(frame[4:]))
@@ -72,6 +69,7 @@ def test_encode_gives_the_same_bytes_in_binary_and_the_same_json(entry: dict[str
     assert mine[8 + header_length(mine) :] == bytes.fromhex(entry["body"])
 
 
+@each("entry", MANIFEST)
 def test_a_truncated_frame_is_no_frame(entry: dict[str, Any]) -> None:
     frame = frame_of(entry)
     for end in {4, 5, 7, 8, 9, 8 + header_length(frame) // 2, 7 + header_length(frame)}:

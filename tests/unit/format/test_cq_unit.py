@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.errors import CorruptRecord
 from reput.format import cq_unit, sys_flag as flags
 from reput.format.cq_unit import BatchUnit, ExtUnit, Unit
@@ -45,7 +46,7 @@ def plain_queues(version: str, name: str) -> Iterator[tuple[dict[str, Any], int,
 # --- every unit -----------------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "name"), OPENED)
+@each(("version", "name"), OPENED)
 def test_every_unit_equals_javas(version: str, name: str) -> None:
     assert golden.manifest(version, name)["opened"]
     for queue, start, data in plain_queues(version, name):
@@ -65,7 +66,7 @@ def test_every_unit_equals_javas(version: str, name: str) -> None:
             assert not next_unit.is_written or recovered, "old units stay after a cut"
 
 
-@pytest.mark.parametrize(("version", "name"), [unit for unit in OPENED if "/" not in unit[1]])
+@each(("version", "name"), [unit for unit in OPENED if "/" not in unit[1]])
 def test_units_match_their_messages(version: str, name: str) -> None:
     """Size, queue offset and tags code match; the code of a delayed message is its due time."""
     messages = {m["commitLogOffset"]: m for m in golden.messages(version, name)}
@@ -204,7 +205,7 @@ def test_bytes_that_are_no_ext_unit() -> None:
     assert cq_unit.unpack_ext(b"xx\xff\xff\x00", 2) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"",

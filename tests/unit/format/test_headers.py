@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+from each import each
 from reput.errors import InvalidHeader
 from reput.format import headers
 from reput.format.headers import Header
@@ -42,9 +43,7 @@ def fields_of(kind: type[Header], **changes: str) -> dict[str, str]:
     return values | changes
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), FIELDS, ids=[f"{kind.__name__}.{name}" for kind, name in FIELDS]
-)
+@each(("kind", "name"), FIELDS)
 def test_each_number_has_the_range_of_an_int_or_a_long(kind: type[Header], name: str) -> None:
     meta = numbers_of(kind)[name]
     assert meta.ge is not None
@@ -62,7 +61,7 @@ def test_each_number_has_the_range_of_an_int_or_a_long(kind: type[Header], name:
         assert len(str(raised.value)) < 300
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "name", "bits"),
     [
         (headers.PullMessageHeader, "queueId", 32),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from each import each
 from reput.format import headers
 
 DATA = Path(__file__).parents[2] / "data" / "remoting"
@@ -53,12 +54,6 @@ OF_5 = {"committed", "boundaryType"}
 WITH_HEADER = [frame for frame in MANIFEST if frame["header"]]
 
 
-@pytest.fixture(params=WITH_HEADER, ids=[frame["file"] for frame in WITH_HEADER])
-def entry(request: pytest.FixtureRequest) -> dict[str, Any]:
-    manifest_entry: dict[str, Any] = request.param
-    return manifest_entry
-
-
 def values_of(header: headers.Header) -> dict[str, Any]:
     """Return a header's values under Java's names."""
     names = type(header).__struct_encode_fields__
@@ -68,6 +63,7 @@ def values_of(header: headers.Header) -> dict[str, Any]:
     }
 
 
+@each("entry", WITH_HEADER)
 def test_decode(entry: dict[str, Any]) -> None:
     if entry["header"] == V2:
         decoded = values_of(headers.decode_v2(entry["extFields"]))
@@ -83,6 +79,7 @@ def test_decode(entry: dict[str, Any]) -> None:
             assert decoded.get(name) == value, name
 
 
+@each("entry", WITH_HEADER)
 def test_encode_writes_the_fields_that_java_wrote(entry: dict[str, Any]) -> None:
     if entry["header"] == V2:
         encoded = headers.encode_v2(headers.decode_v2(entry["extFields"]))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.errors import CorruptRecord
 from reput.format import index_entry, java
 from reput.format.index_entry import Entry, Header
@@ -75,7 +76,7 @@ def keys_of(version: str, message: dict[str, Any]) -> list[str]:
 # --- the golden files -----------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "name"), OPENED)
+@each(("version", "name"), OPENED)
 def test_every_header_equals_javas(version: str, name: str) -> None:
     files = index_files(version, name)
     expected = golden.manifest(version, name)["index"]

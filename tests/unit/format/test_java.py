@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.format import java
 
 # --- hash -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("", 0),
@@ -31,7 +32,7 @@ def test_string_hash_vectors(text: str, expected: int) -> None:
     assert java.string_hash(text) == expected
 
 
-@pytest.mark.parametrize(("version", "name"), golden.STORES)
+@each(("version", "name"), golden.STORES)
 def test_string_hash_of_golden_tags(version: str, name: str) -> None:
     for tags, code in golden.manifest(version, name)["tagsCodes"].items():
         assert java.string_hash(tags) == code
@@ -68,7 +69,7 @@ def test_absolute_of_the_smallest_int_is_zero() -> None:
 X = "\ufffd"
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "expected"),
     [
         # Printed by new String(data, UTF_8) of Java 17 and 25.

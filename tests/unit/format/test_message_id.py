@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.format import message_id
 from reput.format.message import Host, decode as decode_record
 
@@ -17,7 +18,7 @@ def test_vector() -> None:
     assert message_id.decode_offset_id(FIRST.lower()).store_host == LOCAL
 
 
-@pytest.mark.parametrize(("version", "name"), golden.STORES)
+@each(("version", "name"), golden.STORES)
 def test_ids_equal_those_of_java(version: str, name: str) -> None:
     lengths = set()
     for expected, place in golden.records(version, name):
@@ -52,7 +53,7 @@ def test_ids_returned_to_producers(version: str) -> None:
     assert checked > 100
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

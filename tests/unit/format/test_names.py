@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.format import names
 
 # Topics that the brokers of the golden stores created.
@@ -26,7 +27,7 @@ MADE_BY_BROKERS = {
 NAMED_AFTER_OTHERS = {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC"}
 
 
-@pytest.mark.parametrize(("version", "name"), golden.STORES)
+@each(("version", "name"), golden.STORES)
 def test_topics_of_golden_stores(version: str, name: str) -> None:
     for topic in golden.manifest(version, name)["topics"]:
         is_users = topic not in MADE_BY_BROKERS
@@ -37,7 +38,7 @@ def test_topics_of_golden_stores(version: str, name: str) -> None:
         assert names.is_legal_topic(topic, limit)
 
 
-@pytest.mark.parametrize(("version", "name"), golden.STORES)
+@each(("version", "name"), golden.STORES)
 def test_retry_and_dead_letter_topics_of_golden_stores(version: str, name: str) -> None:
     topics = set(golden.manifest(version, name)["topics"])
     groups = set(golden.manifest(version, name)["subscriptionGroups"])
@@ -64,7 +65,7 @@ def test_other_topics(topic: str) -> None:
     assert not names.is_system_topic(topic)
 
 
-@pytest.mark.parametrize(
+@each(
     ("topic", "is_legal"),
     [
         ("T", True),
@@ -99,7 +100,7 @@ def test_names_of_groups(group: str) -> None:
     assert not names.is_system_topic(names.retry_topic(group))
 
 
-@pytest.mark.parametrize(
+@each(
     ("topic", "may"),
     [
         ("TopicA", True),

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
+from each import each
 from reput.format import java, properties as props
 from reput.format.message import decode as decode_record
 
 # --- reading --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "expected"),
     [
         (b"", {}),
@@ -170,7 +171,7 @@ def test_append_is_an_update(
 # --- keys -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("keys", "words"),
     [
         (None, []),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from each import each
 from reput.format import limits, properties as props, sql92
 from reput.format.sql92 import EvaluationError, FilterTooLarge, Sql92Error, compile_filter
 
@@ -35,9 +36,7 @@ def value(expression: str, **message: str) -> bool | None:
 # --- the page --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("expression", "message", "wanted"), table(r"expression \| properties \| value")
-)
+@each(("expression", "message", "wanted"), table(r"expression \| properties \| value"))
 def test_example(expression: str, message: str, wanted: str) -> None:
     filter_ = compile_filter(expression.strip("`"))
     if wanted == "error":
@@ -48,7 +47,7 @@ def test_example(expression: str, message: str, wanted: str) -> None:
     assert filter_.matches(properties(message)) == (wanted == "true")
 
 
-@pytest.mark.parametrize(("expression", "reason"), table(r"expression \| reason"))
+@each(("expression", "reason"), table(r"expression \| reason"))
 def test_refusal(expression: str, reason: str) -> None:
     with pytest.raises(Sql92Error) as refused:
         compile_filter(expression.strip("`"))
@@ -88,7 +87,7 @@ def test_names_have_ascii_letters_only() -> None:
             compile_filter(f"{name} = 'x'")
 
 
-@pytest.mark.parametrize(
+@each(
     ("expression", "tail"),
     [
         ("a = 5", ""),
@@ -125,9 +124,7 @@ def test_ignored_tail(expression: str, tail: str | None) -> None:
 # --- values ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text", ["", " 5", "5 ", "5.0", "1_0", "0x5", "+", "++5", "\u00b2", "\U0001d7d3"]
-)
+@each("text", ["", " 5", "5 ", "5.0", "1_0", "0x5", "+", "++5", "\u00b2", "\U0001d7d3"])
 def test_no_integer(text: str) -> None:
     for expression in ("a = 5", "5 <= a", "a BETWEEN 1 AND 9", "a = 5000000000"):
         with pytest.raises(EvaluationError, match="For input string"):
@@ -158,9 +155,7 @@ def test_double(text: str) -> None:
     assert value("a > 5.4 AND a < 5.6 AND 5.5 >= a AND 5.5 <= a", a=text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", " ", "inf", "nan", "5,5", "5_5.0", "5.5.5", "0x16", "\u0665.5", "NaNf"]
-)
+@each("text", ["", " ", "inf", "nan", "5,5", "5_5.0", "5.5.5", "0x16", "\u0665.5", "NaNf"])
 def test_no_double(text: str) -> None:
     with pytest.raises(EvaluationError):
         value("a = 5.5", a=text)

@@ -3,10 +3,11 @@
 import pytest
 
 import golden
+from each import each
 from reput.format import sys_flag as flags
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("COMPRESSED", 0x1),
@@ -47,7 +48,7 @@ def test_transaction_type(sys_flag: int, kind: int, is_queued: bool) -> None:
     assert flags.is_queued(sys_flag) is is_queued
 
 
-@pytest.mark.parametrize(("version", "name"), golden.STORES)
+@each(("version", "name"), golden.STORES)
 def test_bits_of_golden_records(version: str, name: str) -> None:
     known = 0x1 | 0x2 | 0xC | 0x10 | 0x20 | 0x40 | 0x80 | 0x700
     for message in golden.messages(version, name):

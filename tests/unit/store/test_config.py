@@ -6,6 +6,7 @@ import typing
 import pytest
 
 import golden
+from each import each
 from reput import config
 from reput.errors import InvalidOption
 from reput.store.config import (
@@ -126,7 +127,7 @@ def test_when_the_pool_is_used(role: BrokerRole, flush: FlushDiskType, is_used: 
 # --- refused settings --------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "text", "allowed"),
     [
         ("flushDiskType", "SYNC", "ASYNC_FLUSH, SYNC_FLUSH"),

@@ -19,6 +19,7 @@ import pytest
 
 import golden
 import store_builder
+from each import each
 from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
 from reput.format import (
     checkpoint_page,
@@ -59,7 +60,6 @@ each_store = pytest.mark.parametrize(("version", "name"), golden.STORES)
 each_opened_store = pytest.mark.parametrize(
     ("version", "name"), [store for store in OPENED if store in golden.EACH_STORE]
 )
-each_torn_store = pytest.mark.parametrize(("version", "name"), TORN)
 each_recovered_store = pytest.mark.parametrize(("version", "name"), RECOVERED)
 each_damaged_store = pytest.mark.parametrize(("version", "name"), TORN + RECOVERED)
 each_version = pytest.mark.parametrize("version", golden.VERSIONS)
@@ -131,7 +131,7 @@ def test_messages_are_those_of_java(version: str, name: str) -> None:
         assert as_manifest(actual, version) == {k: v for k, v in wanted.items() if k != "magic"}
 
 
-@each_store
+@each(("version", "name"), golden.STORES)
 def test_the_log_begins_and_ends_as_in_java(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     reader = reader_of(version, name)
@@ -142,7 +142,7 @@ def test_the_log_begins_and_ends_as_in_java(version: str, name: str) -> None:
         assert reader.end_offset == manifest["maxPhyOffset"]
 
 
-@each_store
+@each(("version", "name"), golden.STORES)
 def test_how_the_broker_left_the_store(version: str, name: str) -> None:
     manifest = golden.manifest(version, name)
     state = reader_of(version, name).state
@@ -329,7 +329,7 @@ def test_every_message_that_java_keeps_is_found(version: str, name: str) -> None
     assert all(physical_offset >= manifest["maxPhyOffset"] for physical_offset in offsets - java)
 
 
-@each_damaged_store
+@each(("version", "name"), TORN + RECOVERED)
 def test_damage_is_where_it_was_done(version: str, name: str) -> None:
     reader = reader_of(version, name)
     runs = damage_of(reader)
@@ -345,7 +345,7 @@ def test_damage_is_where_it_was_done(version: str, name: str) -> None:
         assert record.REASONS[run.verdict] in str(run.error())
 
 
-@each_damaged_store
+@each(("version", "name"), TORN + RECOVERED)
 def test_the_end_of_damaged_logs(version: str, name: str) -> None:
     """After a crash the log ends before a torn last record; otherwise that record is damage."""
     clean_end = golden.manifest(version, "clean")["log"]["endOffset"]
@@ -422,7 +422,7 @@ def damaged_queues(entry: dict[str, Any]) -> set[tuple[str, int]]:
     return {(topic, int(queue_id)) for topic, queue_id in matches}
 
 
-@each_torn_store
+@each(("version", "name"), TORN)
 def test_zeroed_and_truncated_queues(version: str, name: str) -> None:
     entry = torn_entry(version, name)
     reader = reader_of(version, name)
@@ -447,7 +447,7 @@ def test_zeroed_and_truncated_queues(version: str, name: str) -> None:
         assert reader.index.files == []
 
 
-@each_damaged_store
+@each(("version", "name"), TORN + RECOVERED)
 def test_index_headers_of_damaged_stores(version: str, name: str) -> None:
     is_recovered = name.endswith("-recovered")
     if name.startswith(("torn/no-index", "torn/no-cq-no-index")) and not is_recovered:
@@ -471,7 +471,7 @@ def test_index_headers_of_damaged_stores(version: str, name: str) -> None:
         assert file.slot_count == (slots if header.entry_count else 0)
 
 
-@each_torn_store
+@each(("version", "name"), TORN)
 def test_states_of_torn_stores(version: str, name: str) -> None:
     entry = torn_entry(version, name)
     state = reader_of(version, name).state

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import golden
+from each import each
 from reput.format import (
     batch,
     body as bodies,
@@ -215,7 +216,7 @@ def build(fields: list[dict[str, Any]], base: int = 0) -> tuple[bytes, IntArray]
 ODD_LOG, ODD_POSITIONS = build(ODD)
 
 
-@pytest.mark.parametrize("row", range(len(ODD)))
+@each("row", range(len(ODD)))
 def test_each_odd_record_alone(row: int) -> None:
     positions = ODD_POSITIONS[row : row + 1]
     assert_same(native.Columns(ODD_LOG, positions), reference.Columns(ODD_LOG, positions))

@@ -12,6 +12,7 @@ import pytest
 
 import golden
 import seeds
+from each import each
 from reput.format import body as bodies, message as record, sys_flag as flags
 from reput.format.kernels import native, reference
 from reput.format.kernels.layout import Segments
@@ -309,7 +310,7 @@ def test_lead_bytes_at_the_end_of_a_part_are_no_record() -> None:
         assert listed(segments) == [(0, len(data) - left, Verdict.BAD_MAGIC)]
 
 
-@pytest.mark.parametrize("inside", range(1, 9))
+@each("inside", range(1, 9))
 def test_zeros_at_the_end_of_a_part_may_be_a_head(inside: int) -> None:
     """A TOTALSIZE starts with zeros: a part that ends with them must not hide the record."""
     first = KINDS["plain"](BASE)
@@ -438,7 +439,7 @@ def test_both_kernels_agree_on_golden_logs_and_on_damaged_ones() -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize(("version", "name"), golden.STORES)
+@each(("version", "name"), golden.STORES)
 def test_every_record_of_java_is_found(version: str, name: str) -> None:
     records = {}
     damage = []

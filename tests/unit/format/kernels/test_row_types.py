@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
+from each import each
 from reput.format.kernels.row_types import argument_type
 from reput.format.kernels.rows import Row, row, rows, rows_of, word, words
 
@@ -193,7 +194,7 @@ def set_row(call: Any) -> Any:
     return 0
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
     [
         *(unknown_field, set_unknown_field, set_part, add_to_row, field_of_number),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from each import each
 from reput.store.files import paths
 
 
@@ -19,7 +20,7 @@ def test_offset_names_have_20_digits_both_ways(offset_bytes: int, name: str) -> 
     assert paths.parse_offset_name(name) == offset_bytes
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "",
@@ -52,7 +53,7 @@ def test_a_queue_folder_is_a_number(name: str, queue_id: int) -> None:
     assert paths.parse_queue_id(name) == queue_id
 
 
-@pytest.mark.parametrize(
+@each(
     "name", ["", "a", "-1", "+1", "1.0", " 1", "01", "00", "٣", "2147483648", "9" * 30, "CURRENT"]
 )
 def test_other_folders_are_no_queues(name: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 import golden
 import seeds
 import store_builder
+from each import each
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import message as record
 from reput.format.message import StoredMessage, Verdict
@@ -111,7 +112,7 @@ def test_files_are_those_with_20_digits_in_order() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("sizes", "nominal"),
     [
         ({0: 100, 100: 100, 200: 100}, [100, 100, 100]),
@@ -305,7 +306,7 @@ def test_a_walk_finds_every_record(window_bytes: int) -> None:
         assert walked(view, view.min_offset, stop, is_end=False) == Walked(expected, [])
 
 
-@pytest.mark.parametrize("window_bytes", WINDOWS)
+@each("window_bytes", WINDOWS)
 def test_a_walk_of_a_file_that_is_large_for_its_windows(window_bytes: int) -> None:
     bodies = [bytes(size) for size in (1, 3000, 10, 40_000, 7, 9000, 0)]
     placed = store_builder.place([store_builder.message(body=body) for body in bodies], 1 << 17)

@@ -12,6 +12,7 @@ import pytest
 import golden
 import seeds
 import store_builder
+from each import each
 from reput.errors import CorruptRecord, NotInStore, ReputError
 from reput.format import cq_unit
 from reput.format.cq_unit import BatchUnit, ExtUnit, Unit
@@ -199,7 +200,7 @@ def test_batch_queues() -> None:
 # --- queues by the rules --------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("first", "stop"),
     [(0, 1), (0, 9), (0, 10), (0, 11), (0, 35), (3, 4), (7, 30), (9, 10), (20, 40), (527, 555)],
 )
@@ -244,7 +245,7 @@ def test_parts_of_a_queue() -> None:
     assert [start for start, _ in queue.blocks(5, 35)] == [5, 10, 20, 30]
 
 
-@pytest.mark.parametrize(
+@each(
     ("log_min", "expected"),
     [(0, 0), (1000, 0), (1001, 1), (1099, 1), (1100, 1), (3000, 20), (4400, 34), (4401, 35)],
 )

@@ -8,6 +8,7 @@ import pytest
 
 import golden
 import seeds
+from each import each
 from reput.errors import CorruptRecord
 from reput.format import fastjson
 from reput.store.files import paths
@@ -152,7 +153,7 @@ def test_bare_numeric_keys(store: Path, folder: Folder) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "value"),
     [
         ('{"0":1}', {"0": 1}),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from each import each
 from reput.clock import ManualClock
 from reput.errors import DiskFull, WriteFailed
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig
@@ -61,7 +62,7 @@ def slave(acked_offset: int | None, reported_ms: int = 0) -> Replica:
     return Replica("10.0.0.2:40000", acked_offset=acked_offset, reported_ms=reported_ms)
 
 
-@pytest.mark.parametrize(
+@each(
     ("acked", "after_ms", "expected"),
     [
         ([], 0, PutStatus.SLAVE_NOT_AVAILABLE),

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from each import each
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.message import Host
 from reput.store.config import StoreConfig
@@ -26,9 +27,9 @@ def with_delay(level: str, **fields: object) -> IncomingMessage:
 # --- records ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("born", [V4, V6])
-@pytest.mark.parametrize("store", [V4, V6])
-@pytest.mark.parametrize("topic", ["TopicA", "t" * 127, "t" * 128, "Крамниця"])
+@each("born", [V4, V6])
+@each("store", [V4, V6])
+@each("topic", ["TopicA", "t" * 127, "t" * 128, "Крамниця"])
 def test_the_record_has_the_fields_of_the_message(born: Host, store: Host, topic: str) -> None:
     incoming_message = IncomingMessage(
         topic, b"hello", 3, b"a\1b\2", 5, born, store, -7, flags.TRANSACTION_COMMIT, 2, 1 << 40
