@@ -84,7 +84,7 @@ def put_consumed(pair: Pair, random: Random) -> None:
 
 
 class Requests:
-    """Random requests about what is in the brokers.
+    """Random requests about the messages in the brokers.
 
     They end transactions, or pull and pop: the paths may answer a held request before or after the
     commit that wakes it.
