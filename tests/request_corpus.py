@@ -1,8 +1,7 @@
 """Requests that brokers serve with their fast path, and others that fall back to processors.
 
-Each table has the fields of requests by what is special about them. Other fields are those that
-Java clients send. ``behaviour.test_both_paths`` sends each one; ``fuzz.test_broker_paths`` damages
-them.
+A row of a table is named by the difference from a request of a Java client.
+``behaviour.test_both_paths`` sends each one; ``fuzz.test_broker_paths`` damages them.
 """
 
 import base64
@@ -97,7 +96,7 @@ def send(
 
 
 def with_property(text: str, **fields: Any) -> dict[str, Any]:
-    """Return the fields of a send with a property between those that clients set."""
+    """Return the fields of a send with a property between usual ones."""
     return {"properties": PROPERTIES.format(text), **fields}
 
 

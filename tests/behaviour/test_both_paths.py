@@ -100,7 +100,7 @@ def check_fast(pair: Pair, frames: Iterable[tuple[str, bytes]], other: bytes) ->
 
 
 def check_slow(pair: Pair, frames: Iterable[tuple[str, bytes]], other: bytes) -> None:
-    """Check that requests fall back; replies keep their order between those that do not."""
+    """Check that requests fall back; replies keep their order between fast ones."""
     for name, frame in frames:
         with case(name):
             assert pair.feed(frame) == 0
@@ -463,7 +463,7 @@ def test_a_slave_takes_the_fast_path(tmp_path: Path) -> None:
 
 
 class Pops:
-    """A pair with messages, and what its fast path knows of pops."""
+    """A pair with messages, and the pops in its fast path."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker_subject import messages_in
 from interop import pairs
 from interop.clusters import start_cluster, until
 from interop.conftest import _or_skip
@@ -25,6 +24,7 @@ from reput.format.bodies import OffsetTable, RequestModeBody, RequestModesBody
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.timer_check import TimerCheck
 from reput_cluster import ReputCluster
+from world import messages_in
 
 pytestmark = [
     pytest.mark.rotating,

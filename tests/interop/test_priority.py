@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker_subject import messages_in
 from interop import java_oracle, wire
 from interop.java_cluster import JavaCluster
 from interop.wire import LOOKS, PAUSE_S, Remote
@@ -20,6 +19,7 @@ from reput.client import (
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import QueryMessageHeader
 from reput_cluster import ReputCluster
+from world import messages_in
 
 pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import broker_subject
+import world
 from interop.conftest import StartOfficial
 from interop.java_cluster import JavaClient, JavaMessage, JavaReceived
 from reput.broker.server import Broker
@@ -58,8 +58,8 @@ async def ours(tmp_path: Path) -> AsyncIterator[Ours]:
     )
     async with namesrv:
         broker = Broker(
-            broker_subject.broker_config(namesrv_addr=f"127.0.0.1:{namesrv.port}"),
-            broker_subject.store_config(tmp_path / "store", message_delay_level=DELAYS),
+            world.broker_config(namesrv_addr=f"127.0.0.1:{namesrv.port}"),
+            world.store_config(tmp_path / "store", message_delay_level=DELAYS),
         )
         async with broker:
             yield Ours(namesrv, broker)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_subject import messages_in
 from interop import wire
 from interop.clusters import KINDS, Cluster, start_cluster
 from interop.conftest import StartOracle
@@ -25,6 +24,7 @@ from reput.format.codes import RequestCode, ResponseCode
 from reput.format.headers import RecallMessageHeader
 from reput.format.message import StoredMessage
 from reput.format.recall_handle import RecallHandle
+from world import messages_in
 
 pytestmark = [pytest.mark.interop, pytest.mark.rotating]
 

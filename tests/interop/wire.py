@@ -1,14 +1,14 @@
-"""Plain commands to a broker in another process, ours or Java's; see ``broker_subject``."""
+"""Plain commands to a broker in another process, ours or Java's; see ``world``."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from broker_subject import Subject, messages_in
 from reput.format.codes import ResponseCode
 from reput.format.message import StoredMessage
 from reput.remoting.client import RemotingClient
+from world import Subject, messages_in
 
 LOOKS = 500
 PAUSE_S = 0.02

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-import broker_subject
+import world
 from interop import java_cluster, java_oracle, secured_cluster as secured
 from interop.java_cluster import JavaClient, JavaSent, PushConsumer
 from ports import free_port_of_broker
@@ -247,7 +247,7 @@ def our_cluster(
             read = load(conf)
             broker = Broker(read.broker, read.store, config_path=str(conf), access=read.access)
             async with broker:
-                while broker_subject.CLUSTER not in await asyncio.to_thread(
+                while world.CLUSTER not in await asyncio.to_thread(
                     java_cluster.cluster_text, namesrv
                 ):
                     await asyncio.sleep(0.01)

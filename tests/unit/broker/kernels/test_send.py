@@ -1,4 +1,4 @@
-"""How sends are stored and answered; ``request_corpus`` has those that fall back."""
+"""How sends are stored and answered; ``request_corpus`` has others, which fall back."""
 
 import dataclasses
 import itertools
