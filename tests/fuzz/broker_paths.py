@@ -73,8 +73,7 @@ def put_halves(pair: Pair, random: Random) -> None:
 
 def put_consumed(pair: Pair, random: Random) -> None:
     """Store a message to send back; some have a form that no client sends."""
-    # Without a repeated name: the kernel keeps both values, and no broker stores such a message.
-    properties = "".join(random.sample(RETRIED, random.choice([0, 1, 2])))
+    properties = "".join(random.choices(RETRIED, k=random.choice([0, 1, 2])))
     message = IncomingMessage(
         random.choice(["T", "U", "Orders"]), b"consumed", 0, properties.encode()[:32_767],
         pair.now_ms, some_host(random), some_host(random),
