@@ -6,7 +6,7 @@ They are loaded by ``reput.config``. Field names are RocketMQ's keys in snake_ca
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -238,4 +238,4 @@ def load(
     value, others, tls, unknown = current_config.load(
         ControllerConfig, path, environment=environment, explicit=explicit
     )
-    return CurrentConfig(value, others, tls), unknown
+    return CurrentConfig(replace(value, listen_port=value.port), others, tls), unknown

@@ -24,7 +24,6 @@ from reput.format import bodies
 from reput.format.bodies import BrokerMembers, ElectMasterReply, SyncStateSet
 from reput.format.codes import ResponseCode
 from reput.format.controller_headers import (
-    NO_BROKER_ID,
     AlterSyncStateSetHeader,
     AlterSyncStateSetReplyHeader,
     ApplyBrokerIdHeader,
@@ -222,15 +221,11 @@ def elect(
         code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
         return Decision(None, Answer(code, "Broker hasn't been registered", MasterHeader()))
     asker, is_designated = header.broker_id, header.designate_elect
-    if asker != NO_BROKER_ID and asker not in group.replicas:
-        code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
-        remark = f"BrokerId: {asker} hasn't been registered in broker-set: {group.broker_name}"
-        return Decision(group, Answer(code, remark, MasterHeader()))
     problem = "" if is_designated else state_problem(group, sight)
     if problem:
         code = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
         return Decision(group, Answer(code, problem, MasterHeader()))
-    if group.master_epoch == 0 and asker != NO_BROKER_ID:
+    if group.master_epoch == 0 and asker in group.replicas:
         elected: int | None = asker if is_designated else _first_master(asker, sight)
     else:
         designated = asker if is_designated else None
@@ -355,15 +350,16 @@ def clean(group: Group | None, sight: Sight, header: CleanBrokerDataHeader) -> D
     wrong = _other_cluster(group, header.cluster_name or group.cluster_name)
     if wrong is not None:
         return Decision(group, wrong)
-    texts = (header.broker_controller_ids_to_clean or "").strip()
-    try:
-        broker_ids = {int(text) for text in texts.split(";")} if texts else set()
-    except ValueError as error:
-        remark = (
-            "Please set the option <brokerControllerIdsToClean> according to the format, "
-            f"exception: {excerpt(str(error))}"
-        )
-        return Decision(group, Answer(refused, remark))
+    words = (header.broker_controller_ids_to_clean or "").strip().split(";")
+    broker_ids = set()
+    for word in words if words != [""] else ():
+        if not word.isascii() or not word.removeprefix("-").isdigit():
+            remark = (
+                "Please set the option <brokerControllerIdsToClean> according to the format, "
+                f'exception: java.lang.NumberFormatException: For input string: "{excerpt(word)}"'
+            )
+            return Decision(group, Answer(refused, remark))
+        broker_ids.add(int(word))
     if not header.is_clean_living_broker:
         if not broker_ids and group.master_id is not None:
             return Decision(

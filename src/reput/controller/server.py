@@ -186,7 +186,7 @@ class Controller:
         processor = PROCESSORS.get(request.code)
         if processor is None:
             code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            return command.reply(request, code, f"request type {request.code} not supported")
+            return command.reply(request, code, f" request type {request.code} not supported")
         if not self.parts.is_leading and request.code not in ANSWERED_BY_ALL:
             code = ResponseCode.CONTROLLER_NOT_LEADER
             return command.reply(request, code, "The controller is not in leader state")

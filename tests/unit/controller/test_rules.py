@@ -332,7 +332,9 @@ def test_nobody_else_is_elected_unless_that_is_allowed() -> None:
 
 def test_an_unknown_broker_is_not_elected() -> None:
     assert elect(None, sight(), 1).answer.code == 2010
-    assert elect(group(1, master=None, epoch=0, in_sync=()), sight(), 5).answer.code == 2010
+    fresh = elect(group(1, master=None, epoch=0, in_sync=()), sight(), 5)
+    assert (fresh.answer.code, fresh.answer.remark) == (2012, "Failed to elect a new master")
+    assert elect(group(1, 2), sight(1, 2), 7, designate=True).answer.code == 2012
 
 
 def test_logs_of_a_later_epoch_stop_elections_until_an_operator_decides() -> None:
@@ -363,7 +365,7 @@ def test_the_living_are_not_cleaned() -> None:
 
 def test_some_replicas_are_cleaned_and_the_others_stay() -> None:
     """Java forgets the whole group with -l, and its epochs if nobody in sync is left."""
-    assert state_of(clean(group(1, 2, 3), sight(1), "2; 3")) == (1, 1, (1,), 2)
+    assert state_of(clean(group(1, 2, 3), sight(1), "2;3")) == (1, 1, (1,), 2)
     master = clean(group(1, 2, in_sync=(1,)), sight(1, 2), "1", living=True)
     assert state_of(master) == (None, 2, (), 2)
     assert clean(group(1, 2), sight(1), "1;2", living=True).group is None
