@@ -5,7 +5,8 @@ none), and the answer, which is sent when the change is durable. Codes and remar
 Source: rocketmq 5.5.0 ``ReplicasInfoManager``, ``DefaultElectPolicy``. Differences:
 
 * A replica that was silent or restarted is compared by its newest report, as numbers of 64 bits.
-* A master that registers again has begun a new life, and needs a new epoch.
+* A broker that registers again has begun a new life, in which its log may be shorter: a master needs
+  a new epoch, and another one is not in sync until its master says so.
 * The first election takes the replica with the longest log, whoever asks.
 * No replica is elected by itself whose log is of a later epoch than the group: this controller has
   lost its state, or it is another one. An operator decides.
@@ -140,6 +141,9 @@ def register(
         group = replace_master(
             group, Sight(others, sight.presumed - {broker_id}), is_unclean=is_unclean
         )
+    elif broker_id in group.in_sync and sight.may_act(group.master_id):
+        # For the same reason: its master says when it has everything again.
+        group = group.with_in_sync(set(group.in_sync) - {broker_id})
     if sight.may_act(group.master_id):
         reply.master_broker_id = group.master_id
         reply.master_address = group.master_address

@@ -218,6 +218,15 @@ def test_a_master_that_registers_again_needs_a_new_epoch() -> None:
     assert state_of(elect(alone.group, sight(1, 2), 1)) == (1, 3, (1,), 2)
 
 
+def test_a_replica_that_registers_again_is_in_sync_when_its_master_says_so() -> None:
+    """Java lets it stay in the set, though a power cut may have cut its log."""
+    assert state_of(register(group(1, 2), sight(1, 2), 2)) == (1, 1, (1,), 2)
+    assert state_of(register(group(1, 2), sight(2, presumed=1), 2)) == (1, 1, (1,), 2)
+    # Without a master it may be the only one that has everything.
+    assert state_of(register(group(1, 2, master=None), sight(2), 2)) == (None, 1, (1, 2), 1)
+    assert state_of(register(group(1, 2), sight(2), 2)) == (1, 1, (1, 2), 1)
+
+
 # --- the in-sync set ------------------------------------------------------------------------------
 
 
