@@ -4,6 +4,7 @@
     python -m sim.run --seed 7                      # one random scenario, and its lines
     python -m sim.run --seeds 100                   # many of them, from today's seed on
     python -m sim.run sim/scenarios/promote.txt     # a scenario from a file
+    python -m sim.run --elections --seeds 100       # a controller with scripted brokers
     python -m sim.run --seed 7 --log --trace /tmp/trace.txt
 
 Prints a line for each seed that breaks a rule, with the command that repeats it. The exit code is 1

@@ -3,6 +3,8 @@
 from reput.format.codes import ResponseCode
 from reput.limits import declare
 
+# --- controllers -----------------------------------------------------------------------------
+
 CONTROLLER_NAME_LETTERS = declare(
     "controller_name_letters",
     "name of a cluster or broker, address or check code at a controller",

@@ -63,7 +63,10 @@ _NO_ACCESS_CONTROL = (
 ONLY: Mapping[str, tuple[str, str]] = {
     "clusterTest": ("false", "routes of another environment are not requested"),
     "supportActingMaster": ("false", "a slave never replaces its master"),
-    "enableControllerInNamesrv": ("false", "controllers are not supported"),
+    "enableControllerInNamesrv": (
+        "false",
+        "a controller is a process of its own: reput controller",
+    ),
     "authenticationEnabled": ("false", _NO_ACCESS_CONTROL),
     "authorizationEnabled": ("false", _NO_ACCESS_CONTROL),
     "aclEnable": ("false", _NO_ACCESS_CONTROL),
