@@ -115,7 +115,7 @@ class _Tap:
 
         async def back() -> None:
             while data := await there_reader.read(65_536):
-                # The broker is to stay here, not to go to the leader that it is told.
+                # The broker is to stay here, not to go to the leader that is named to it.
                 writer.write(data.replace(self._target.encode(), self._address.encode()))
 
         returning = asyncio.create_task(back())

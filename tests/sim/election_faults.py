@@ -124,7 +124,7 @@ FAULTS: dict[str, tuple[str, Callable[[], Patch]]] = {
     "without-sync": ("the state is not synced", _without_sync),
     "always-unclean": ("a replica that is not in sync is elected", _always_unclean),
     "same-epoch": ("a new master has the old epoch", _same_epoch),
-    "master-keeps-epoch": ("a master that lost power goes on", _master_keeps_its_epoch),
+    "master-keeps-epoch": ("a master that lost power continues", _master_keeps_its_epoch),
     "slave-stays-in-sync": ("a slave that lost power stays in sync", _slave_stays_in_sync),
     "follower-elects": ("the end of a connection kills all brokers", _follower_elects),
     "silence-is-life": ("a silent master is alive for ever", _silence_is_life),
@@ -139,7 +139,7 @@ FAULTS: dict[str, tuple[str, Callable[[], Patch]]] = {
     ),
     "no-look": (
         "a dead master is noticed only when its connection ends",
-        lambda: skipped(Elections, "look"),
+        lambda: skipped(Elections, "check_all"),
     ),
     "stale-groups": (
         "a change that was not saved counts",

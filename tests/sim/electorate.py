@@ -18,9 +18,9 @@ Rules:
 2. **back**: an answer is never older than one that came before it was asked for.
 3. **outside**: each master that is saved was in sync before, unless unclean elections are allowed.
 4. **two lives**: the messages of an epoch have one order.
-5. **lost**: a new master has all acknowledged messages, but those that power cuts may take: of a
-   broker alone, or of several at once.
-6. **late**: after a fault the group is whole again in time; without its master it goes on.
+5. **lost**: a new master has all acknowledged messages, except messages that power cuts may take,
+   of a lone broker or of several at once.
+6. **late**: after a fault the group is whole again in time; without its master it continues.
 7. **restless**: no election without a reason.
 8. **twice**: an id is given to one broker only.
 """
@@ -84,7 +84,7 @@ class Electorate:
         self._operator: RemotingClient
         self._is_unclean = False
         self._masters: dict[int, int] = {}
-        """Epoch -> its master, as the brokers were told."""
+        """Epoch -> its master, as the brokers have received it."""
         self._answers: list[tuple[float, float, int]] = []
         """Begin and end of a question about the master, and the epoch of the answer."""
         self._saved: Group | None = None
@@ -225,7 +225,7 @@ class Electorate:
         while len(self._acked) == count and self.loop.now < end:
             await asyncio.sleep(0.25)
         if len(self._acked) == count:
-            self.facts.append(Fact("late", f"nobody serves: {self._state()}"))
+            self.facts.append(Fact("late", f"no broker serves: {self._state()}"))
 
     async def do_steady(self) -> None:
         """Check that there was no election since the last calm."""

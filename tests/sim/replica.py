@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 HEARTBEAT_S, POLL_S, CHECK_S, FLUSH_S, COPY_S, PRODUCE_S = 1.0, 2.0, 1.0, 0.7, 0.05, 0.1
 TIMEOUT_MS = 3_000
 """Timeout of the heartbeats."""
-BEHIND_S = 3.0
-"""Time after which a replica that is behind leaves the set."""
+LAG_S = 3.0
+"""Time after which a replica that lags leaves the set."""
 ASK_MS = 2_000
 
 
@@ -305,12 +305,12 @@ class ReplicaHost(Host):
         life.wanted = set()
 
     async def _check(self, life: Life) -> None:
-        """Ask for another set, if replicas are behind or have caught up."""
+        """Ask for another set, if replicas lag or have caught up."""
         if not self.is_master:
             return
         now, wanted = self.loop.now, {self.broker_id}
         for broker_id, caught_up_s in life.caught_up_s.items():
-            if now - caught_up_s >= BEHIND_S:
+            if now - caught_up_s >= LAG_S:
                 life.ready.discard(broker_id)
             elif broker_id in life.in_sync | life.ready:
                 wanted.add(broker_id)
@@ -320,7 +320,7 @@ class ReplicaHost(Host):
         request = requests.alter(self.broker_id, epoch, sorted(wanted), life.set_epoch)
         reply = await self._ask(request)
         if reply is None or life.epoch != epoch:
-            return  # perhaps granted: the next answer says so
+            return  # perhaps granted: the next answer shows it
         if reply.code:
             life.wanted = set()
         else:
@@ -330,7 +330,7 @@ class ReplicaHost(Host):
         self.synced = len(self.log)
 
     def _produce(self, life: Life) -> None:
-        """Store a message, and acknowledge those that the whole set has."""
+        """Store a message, and acknowledge all messages that the whole set has."""
         if not self.is_master:
             return
         self.log.append(Message(life.epoch, self._world.next_number()))
@@ -342,7 +342,7 @@ class ReplicaHost(Host):
             life.confirmed = end
 
     def _copy(self, life: Life) -> None:
-        """Copy messages of the master, after cutting those that it does not have."""
+        """Copy messages of the master, after cutting messages that it does not have."""
         master = self._world.replica(life.master_id)
         if master is None or self.is_master or not self._world.is_linked(self, master):
             life.is_following = False

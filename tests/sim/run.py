@@ -113,7 +113,7 @@ def play(
         seed: Source of all choices that the lines leave open.
         lines: The scenario.
         trace: File for the lines of the trace.
-        world: What is simulated.
+        world: The simulated cluster.
     """
     begun_s = time.process_time()
     with contextlib.ExitStack() as stack:

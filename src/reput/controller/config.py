@@ -111,7 +111,7 @@ class ControllerConfig:
     """Name of this controller."""
     controller_d_leger_peers: str = ""
     """Address of this controller, as its brokers and mqadmin reach it: ``n0-host:port``. If empty,
-    they are told the address with which they have connected."""
+    it is the one with which each has connected."""
     server_channel_max_idle_time_seconds: Annotated[int, Range(1)] = 120
     """Seconds after which an idle connection is closed."""
     reput_proxy_protocol_from: str = ""
@@ -128,7 +128,7 @@ class ControllerConfig:
     """Elect a replica that is not in sync if none that is in sync is alive. Messages that were
     acknowledged are lost."""
     notify_broker_role_changed: bool = True
-    """Tell brokers at once about a new master; without it they notice it within 5 s."""
+    """Notify brokers of a new master at once; without it they notice it within 5 s."""
 
     # --- resources -------------------------------------------------------
 

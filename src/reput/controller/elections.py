@@ -4,8 +4,8 @@
     a timeout is over            -> all groups
     a broker comes back to life  -> its group
 
-It looks at what is so, not at what has happened: an election that failed, because nobody could be
-elected or because the disk was full, is tried again with the next look.
+It checks states, not events: an election that failed, because there was no candidate or because the
+disk was full, is tried again with the next check.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from reput.controller.notices import Notices
 from reput.controller.rules import Decision
 from reput.errors import ReputError
 
-LOOK_MS = 1_000
-"""Longest time between two looks at all groups, in ms."""
+CHECK_MS = 1_000
+"""Longest time between two checks of all groups, in ms."""
 _LEAST_MS = 10
 PAUSE_MS = 1_000
-"""Delay of a look, in ms, after which the controller itself did not run."""
+"""Delay of a check, in ms, after which the controller itself did not run."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ class Elections:
 
     Args:
         groups: All groups.
-        liveness: Who is alive.
-        notices: Tells brokers about new masters.
+        liveness: The living brokers.
+        notices: Notifies brokers of new masters.
         clock: The clock; only its monotonic time is used.
         is_unclean: Returns whether a replica that is not in sync may be elected.
-        is_notifying: Returns whether brokers are told.
+        is_notifying: Returns whether brokers are notified.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Elections:
         self._is_unclean = is_unclean
         self._is_notifying = is_notifying
         self._running: dict[str, asyncio.Task[None]] = {}
-        self.looked_ms = clock.monotonic_ms()
-        """Monotonic time of the latest look, in ms."""
+        self.checked_ms = clock.monotonic_ms()
+        """Monotonic time of the latest check, in ms."""
         self.failure = ""
         """Error of the latest election; empty if it succeeded."""
         self.counts: Counter[str] = Counter()
@@ -68,32 +68,32 @@ class Elections:
 
     def presume(self) -> None:
         """Presume that all masters are alive: the controller has just started."""
-        now_ms = self.looked_ms = self._clock.monotonic_ms()
+        now_ms = self.checked_ms = self._clock.monotonic_ms()
         for group in self._groups.all():
             if group.master_id is not None:
                 name, timeout_ms = group.broker_name, group.heartbeat_timeout_ms
                 self._liveness.presume(name, group.master_id, timeout_ms, now_ms)
 
     async def run(self) -> None:
-        """Look at all groups, until it is cancelled."""
+        """Check all groups, until it is cancelled."""
         while True:
             try:
-                self.look()
+                self.check_all()
             except Exception as error:  # noqa: BLE001 - a turn of a loop; the next may succeed
-                _log.exception("looking for dead masters failed")
+                _log.exception("checking for dead masters failed")
                 self.failure = f"{type(error).__name__}: {error}"
             now_ms = self.now_ms()
             end_ms = self._liveness.next_end_ms(now_ms)
-            wait_ms = LOOK_MS if end_ms is None else min(max(end_ms - now_ms, _LEAST_MS), LOOK_MS)
+            wait_ms = CHECK_MS if end_ms is None else min(max(end_ms - now_ms, _LEAST_MS), CHECK_MS)
             await asyncio.sleep(wait_ms / 1000)
 
-    def look(self) -> None:
+    def check_all(self) -> None:
         """Begin an election in each group that needs one."""
-        self.looked_ms = self.now_ms()
+        self.checked_ms = self.now_ms()
         for group in self._groups.all():
-            self.look_at(group.broker_name)
+            self.check_group(group.broker_name)
 
-    def look_at(self, name: str) -> None:
+    def check_group(self, name: str) -> None:
         """Begin an election in a group if it needs one, and none is running."""
         group = self._groups.get(name)
         if group is None or name in self._running or self._replaced(group) is group:
@@ -108,27 +108,27 @@ class Elections:
             await asyncio.wait(list(self._running.values()))
 
     def now_ms(self) -> int:
-        """Return the monotonic time, in ms; what the controller has slept is nobody's silence."""
+        """Return the monotonic time, in ms; time in which the controller slept is no silence."""
         now_ms = self._clock.monotonic_ms()
-        late_ms = now_ms - self.looked_ms - LOOK_MS
+        late_ms = now_ms - self.checked_ms - CHECK_MS
         if late_ms > PAUSE_MS:
-            _log.warning("the controller did not run for %d ms, in which nobody was heard", late_ms)
+            _log.warning("the controller did not run for %d ms: it received no heartbeats", late_ms)
             self._liveness.pause(late_ms, now_ms)
-            self.looked_ms = now_ms
+            self.checked_ms = now_ms
         return now_ms
 
     def sight(self, name: str) -> Sight:
-        """Return who is alive in a group."""
+        """Return the living brokers of a group."""
         return self._liveness.sight(name, self.now_ms())
 
     def announce(self, before: Group | None, after: Group | None) -> None:
-        """Count and report an election, if there was one, and tell the brokers."""
+        """Count and report an election, if there was one, and notify the brokers."""
         if after is None or before is None or after.master_epoch == before.master_epoch:
             return
         name, epoch = after.broker_name, after.master_epoch
         if after.master_id is None:
             self.counts["no_master"] += 1
-            text = "%.300r has no master, in epoch %d: nobody in sync is alive of %s"
+            text = "%.300r has no master, in epoch %d: no in-sync replica is alive, of %s"
             _log.error(text, name, epoch, list(after.in_sync))
             return
         self.counts["new_master"] += 1

@@ -26,7 +26,7 @@ _VERSION = b"1"
 
 
 class Disk(Protocol):
-    """What is used of ``store.files.disk.Disk``, which a simulation replaces."""
+    """The used part of ``store.files.disk.Disk``, which a simulation replaces."""
 
     def make_folder(self, path: str, *, is_durable: bool = True) -> None:
         """Create a folder and its parents, durably. Raises ``WriteFailed``."""
@@ -197,7 +197,7 @@ def _read(path: str) -> _Saved:
         raise WriteFailed(path, f"cannot read: {error.strerror}") from error
     head, _, rest = data.partition(b"\n")
     words = head.split(b" ")
-    advice = "restore it from a copy; without it, brokers must register anew"
+    advice = "restore it from a copy; without it, brokers must register again"
     if len(words) != 3 or words[0] != _MAGIC:
         raise CorruptRecord(f"this is no state of a controller; {advice}", file=path)
     if words[1] != _VERSION:

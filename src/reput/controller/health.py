@@ -7,7 +7,7 @@ the state does not fit the brokers. A group that would not survive its master is
 from typing import TYPE_CHECKING
 
 from reput.controller import rules
-from reput.controller.elections import LOOK_MS
+from reput.controller.elections import CHECK_MS
 from reput.controller.group import Group
 from reput.controller.liveness import Sight
 from reput.remoting.health import Health
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 INTRUDER_SHOWN_MS = 60_000
 """Time for which a heartbeat with the id of another broker remains a warning, in ms."""
 _LATE_MS = 10_000
-"""Largest delay of a look at all groups, in ms."""
+"""Largest delay of a check of all groups, in ms."""
 _SHOWN_MAX = 10
 """Groups that are named; the others are counted."""
 
@@ -28,9 +28,9 @@ def check(controller: "Controller") -> Health:
     parts, elections = controller.parts, controller.parts.elections
     problems: list[str] = []
     warnings = list(controller.start_warnings)
-    late_ms = controller.clock.monotonic_ms() - elections.looked_ms - LOOK_MS
+    late_ms = controller.clock.monotonic_ms() - elections.checked_ms - CHECK_MS
     if late_ms > _LATE_MS:
-        problems.append(f"dead masters have not been looked for since {late_ms + LOOK_MS} ms")
+        problems.append(f"dead masters have not been checked for since {late_ms + CHECK_MS} ms")
     if controller.store.failure:
         problems.append(f"the state cannot be saved: {controller.store.failure}")
     elif elections.failure:
@@ -72,7 +72,7 @@ def group_problem(group: Group, sight: Sight) -> str:
     problem = rules.state_problem(group, sight)
     if problem or not is_without_master(group):
         return problem
-    in_sync = ", ".join(f"{key} at {group.address(key)}" for key in group.in_sync) or "nobody"
+    in_sync = ", ".join(f"{key} at {group.address(key)}" for key in group.in_sync) or "none"
     text = f"{group.broker_name} has no master; start a replica that was in sync: {in_sync}"
     loss = rules.unclean_loss(group, sight)
     return f"{text}. Without it, {loss}" if loss else text

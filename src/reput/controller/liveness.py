@@ -1,8 +1,8 @@
 """Which brokers are alive: those with heartbeats, on connections that are open.
 
 A broker is alive until its timeout without a heartbeat is over, or its connection closes. After a
-start the controller has heard nobody: it *presumes* for the same time that masters are alive, since
-they may acknowledge messages meanwhile. Time in which the controller itself did not run is nobody's
+start the controller has no heartbeats: it *presumes* for the same time that masters are alive, as
+they may acknowledge messages meanwhile. Time in which the controller itself did not run is no
 silence. Times are arguments.
 """
 
@@ -40,7 +40,7 @@ class _Entry:
 
 
 class Sight(NamedTuple):
-    """Who is alive in a group."""
+    """The living brokers of a group."""
 
     alive: Mapping[int, Report]
     presumed: frozenset[int] = frozenset()
@@ -115,7 +115,7 @@ class Liveness:
             entry.seen_ms = min(entry.seen_ms + duration_ms, now_ms)
 
     def sight(self, name: str, now_ms: int) -> Sight:
-        """Return who is alive in a group."""
+        """Return the living brokers of a group."""
         alive, presumed = {}, set()
         for broker_id, entry in self._entries.get(name, {}).items():
             if not _is_alive(entry, now_ms):

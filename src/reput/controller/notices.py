@@ -36,7 +36,7 @@ class Notices:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def send(self, group: Group, broker_ids: Iterable[int]) -> None:
-        """Tell brokers of a group who its master is."""
+        """Notify brokers of a group of its master."""
         for broker_id in broker_ids:
             address = group.address(broker_id)
             if address is not None:
@@ -64,7 +64,7 @@ class Notices:
                 await asyncio.sleep(RETRY_S)
             else:
                 return
-        text = "%s was not told that broker %s is the master of %.300r: %s"
+        text = "%s was not notified that broker %s is the master of %.300r: %s"
         _log.warning(text, address, group.master_id, group.broker_name, problem)
 
 

@@ -34,7 +34,7 @@ from reput.remoting.request_queue import RequestQueue
 
 HEARTBEAT_WAIT_S = 1.0
 """Time in which the first heartbeat of a broker may follow its request for an election."""
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _NOT_SET = "not set any response code"
 """Java's remark for a request that it does not understand."""
 
@@ -89,7 +89,7 @@ def heartbeat(parts: Parts, channel: Channel, request: Command) -> Command:
         parts.events.info(
             "alive", "broker %d of %.300r is alive at %.300r", broker_id, name, address
         )
-        parts.elections.look_at(name)
+        parts.elections.check_group(name)
     return command.reply(request, remark="Heart beat success")
 
 
@@ -177,7 +177,7 @@ async def _first_heartbeat(parts: Parts, name: str, broker_id: int) -> None:
             return
         if broker_id in parts.elections.sight(name).alive:
             return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
 def replica_info(parts: Parts, channel: Channel, request: Command) -> Command:

@@ -1,13 +1,13 @@
-"""The decisions of a controller: pure functions of a group, of who is alive, and of a request.
+"""The decisions of a controller: pure functions of a group, its living brokers, and a request.
 
 Each returns the group after the decision (the same object if nothing changes, None if there is
 none), and the answer, which is sent when the change is durable. Codes and remarks are Java's.
 Source: rocketmq 5.5.0 ``ReplicasInfoManager``, ``DefaultElectPolicy``. Differences:
 
 * A replica that was silent or restarted is compared by its newest report, as numbers of 64 bits.
-* A broker that registers again has begun a new life, in which its log may be shorter: a master needs
-  a new epoch, and another one is not in sync until its master says so.
-* The first election takes the replica with the longest log, whoever asks.
+* A broker that registers again has begun a new life, in which its log may be shorter: a master
+  needs a new epoch, and another one is not in sync until its master reports it.
+* The first election takes the replica with the longest log, not the one that asks.
 * No replica is elected by itself whose log is of a later epoch than the group: this controller has
   lost its state, or it is another one. An operator decides.
 * Without a candidate the epoch grows once, not with each attempt.
@@ -103,11 +103,11 @@ def apply_broker_id(group: Group | None, header: ApplyBrokerIdHeader) -> Decisio
 def register(
     group: Group | None, sight: Sight, header: RegisterAtControllerHeader, *, is_unclean: bool
 ) -> Decision:
-    """Register a broker that has started (1003), and tell it who the master is.
+    """Register a broker that has started (1003), and return the master.
 
     Args:
         group: The group of its name.
-        sight: Who is alive.
+        sight: The living brokers.
         header: The request.
         is_unclean: Whether a replica that is not in sync may be elected.
     """
@@ -224,15 +224,15 @@ def elect(
     if group is None:
         code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
         return Decision(None, Answer(code, "Broker hasn't been registered", MasterHeader()))
-    asker, is_designated = header.broker_id, header.designate_elect
+    requester, is_designated = header.broker_id, header.designate_elect
     problem = "" if is_designated else state_problem(group, sight)
     if problem:
         code = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
         return Decision(group, Answer(code, problem, MasterHeader()))
-    if group.master_epoch == 0 and asker in group.replicas:
-        elected: int | None = asker if is_designated else _first_master(asker, sight)
+    if group.master_epoch == 0 and requester in group.replicas:
+        elected: int | None = requester if is_designated else _first_master(requester, sight)
     else:
-        designated = asker if is_designated else None
+        designated = requester if is_designated else None
         elected = _elected(group, sight, designated, is_unclean=is_unclean)
     if elected is None:
         code = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
@@ -256,7 +256,7 @@ def elect(
 def replace_master(group: Group, sight: Sight, *, is_unclean: bool) -> Group:
     """Return the group with another master if its master is dead, or if it has none.
 
-    Without a candidate it has no master; its epoch says so to the brokers, once.
+    Without a candidate it has no master; a new epoch, once, shows that to the brokers.
     """
     if group.master_epoch == 0 or sight.may_act(group.master_id):
         return group  # before the first election, brokers ask
@@ -308,15 +308,15 @@ def unclean_loss(group: Group, sight: Sight) -> str:
     )
 
 
-def _first_master(asker: int, sight: Sight) -> int:
-    """Return the replica with the longest log; the asker if no other one is longer."""
-    candidates = {**dict.fromkeys((asker,), Report("")), **sight.alive}
-    best = max(candidates, key=lambda key: (*_rank(key, candidates[key])[:2], key == asker))
+def _first_master(requester: int, sight: Sight) -> int:
+    """Return the replica with the longest log; the requester if no other one is longer."""
+    candidates = {**dict.fromkeys((requester,), Report("")), **sight.alive}
+    best = max(candidates, key=lambda key: (*_rank(key, candidates[key])[:2], key == requester))
     return best
 
 
 def _elected(group: Group, sight: Sight, designated: int | None, *, is_unclean: bool) -> int | None:
-    """Return the best candidate; the old master if it may be alive and nobody is designated."""
+    """Return the best candidate; the old master if it may be alive and no one is designated."""
     sets: list[Iterable[int]] = [group.in_sync]
     if is_unclean:
         sets.append(group.replicas)

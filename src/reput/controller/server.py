@@ -135,7 +135,7 @@ class Controller:
         _log.info(text, self._remoting.host, self.port, count, self.store.path)
 
     async def stop(self) -> None:
-        """Stop listening, answer what is pending, and close all connections."""
+        """Stop listening, answer pending requests, and close all connections."""
         if self._electing is None:
             return
         self._electing.cancel()
@@ -197,4 +197,4 @@ class Controller:
         for name in self.parts.liveness.close(channel):
             self.parts.events.info("ended", "a connection of %.300r has ended", name)
             if self.parts.is_leading:
-                self.parts.elections.look_at(name)
+                self.parts.elections.check_group(name)

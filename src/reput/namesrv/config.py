@@ -65,7 +65,7 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "supportActingMaster": ("false", "a slave never replaces its master"),
     "enableControllerInNamesrv": (
         "false",
-        "a controller is a process of its own: reput controller",
+        "a controller is a separate process: reput controller",
     ),
     "authenticationEnabled": ("false", _NO_ACCESS_CONTROL),
     "authorizationEnabled": ("false", _NO_ACCESS_CONTROL),

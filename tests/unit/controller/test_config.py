@@ -1,4 +1,4 @@
-"""controller.conf: Java's keys, the address, and what is refused."""
+"""controller.conf: Java's keys, the address, and refusals."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who is alive, by heartbeats, connections and time."""
+"""Living brokers, by heartbeats, connections and time."""
 
 from reput.controller.liveness import MOST_TIMEOUT_MS, Liveness, Report, report_of
 from reput.format.controller_headers import HeartbeatHeader
@@ -64,7 +64,7 @@ def test_a_presumed_master_may_act_but_is_no_candidate() -> None:
     assert not liveness.sight("a", 12_000).presumed
 
 
-def test_what_the_controller_has_slept_is_nobody_s_silence() -> None:
+def test_time_in_which_the_controller_slept_is_no_silence() -> None:
     liveness = Liveness()
     liveness.hear("a", 1, report(), FIRST, 0)
     liveness.hear("a", 2, report(), FIRST, 29_500)  # before it noticed

@@ -43,7 +43,7 @@ def group(
 
 
 def sight(*broker_ids: int, presumed: int = 0, **reports: tuple[int, int]) -> Sight:
-    """Return who is alive; ``r2=(epoch, end)`` is the report of broker 2."""
+    """Return the living brokers; ``r2=(epoch, end)`` is the report of broker 2."""
     alive = {key: Report(f"10.0.0.{key}:10911", 1, 0) for key in broker_ids}
     for key, (epoch, end) in reports.items():
         alive[int(key[1:])] = Report(f"10.0.0.{key[1:]}:10911", epoch, end)
@@ -185,7 +185,7 @@ def test_a_broker_learns_the_master_that_may_be_alive(seen: Sight) -> None:
     assert (header.master_epoch, header.sync_state_set_epoch) == (1, 1)
 
 
-def test_a_dead_master_is_not_told() -> None:
+def test_a_dead_master_is_not_returned() -> None:
     header = register(group(1, 2), sight(2), 2).answer.header
     assert isinstance(header, MasterHeader)
     assert header.master_broker_id is None
@@ -325,7 +325,7 @@ def test_an_operator_chooses_among_those_in_sync() -> None:
     assert state_of(elect(state, seen, 3, designate=True, unclean=True)) == (3, 2, (3,), 2)
 
 
-def test_nobody_else_is_elected_unless_that_is_allowed() -> None:
+def test_no_other_replica_is_elected_unless_that_is_allowed() -> None:
     state = group(1, 2, 3, in_sync=(1,))
     seen = sight(r2=(1, 5), r3=(1, 9))
     decision = elect(state, seen, 3)
@@ -373,7 +373,7 @@ def test_the_living_are_not_cleaned() -> None:
 
 
 def test_some_replicas_are_cleaned_and_the_others_stay() -> None:
-    """Java forgets the whole group with -l, and its epochs if nobody in sync is left."""
+    """Java forgets the whole group with -l, and its epochs if no replica in sync is left."""
     assert state_of(clean(group(1, 2, 3), sight(1), "2;3")) == (1, 1, (1,), 2)
     master = clean(group(1, 2, in_sync=(1,)), sight(1, 2), "1", living=True)
     assert state_of(master) == (None, 2, (), 2)

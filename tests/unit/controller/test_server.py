@@ -54,9 +54,9 @@ def pass_time(subject: ControllerSubject, duration_ms: int) -> None:
     """Advance the clock as far as a controller that runs all the time would see it."""
     for _ in range(duration_ms // 1000):
         subject.clock.advance(1000)
-        subject.controller.parts.elections.look()
+        subject.controller.parts.elections.check_all()
     subject.clock.advance(duration_ms % 1000)
-    subject.controller.parts.elections.look()
+    subject.controller.parts.elections.check_all()
 
 
 # --- a group ------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ async def test_a_silent_master_is_dead_after_its_timeout(subject: ControllerSubj
     await subject.until_info("2", 2, [2])
 
 
-async def test_a_slave_that_dies_elects_nobody(subject: ControllerSubject) -> None:
+async def test_a_slave_that_dies_causes_no_election(subject: ControllerSubject) -> None:
     first, second = await subject.group_of(1, 2)
     await second.client.close()
     await until(lambda: 2 not in subject.controller.parts.elections.sight("broker-a").alive)
@@ -186,7 +186,7 @@ class _Notified:
         self.requests.append(request)
 
 
-async def test_living_brokers_are_told(subject: ControllerSubject) -> None:
+async def test_living_brokers_are_notified(subject: ControllerSubject) -> None:
     ports = [_Notified(), _Notified()]
     replicas: list[Replica] = []
     for number, port in enumerate(ports, 1):
@@ -234,13 +234,13 @@ async def test_after_a_start_masters_are_presumed_to_be_alive(tmp_path: Path) ->
         await subject.until_info("2", 2, [2])
 
 
-async def test_a_controller_that_slept_elects_nobody_before_it_has_listened(
+async def test_a_controller_that_slept_listens_before_an_election(
     subject: ControllerSubject, clock: ManualClock
 ) -> None:
     first, second = await subject.group_of(1, 2)
     clock.advance(60_000)
     await second.beat(1, 100)
-    subject.controller.parts.elections.look()
+    subject.controller.parts.elections.check_all()
     assert await subject.info() == ("1", 1, [1, 2])
     await first.beat(1, 100)
     pass_time(subject, 9_000)
