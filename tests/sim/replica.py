@@ -302,6 +302,7 @@ class ReplicaHost(Host):
     def _take_set(self, life: Life, made: SyncStateSet) -> None:
         if made.sync_state_set_epoch > life.set_epoch:
             life.in_sync, life.set_epoch = set(made.sync_state_set), made.sync_state_set_epoch
+            life.ready = set()  # as with Java, only a new report adds a replica again
         life.wanted = set()
 
     async def _check(self, life: Life) -> None:

@@ -132,7 +132,7 @@ class ControllerConfig:
 
     # --- resources -------------------------------------------------------
 
-    reput_groups_max: Count = limits.CONTROLLER_GROUPS.maximum
+    reput_replica_groups_max: Count = limits.CONTROLLER_GROUPS.maximum
     """Maximum number of broker names; further ones are refused."""
     reput_connections_max: Count = of_connections.CONNECTIONS.maximum
     """Maximum number of connections; further ones are closed at once."""
@@ -213,7 +213,7 @@ class ControllerConfig:
         return _ALWAYS_FIXED | listed
 
 
-class CurrentConfig(current_config.CurrentConfig[ControllerConfig]):
+class CurrentSettings(current_config.RemoteConfig[ControllerConfig]):
     """The current settings of a controller."""
 
     file = "controller.conf"
@@ -224,7 +224,7 @@ def load(
     *,
     environment: Mapping[str, str] | None = None,
     explicit: Mapping[str, object] | None = None,
-) -> tuple[CurrentConfig, tuple[config.Unknown, ...]]:
+) -> tuple[CurrentSettings, tuple[config.Unknown, ...]]:
     """Return the settings of a controller, and the unknown keys.
 
     Args:
@@ -238,4 +238,4 @@ def load(
     value, others, tls, unknown = current_config.load(
         ControllerConfig, path, environment=environment, explicit=explicit
     )
-    return CurrentConfig(replace(value, listen_port=value.port), others, tls), unknown
+    return CurrentSettings(replace(value, listen_port=value.port), others, tls), unknown

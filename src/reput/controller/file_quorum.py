@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from reput.controller.quorum import Conflict, Deposed, Entry
+from reput.controller.quorum import Conflict, Deposed, StoredValue
 from reput.descriptors import open_descriptor
 from reput.errors import CorruptRecord, StoreUnavailable, WriteFailed
 
@@ -35,7 +35,7 @@ class Disk(Protocol):
         """Replace the contents of a file durably. Raises ``WriteFailed``."""
 
 
-class _SavedEntry(msgspec.Struct):
+class _SavedValue(msgspec.Struct):
     revision: int
     value: msgspec.Raw
 
@@ -43,13 +43,13 @@ class _SavedEntry(msgspec.Struct):
 class _Saved(msgspec.Struct):
     fence: int = 0
     revision: int = 0
-    entries: dict[str, _SavedEntry] = {}
+    entries: dict[str, _SavedValue] = {}
 
 
 class _Change:
     """A change that waits for the disk."""
 
-    def __init__(self, key: str, entry: Entry | None) -> None:
+    def __init__(self, key: str, entry: StoredValue | None) -> None:
         self.key = key
         self.entry = entry
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -80,7 +80,8 @@ class FileQuorum:
             raise
         self._fence, self._revision = saved.fence, saved.revision
         self._entries = {
-            key: Entry(bytes(entry.value), entry.revision) for key, entry in saved.entries.items()
+            key: StoredValue(bytes(entry.value), entry.revision)
+            for key, entry in saved.entries.items()
         }
         self._waiting: list[_Change] = []
         self._saving: asyncio.Task[None] | None = None
@@ -93,7 +94,7 @@ class FileQuorum:
         await self._write(self._entries)
         return self._fence
 
-    async def read(self) -> dict[str, Entry]:
+    async def read(self) -> dict[str, StoredValue]:
         """Return all values by key."""
         return dict(self._entries)
 
@@ -120,7 +121,7 @@ class FileQuorum:
             raise Conflict(f"{key} is being changed")
         self._revision += 1
         changed = self._revision
-        change = _Change(key, None if value is None else Entry(value, changed))
+        change = _Change(key, None if value is None else StoredValue(value, changed))
         self._waiting.append(change)
         if self._saving is None:
             self._saving = asyncio.get_running_loop().create_task(self._save())
@@ -165,12 +166,12 @@ class FileQuorum:
         finally:
             self._saving = None
 
-    async def _write(self, entries: dict[str, Entry]) -> None:
+    async def _write(self, entries: dict[str, StoredValue]) -> None:
         saved = _Saved(
             self._fence,
             self._revision,
             {
-                key: _SavedEntry(entry.revision, msgspec.Raw(entry.value))
+                key: _SavedValue(entry.revision, msgspec.Raw(entry.value))
                 for key, entry in sorted(entries.items())
             },
         )

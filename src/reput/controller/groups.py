@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from reput.controller import group as codec
 from reput.controller.group import Group
-from reput.controller.quorum import Conflict, Entry, QuorumStore
+from reput.controller.quorum import Conflict, QuorumStore, StoredValue
 from reput.controller.rules import Decision
 from reput.errors import ReputError
 from reput.limits import Limit
@@ -112,7 +112,7 @@ class Groups:
 
     async def _read(self) -> None:
         """Read all groups. Raises ``ReputError``."""
-        entries: dict[str, Entry] = await self._store.read()
+        entries: dict[str, StoredValue] = await self._store.read()
         self._entries = {
             name: (codec.decode(entry.value), entry.revision) for name, entry in entries.items()
         }

@@ -15,7 +15,7 @@ CONTROLLER_GROUPS = declare(
     "controller_groups",
     "broker names at a controller",
     1_000,
-    option="reputGroupsMax",
+    option="reputReplicaGroupsMax",
     scope="server",
 )
 CONTROLLER_REPLICAS = declare("controller_replicas", "replicas of one broker name", 64)

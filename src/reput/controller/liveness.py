@@ -7,7 +7,7 @@ silence. Times are arguments.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from reput.format.controller_headers import HeartbeatHeader
@@ -33,7 +33,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Heartbeat:
     seen_ms: int
     report: Report
     connection: object
@@ -56,22 +56,21 @@ def report_of(header: HeartbeatHeader) -> Report:
     timeout_ms = header.heartbeat_timeout_mills
     if timeout_ms is None or timeout_ms <= 0:
         timeout_ms = DEFAULT_TIMEOUT_MS
-    known = {
-        "epoch": header.epoch,
-        "end_offset": header.max_offset,
-        "priority": header.election_priority,
-    }
-    report = Report(
-        header.broker_addr, timeout_ms=min(max(timeout_ms, LEAST_TIMEOUT_MS), MOST_TIMEOUT_MS)
+    end_offset, priority = header.max_offset, header.election_priority
+    return Report(
+        header.broker_addr,
+        epoch=-1 if header.epoch is None else header.epoch,
+        end_offset=-1 if end_offset is None else end_offset,
+        priority=_LOWEST_PRIORITY if priority is None else priority,
+        timeout_ms=min(max(timeout_ms, LEAST_TIMEOUT_MS), MOST_TIMEOUT_MS),
     )
-    return replace(report, **{key: value for key, value in known.items() if value is not None})
 
 
 class Liveness:
     """The latest heartbeats, by broker name and id."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, dict[int, _Entry]] = {}
+        self._entries: dict[str, dict[int, _Heartbeat]] = {}
 
     def hear(
         self, name: str, broker_id: int, report: Report, connection: object, now_ms: int
@@ -80,13 +79,13 @@ class Liveness:
         entries = self._entries.setdefault(name, {})
         before = entries.get(broker_id)
         was_alive = before is not None and _is_alive(before, now_ms)
-        entries[broker_id] = _Entry(now_ms, report, connection)
+        entries[broker_id] = _Heartbeat(now_ms, report, connection)
         return not was_alive
 
     def presume(self, name: str, broker_id: int, timeout_ms: int, now_ms: int) -> None:
         """Presume that a broker is alive, for the time of its timeout."""
         report = Report("", timeout_ms=timeout_ms or DEFAULT_TIMEOUT_MS)
-        self._entries.setdefault(name, {})[broker_id] = _Entry(now_ms, report, None)
+        self._entries.setdefault(name, {})[broker_id] = _Heartbeat(now_ms, report, None)
 
     def close(self, connection: object) -> list[str]:
         """Forget the brokers of a connection that has ended; return their names.
@@ -131,14 +130,14 @@ class Liveness:
         ends = [_end_ms(entry) for entry in self._all() if _is_alive(entry, now_ms)]
         return min(ends, default=None)
 
-    def _all(self) -> Iterator[_Entry]:
+    def _all(self) -> Iterator[_Heartbeat]:
         for entries in self._entries.values():
             yield from entries.values()
 
 
-def _end_ms(entry: _Entry) -> int:
+def _end_ms(entry: _Heartbeat) -> int:
     return entry.seen_ms + entry.report.timeout_ms + 1
 
 
-def _is_alive(entry: _Entry, now_ms: int) -> bool:
+def _is_alive(entry: _Heartbeat, now_ms: int) -> bool:
     return now_ms < _end_ms(entry)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reput.controller import limits, rules
-from reput.controller.config import CurrentConfig
+from reput.controller.config import CurrentSettings
 from reput.controller.elections import Elections
 from reput.controller.group import Group
 from reput.controller.groups import Decide, Groups
@@ -40,7 +40,7 @@ _NOT_SET = "not set any response code"
 
 
 @dataclass(slots=True)
-class Parts:
+class ControllerParts:
     """The parts of the controller that processors use."""
 
     groups: Groups
@@ -48,7 +48,7 @@ class Parts:
     elections: Elections
     setting_requests: RequestQueue
     """Requests that change settings, served one at a time."""
-    config: CurrentConfig
+    config: CurrentSettings
     events: ClientFaults
     """Writes log lines about actions of clients."""
     is_leading: bool = False
@@ -63,7 +63,7 @@ class Parts:
 # --- heartbeats -----------------------------------------------------------------------------------
 
 
-def heartbeat(parts: Parts, channel: Channel, request: Command) -> Command:
+def heartbeat(parts: ControllerParts, channel: Channel, request: Command) -> Command:
     """Take a heartbeat (904); Java's brokers want no reply."""
     header = headers.decode(of_controllers.HeartbeatHeader, request.ext_fields)
     name, broker_id, address = header.broker_name, header.broker_id, header.broker_addr
@@ -96,14 +96,14 @@ def heartbeat(parts: Parts, channel: Channel, request: Command) -> Command:
 # --- requests of brokers --------------------------------------------------------------------------
 
 
-def next_broker_id(parts: Parts, channel: Channel, request: Command) -> Command:
+def next_broker_id(parts: ControllerParts, channel: Channel, request: Command) -> Command:
     """Return the id that the next broker of a name may apply for (1012)."""
     header = headers.decode(of_controllers.NextBrokerIdHeader, request.ext_fields)
     decision = rules.next_broker_id(parts.groups.get(header.broker_name), header)
     return _reply(request, decision.answer)
 
 
-def apply_broker_id(parts: Parts, channel: Channel, request: Command) -> None:
+def apply_broker_id(parts: ControllerParts, channel: Channel, request: Command) -> None:
     """Give a broker an id (1013)."""
     header = headers.decode(of_controllers.ApplyBrokerIdHeader, request.ext_fields)
     _answer_change(
@@ -115,7 +115,7 @@ def apply_broker_id(parts: Parts, channel: Channel, request: Command) -> None:
     )
 
 
-def register_broker(parts: Parts, channel: Channel, request: Command) -> None:
+def register_broker(parts: ControllerParts, channel: Channel, request: Command) -> None:
     """Register a broker that has started (1003)."""
     header = headers.decode(of_controllers.RegisterAtControllerHeader, request.ext_fields)
     name, broker_id = header.broker_name, header.broker_id
@@ -135,7 +135,7 @@ def register_broker(parts: Parts, channel: Channel, request: Command) -> None:
     _answer_later(parts, channel, request, work)
 
 
-def alter_in_sync(parts: Parts, channel: Channel, request: Command) -> None:
+def alter_in_sync(parts: ControllerParts, channel: Channel, request: Command) -> None:
     """Change the in-sync set of a group, as its master asks (1001)."""
     header = headers.decode(of_controllers.AlterSyncStateSetHeader, request.ext_fields)
     body = bodies.decode(SyncStateSet, request.body)
@@ -147,7 +147,7 @@ def alter_in_sync(parts: Parts, channel: Channel, request: Command) -> None:
     _answer_change(parts, channel, request, header.broker_name, decide)
 
 
-def elect_master(parts: Parts, channel: Channel, request: Command) -> None:
+def elect_master(parts: ControllerParts, channel: Channel, request: Command) -> None:
     """Elect a master, as a broker or an operator asks (1002)."""
     header = headers.decode(of_controllers.ElectMasterHeader, request.ext_fields)
     name = header.broker_name
@@ -165,7 +165,7 @@ def elect_master(parts: Parts, channel: Channel, request: Command) -> None:
     _answer_later(parts, channel, request, work)
 
 
-async def _first_heartbeat(parts: Parts, name: str, broker_id: int) -> None:
+async def _first_heartbeat(parts: ControllerParts, name: str, broker_id: int) -> None:
     """Wait a moment for the first heartbeat of a broker, which Java sends from another thread.
 
     Only then it is known which log is the longest.
@@ -180,7 +180,7 @@ async def _first_heartbeat(parts: Parts, name: str, broker_id: int) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-def replica_info(parts: Parts, channel: Channel, request: Command) -> Command:
+def replica_info(parts: ControllerParts, channel: Channel, request: Command) -> Command:
     """Return the master and the in-sync set of a group (1004); brokers ask every 5 s."""
     name = headers.decode(of_controllers.ReplicaInfoHeader, request.ext_fields).broker_name
     group = parts.groups.get(name)
@@ -196,7 +196,7 @@ def replica_info(parts: Parts, channel: Channel, request: Command) -> Command:
 # --- requests of operators ------------------------------------------------------------------------
 
 
-def metadata(parts: Parts, channel: Channel, request: Command) -> Command:
+def metadata(parts: ControllerParts, channel: Channel, request: Command) -> Command:
     """Return the leading controller (1005)."""
     config = parts.config.value
     peer = config.peer
@@ -212,7 +212,7 @@ def metadata(parts: Parts, channel: Channel, request: Command) -> Command:
     return _reply(request, Answer(header=header))
 
 
-def in_sync_data(parts: Parts, channel: Channel, request: Command) -> Command:
+def in_sync_data(parts: ControllerParts, channel: Channel, request: Command) -> Command:
     """Return the replicas of some groups (1006)."""
     names = (
         bodies.decode(list[str], request.body, size_limit=format_limits.BODY_BYTES)
@@ -221,7 +221,7 @@ def in_sync_data(parts: Parts, channel: Channel, request: Command) -> Command:
     )
     if not names:
         return command.reply(request, ResponseCode.SYSTEM_ERROR, _NOT_SET)
-    limits.CONTROLLER_GROUPS.at(parts.config.value.reput_groups_max).check(len(names))
+    limits.CONTROLLER_GROUPS.at(parts.config.value.reput_replica_groups_max).check(len(names))
     table = {}
     for name in names:
         group = parts.groups.get(name)
@@ -251,7 +251,7 @@ def _replicas_info(group: Group, sight: Sight) -> ReplicasInfo:
     return info
 
 
-def clean_broker_data(parts: Parts, channel: Channel, request: Command) -> None:
+def clean_broker_data(parts: ControllerParts, channel: Channel, request: Command) -> None:
     """Forget replicas, or a whole group (1011)."""
     header = headers.decode(of_controllers.CleanBrokerDataHeader, request.ext_fields)
     name = header.broker_name
@@ -273,12 +273,12 @@ def clean_broker_data(parts: Parts, channel: Channel, request: Command) -> None:
     _answer_later(parts, channel, request, work)
 
 
-def update_config(parts: Parts, channel: Channel, request: Command) -> None:
+def update_config(parts: ControllerParts, channel: Channel, request: Command) -> None:
     """Change settings, given as lines ``key=value`` (1009): all of them, or none."""
     parts.config.answer_change(parts.setting_requests, parts.events, channel, request)
 
 
-def get_config(parts: Parts, channel: Channel, request: Command) -> Command:
+def get_config(parts: ControllerParts, channel: Channel, request: Command) -> Command:
     """Return all settings, one per line (1010)."""
     return command.reply(request, body=parts.config.text().encode())
 
@@ -297,7 +297,7 @@ def _reply(request: Command, answer: Answer) -> Command:
 
 
 def _answer_change(
-    parts: Parts, channel: Channel, request: Command, name: str, decide: Decide
+    parts: ControllerParts, channel: Channel, request: Command, name: str, decide: Decide
 ) -> None:
     """Decide on a group, and answer when that is durable."""
 
@@ -308,7 +308,7 @@ def _answer_change(
 
 
 def _answer_later(
-    parts: Parts,
+    parts: ControllerParts,
     channel: Channel,
     request: Command,
     work: Callable[[], Coroutine[Any, Any, Answer]],
@@ -335,7 +335,7 @@ def _answer_later(
     task.add_done_callback(parts.tasks.discard)
 
 
-Processor = Callable[[Parts, Channel, Command], Command | None]
+Processor = Callable[[ControllerParts, Channel, Command], Command | None]
 
 PROCESSORS: Mapping[int, Processor] = {
     RequestCode.BROKER_HEARTBEAT: heartbeat,

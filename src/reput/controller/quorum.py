@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from reput.errors import ReputError
 
 
-class Entry(NamedTuple):
+class StoredValue(NamedTuple):
     """A value of the store."""
 
     value: bytes
@@ -38,7 +38,7 @@ class QuorumStore(Protocol):
             ReputError: The store cannot be used.
         """
 
-    async def read(self) -> dict[str, Entry]:
+    async def read(self) -> dict[str, StoredValue]:
         """Return all values by key, with every change that has succeeded.
 
         Raises:

@@ -14,7 +14,6 @@ Source: rocketmq 5.5.0 ``ReplicasInfoManager``, ``DefaultElectPolicy``. Differen
 * A cleaned id is never given again, and cleaning one replica keeps the others.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from reput.controller import limits
@@ -317,9 +316,9 @@ def _first_master(requester: int, sight: Sight) -> int:
 
 def _elected(group: Group, sight: Sight, designated: int | None, *, is_unclean: bool) -> int | None:
     """Return the best candidate; the old master if it may be alive and no one is designated."""
-    sets: list[Iterable[int]] = [group.in_sync]
+    sets = [group.in_sync]
     if is_unclean:
-        sets.append(group.replicas)
+        sets.append(tuple(group.replicas))
     may_stay = designated in (None, group.master_id) and sight.may_act(group.master_id)
     for broker_ids in sets:
         if may_stay and group.master_id in broker_ids:

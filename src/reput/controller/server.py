@@ -8,13 +8,13 @@ from typing import Self
 from reput import descriptors, limits as shared_limits, small_file
 from reput.clock import Clock, SystemClock
 from reput.controller import limits
-from reput.controller.config import ControllerConfig, CurrentConfig
+from reput.controller.config import ControllerConfig, CurrentSettings
 from reput.controller.elections import Elections
 from reput.controller.file_quorum import Disk, FileQuorum
 from reput.controller.groups import Groups
 from reput.controller.liveness import Liveness
 from reput.controller.notices import Notices
-from reput.controller.processors import ANSWERED_BY_ALL, PROCESSORS, Parts
+from reput.controller.processors import ANSWERED_BY_ALL, PROCESSORS, ControllerParts
 from reput.format import command
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
@@ -43,10 +43,10 @@ class Controller:
     """
 
     def __init__(
-        self, config: ControllerConfig | CurrentConfig, disk: Disk, *, clock: Clock | None = None
+        self, config: ControllerConfig | CurrentSettings, disk: Disk, *, clock: Clock | None = None
     ) -> None:
-        if not isinstance(config, CurrentConfig):
-            config = CurrentConfig(config)
+        if not isinstance(config, CurrentSettings):
+            config = CurrentSettings(config)
         self.config = config
         value = config.value
         self.clock = clock or SystemClock()
@@ -73,8 +73,8 @@ class Controller:
         """Problems with files that were found at the start."""
         self.store: FileQuorum
         """Keeps the state, after ``start``."""
-        self.parts: Parts
-        """Parts for the processors, after ``start``."""
+        self.parts: ControllerParts
+        """ControllerParts for the processors, after ``start``."""
         self._client: RemotingClient | None = None
         self._notices: Notices
         self._electing: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ class Controller:
         value = self.config.value
         self.store = FileQuorum(value.folder, self._disk)
         try:
-            limit = limits.CONTROLLER_GROUPS.at(value.reput_groups_max)
+            limit = limits.CONTROLLER_GROUPS.at(value.reput_replica_groups_max)
             groups = Groups(self.store, limit)
             await groups.lead()
             self._client = RemotingClient(tls=self._request_tls)
@@ -115,7 +115,7 @@ class Controller:
                 lambda: self.config.value.enable_elect_unclean_master,
                 lambda: self.config.value.notify_broker_role_changed,
             )
-            self.parts = Parts(
+            self.parts = ControllerParts(
                 groups=groups,
                 liveness=liveness,
                 elections=elections,

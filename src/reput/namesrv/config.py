@@ -193,7 +193,7 @@ class NamesrvConfig:
         return _ALWAYS_FIXED | listed
 
 
-class CurrentConfig(current_config.CurrentConfig[NamesrvConfig]):
+class CurrentConfig(current_config.RemoteConfig[NamesrvConfig]):
     """The current settings of a name server."""
 
     file = "namesrv.conf"

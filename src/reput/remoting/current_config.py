@@ -49,7 +49,7 @@ class CheckedChange(NamedTuple, Generic[C]):
     """All keys without effect after the change."""
 
 
-class CurrentConfig(Generic[C]):
+class RemoteConfig(Generic[C]):
     """The current settings; a change is written to their file before it is applied.
 
     Args:

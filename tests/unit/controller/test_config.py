@@ -55,7 +55,7 @@ def test_the_port() -> None:
         ("controller_d_leger_peers", "n0-a", "n0-host:port, for example n0-127.0.0.1:9878"),
         ("listen_port", 70_000, "a whole number from 0 to 65535"),
         ("reput_metrics_address", "", "an address"),
-        ("reput_groups_max", 0, "a whole number from 1"),
+        ("reput_replica_groups_max", 0, "a whole number from 1"),
     ],
 )
 def test_what_is_refused(field: str, value: object, reason: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lossy_disk import Loss, LossyDisk
 from reput.controller.file_quorum import FILE_NAME, FileQuorum
-from reput.controller.quorum import Conflict, Deposed, Entry
+from reput.controller.quorum import Conflict, Deposed, StoredValue
 from reput.errors import CorruptRecord, StoreUnavailable, WriteFailed
 from reput.store.files.disk import Disk
 
@@ -44,7 +44,7 @@ async def test_a_value_is_kept(folder: str) -> None:
     await store.close()
     again = FileQuorum(folder, Disk())
     values = await again.read()
-    assert values["a"] == Entry(b'{"x":2}', second)
+    assert values["a"] == StoredValue(b'{"x":2}', second)
     assert await again.lead() > fence
     await again.compare_and_set("a", None, revision=second, fence=fence + 1)
     assert set(await again.read()) == {"b"}
@@ -62,7 +62,7 @@ async def test_another_revision_or_fence_is_refused(folder: str) -> None:
             await store.compare_and_set("a", b"2", revision=wrong, fence=fence)
     with pytest.raises(Deposed):
         await store.compare_and_set("a", b"2", revision=revision, fence=fence - 1)
-    assert await store.read() == {"a": Entry(b"1", revision)}
+    assert await store.read() == {"a": StoredValue(b"1", revision)}
     await store.close()
 
 
@@ -115,7 +115,7 @@ async def test_a_power_cut_forgets_nothing_that_was_answered(tmp_path: Path) -> 
             )
         disk.lose_power(chance, loss, before=store.abandon)
         again = FileQuorum(str(root / loss.name), disk)
-        assert await again.read() == {"a": Entry(b"4", revision)}
+        assert await again.read() == {"a": StoredValue(b"4", revision)}
         assert await again.lead() > fence
         await again.close()
 

@@ -7,7 +7,7 @@ import pytest
 from reput.controller import group as codec
 from reput.controller.group import Group, Replica
 from reput.controller.groups import Groups
-from reput.controller.quorum import Conflict, Entry
+from reput.controller.quorum import Conflict, StoredValue
 from reput.controller.rules import Decision
 from reput.errors import CorruptRecord, LimitExceeded, WriteFailed
 from reput.limits import Limit
@@ -19,7 +19,7 @@ class _SharedStore:
     """A store in memory that others change too, and whose answers can get lost."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, StoredValue] = {}
         self.revision = 0
         self.loses_answers = False
         self.reads = 0
@@ -28,7 +28,7 @@ class _SharedStore:
     async def lead(self) -> int:
         return 1
 
-    async def read(self) -> dict[str, Entry]:
+    async def read(self) -> dict[str, StoredValue]:
         self.reads += 1
         return dict(self.entries)
 
@@ -37,7 +37,7 @@ class _SharedStore:
         if value is None:
             self.entries.pop(key, None)
         else:
-            self.entries[key] = Entry(value, self.revision)
+            self.entries[key] = StoredValue(value, self.revision)
         return self.revision
 
     async def compare_and_set(

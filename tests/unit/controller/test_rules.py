@@ -179,7 +179,7 @@ def test_a_broker_that_is_unknown_must_apply_for_an_id() -> None:
 
 @pytest.mark.parametrize("seen", [sight(1, 2), sight(presumed=1)], ids=["alive", "presumed"])
 def test_a_broker_learns_the_master_that_may_be_alive(seen: Sight) -> None:
-    header = register(group(1, 2), seen, 2).answer.header
+    header = register(group(1, 2, in_sync=(1,)), seen, 2).answer.header
     assert isinstance(header, MasterHeader)
     assert (header.master_broker_id, header.master_address) == (1, "10.0.0.1:10911")
     assert (header.master_epoch, header.sync_state_set_epoch) == (1, 1)
