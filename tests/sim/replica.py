@@ -24,6 +24,7 @@ from reput.format.controller_headers import MasterHeader
 from reput.remoting.channel import Channel
 from reput.remoting.client import RemotingClient
 from reput.remoting.server import RemotingServer
+from reput.remoting.server_state import ServerState
 from sim.disk import SimDisk
 from sim.loop import Loop, context_of, spawn
 from sim.node import START_S, Host
@@ -198,7 +199,8 @@ class ReplicaHost(Host):
 
     async def _live(self, life: Life) -> None:
         self._client = RemotingClient()
-        self._server = RemotingServer(self, host=self.ip, port=self.port)
+        state = ServerState(seconds=self.clock.work_s, used_seconds=self.clock.used_s)
+        self._server = RemotingServer(self, host=self.ip, port=self.port, state=state)
         await self._server.start()
         await self._join(life)
         loops = (
