@@ -453,6 +453,8 @@ def _fault(chance: random.Random, names: str) -> list[str]:
         lambda: [f"silence {first}-{second}", "power-cut slave", "advance 0.3s", "revive",
                  "advance 1.2s", "kill master", f"advance {longer}", "heal", "revive"],
         lambda: ["disk full", "kill master", "advance 2s", "kill c", "disk good", "revive"],
+        lambda: [f"pause {first} 6s", "advance 1.2s", f"kill {second}", f"advance {longer}",
+                 "revive"],
         lambda: [f"pause {first} {pause}"],
         lambda: ["pause c 15s", "advance 2s", "steady"],
         lambda: [f"silence {first}-c", f"advance {longer}", "heal"],

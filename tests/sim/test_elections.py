@@ -14,7 +14,7 @@ from sim.electorate import KINDS, Electorate, plan
 from sim.run import Outcome, play
 
 PARTS, SEEDS_PER_PART = 4, 25
-FAULT_SEEDS = 80
+FAULT_SEEDS = 150
 """Seeds in which a fault of the day must be found; ``make sim-faults`` tries all with more."""
 FAULTS_PER_DAY = 3
 DAY = datetime.datetime.now(datetime.UTC).toordinal()
