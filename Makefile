@@ -141,9 +141,11 @@ faults: venv ## Play replication with faults for REPUT_FAULT_SEEDS seeds (200), 
 SEEDS ?= 100
 sim: venv ## Simulate clusters with SEEDS seeds (100), from that of today on
 	cd tests && $(abspath $(BIN))/python -m sim.run --seeds $(SEEDS)
+	cd tests && $(abspath $(BIN))/python -m sim.run --elections --seeds $(SEEDS)
 
 sim-faults: venv ## Put faults in by hand, and count the seeds until the simulation finds each
 	cd tests && $(abspath $(BIN))/python -m sim.faults
+	cd tests && $(abspath $(BIN))/python -m sim.election_faults
 
 # Alone, one process: other tests would be the noise that stalls of processes are measured against.
 hostile: venv ## Let hostile clients attack servers in processes for REPUT_HOSTILE_SECONDS (3600)

@@ -5,6 +5,7 @@ from typing import Any
 
 from reput import limits
 from reput.broker import limits as broker
+from reput.controller import limits as controller
 from reput.format import limits as format_
 from reput.grpc import limits as grpc
 from reput.namesrv import limits as namesrv
@@ -12,7 +13,7 @@ from reput.remoting import limits as remoting
 from reput.spark import limits as spark
 from reput.store import limits as store
 
-MODULES = (format_, remoting, store, broker, namesrv, grpc, spark, limits)
+MODULES = (format_, remoting, store, broker, namesrv, controller, grpc, spark, limits)
 """The modules in the order of the reference page."""
 
 

@@ -33,7 +33,7 @@ class Limit:
     unit: str = ""
     """Unit such as ``bytes``; empty for a count."""
     option: str = ""
-    """Key of broker.conf and namesrv.conf that changes the limit; empty if it is fixed."""
+    """Key of a server's file that changes the limit; empty if it is fixed."""
     scope: str = "request"
     """Scope of the maximum: ``request``, ``connection``, ``address`` or ``server``."""
     response_code: int = _SYSTEM_ERROR

@@ -13,7 +13,7 @@ from reput.cli.app import build_app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SERVERS = ("up", "broker", "namesrv", "proxy")
+SERVERS = ("up", "broker", "controller", "namesrv", "proxy")
 """Commands that read their options themselves; ``test_server_guides.py`` tests those."""
 
 

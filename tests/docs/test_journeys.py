@@ -19,8 +19,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import replica_requests as requests
 from asgi import call
 from console_forms import confirmation, hidden_fields
+from controller_subject import ControllerSubject
 from ports import free_port_of_broker
 from reput.broker.access.acls import subject_of
 from reput.broker.access.policy import Acl, Rule
@@ -545,3 +547,25 @@ def test_every_task_of_a_broker_is_on_its_page() -> None:
         if isinstance(key, ast.Constant)
     ]
     assert listed == [*keys, "access"]
+
+
+# --- failover -------------------------------------------------------------------
+
+
+async def test_failover(tmp_path: Path) -> None:
+    calls = Calls()
+    async with ControllerSubject(tmp_path) as subject:
+        first, second = subject.replica(1), subject.replica(2)
+        with calls.recorded():
+            await first.ask(requests.next_id())
+            await first.join()
+            await first.ask(requests.elect(1))
+        # In a thread that has started before.
+        calls.check("failover", "A broker joins", other=["Disk.replace"])
+        await second.join()
+        await first.ask(requests.alter(1, 1, [1, 2], 1))
+        with calls.recorded():
+            await first.client.close()
+            await subject.until_info("2", 2, [2])
+        # A timeout that is over; what the new master asks for when the others have caught up.
+        calls.check("failover", "A master dies", other=["Elections.run", "alter_in_sync"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import all_limits
 from reput.broker.settings.config import BrokerConfig
 from reput.config import key_of
+from reput.controller.config import ControllerConfig
 from reput.limits import Limit, declared
 from reput.namesrv.config import NamesrvConfig
 from reput.store.config import StoreConfig
@@ -20,7 +21,7 @@ NAME = re.compile(r"^[A-Z0-9_]+ = declare\(\s*\"(\w+)\"", re.MULTILINE)
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)` \|.*\|$", re.MULTILINE)
 SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-CONFIGS = (BrokerConfig, NamesrvConfig, StoreConfig)
+CONFIGS = (BrokerConfig, NamesrvConfig, ControllerConfig, StoreConfig)
 
 
 def maximum(limit: Limit) -> str:

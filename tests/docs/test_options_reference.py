@@ -13,6 +13,8 @@ import pytest
 from reput import config
 from reput.broker.settings import keys as config_keys
 from reput.broker.settings.config import BrokerConfig
+from reput.controller import config as controller_config
+from reput.controller.config import ControllerConfig
 from reput.grpc.proxy import config as proxy_config
 from reput.grpc.proxy.config import ProxyConfig
 from reput.namesrv import config as namesrv_config
@@ -62,6 +64,17 @@ PARTS = [
             "rocketmq_home": "$ROCKETMQ_HOME",
             "kv_config_path": "$HOME/namesrv/kvConfig.json",
             "config_store_path": "$HOME/namesrv/namesrv.properties",
+        },
+    ),
+    Part(
+        "controller-options.md",
+        ControllerConfig,
+        controller_config.ACCEPTED_WITHOUT_EFFECT,
+        controller_config.ONLY,
+        {
+            "rocketmq_home": "$ROCKETMQ_HOME",
+            "config_store_path": "$HOME/controller/controller.properties",
+            "listen_port": "9878",
         },
     ),
     Part("proxy-options.md", ProxyConfig, proxy_config.ACCEPTED_WITHOUT_EFFECT, {}, {}),

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from reput.broker.processors.table import PROCESSORS as BROKER
+from reput.controller.processors import PROCESSORS as CONTROLLER
 from reput.format import codes, command
 from reput.format.codes import RequestCode
 from reput.namesrv.processors import PROCESSORS as NAME_SERVER
@@ -23,13 +24,14 @@ def test_every_request_is_in_the_table_and_nothing_else() -> None:
     assert {code for code, by in served.items() if "name server" in by} == set(
         map(int, NAME_SERVER)
     )
+    assert {code for code, by in served.items() if "controller" in by} == set(map(int, CONTROLLER))
     assert {code for code, by in served.items() if "clients" in by} == TO_CLIENTS
 
 
 def test_requests_that_are_not_served_are_named() -> None:
     known = {int(code) for code in RequestCode}
     named = {int(code) for code in re.findall(r"`\w+` \((\d+)\)", PAGE)} & known
-    unserved = known - set(map(int, BROKER)) - set(map(int, NAME_SERVER)) - TO_CLIENTS
+    unserved = known - {*map(int, (*BROKER, *NAME_SERVER, *CONTROLLER)), *TO_CLIENTS}
     assert named - {int(codes.ResponseCode.REQUEST_CODE_NOT_SUPPORTED), 1} == unserved
 
 

@@ -129,7 +129,7 @@ class JavaCluster:
         self.store.mkdir(parents=True, exist_ok=True)
         configuration = folder / "conf"
         configuration.mkdir(exist_ok=True)
-        _write_logback(configuration)
+        write_logback(configuration)
         for name, text in (files or {}).items():
             (folder / name).write_text(text, encoding="utf-8")
         self.port = int(self._settings.pop("listenPort", 0)) or free_port_of_broker()
@@ -249,7 +249,7 @@ class JavaCluster:
         self._namesrv_process = _ended(self._namesrv_process, how)
 
 
-def _write_logback(folder: Path) -> None:
+def write_logback(folder: Path) -> None:
     text = (HERE / "servers.logback.xml").read_text(encoding="utf-8")
     for part in ("namesrv", "broker", "tools"):
         (folder / f"logback_{part}.xml").write_text(text, encoding="utf-8")
@@ -416,7 +416,7 @@ class JavaClient:
         sources = [HERE / name for name in names]
         classes = java_oracle.classes(f"client-oracle-{version}", sources, [libraries])
         (work / "conf").mkdir(parents=True, exist_ok=True)
-        _write_logback(work / "conf")
+        write_logback(work / "conf")
         self._log = work / "stderr.txt"
         command = [java_oracle.tool("java"), "-Xmx256m", *JVM, *SERVER_OPENS]
         command += [f"-Duser.home={work}", f"-Drocketmq.home.dir={work}"]

@@ -22,16 +22,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from faults.history import Expectation, Fault, Guarantee, History, LogCopy, Status
+from faults.history import (
+    Expectation,
+    Fault,
+    Guarantee,
+    History,
+    LogCopy,
+    Problem,
+    Status,
+)
 from reput.broker.replication.state import SlaveState
 from reput.errors import ConnectionLost
 from reput.format.codes import RequestCode
 from reput.format.command import Command
 from reput.store.config import BrokerRole, DivergedPolicy, DurableIn, FlushDiskType
 from sim import workload as clients
-from sim.check import Fact, Record, stored_keys
+from sim.check import Fact, Record, check, stored_keys
 from sim.loop import Loop
 from sim.node import BrokerHost, Host, NameServerHost
+from sim.words import ScenarioError, seconds
 from sim.workload import Client, Workload
 
 SERVE_AGAIN_MS = 25_000
@@ -79,10 +88,6 @@ KINDS: dict[str, tuple[Guarantee, BrokerRole, str, dict[str, Any], dict[str, Any
     "three": (Guarantee.SYNC, BrokerRole.SYNC_MASTER, "abc", {}, {}),
 }
 """Kind -> guarantee, role of masters, brokers, settings of masters, settings of slaves."""
-
-
-class ScenarioError(Exception):
-    """A line of a scenario that cannot be played."""
 
 
 class Cluster:
@@ -176,11 +181,11 @@ class Cluster:
 
     async def do_advance(self, duration: str) -> None:
         """Let time pass."""
-        await asyncio.sleep(_seconds(duration))
+        await asyncio.sleep(seconds(duration))
 
     async def do_traffic(self, count: str, pause: str = "0.2s") -> None:
         """Start the clients, for a number of operations."""
-        self.workload.start(int(count), _seconds(pause))
+        self.workload.start(int(count), seconds(pause))
 
     async def do_later(self, share: str) -> None:
         """Let the push consumer put off a share of its messages, 0 to 1."""
@@ -231,7 +236,7 @@ class Cluster:
         self._disturb(f"pause {name}")
         process = self._hosts[name].process
         assert process is not None
-        self.loop.pause(process, _seconds(duration))
+        self.loop.pause(process, seconds(duration))
 
     async def do_promote(self, name: str, how: str = "restart") -> None:
         """Make a slave the master, by a restart or in the running process (``live``)."""
@@ -275,7 +280,7 @@ class Cluster:
         """Delay all bytes."""
         self._disturb(f"delay {pair}")
         for source, target in self._directions(pair):
-            self.loop.network.link(source, target).delay_s = (0.001, _seconds(duration))
+            self.loop.network.link(source, target).delay_s = (0.001, seconds(duration))
 
     async def do_heal(self) -> None:
         """Let all links work again."""
@@ -295,7 +300,7 @@ class Cluster:
     async def do_clock(self, name: str, change: str) -> None:
         """Set the time of day of a machine."""
         self.record.jumps_ms.append(self.now_ms())
-        change_ms = int(_seconds(change.lstrip("+")) * 1000)
+        change_ms = int(seconds(change.lstrip("+")) * 1000)
         self._hosts[name].clock.jumped_ms += change_ms
         # Also one that is set forward: the next master may have an earlier time.
         self.record.set_back_ms += abs(change_ms)
@@ -367,6 +372,16 @@ class Cluster:
         for broker in self.brokers:
             if broker.broker is not None and hasattr(broker.broker, "store"):
                 broker.broker.store.abandon()
+
+    @property
+    def operations(self) -> int:
+        """The number of operations that clients have begun."""
+        return sum(self.workload.counts.values()) if hasattr(self, "workload") else 0
+
+    def judge(self, errors: Sequence[str]) -> list[Problem | Fact]:
+        """Return what was broken, with the errors that programs have reported."""
+        self.record.errors += errors
+        return check(self.record)
 
     def failures(self) -> list[str]:
         """Return the errors that no program has handled."""
@@ -517,15 +532,6 @@ def _log_copy(broker: BrokerHost) -> LogCopy:
         if last > 0:
             parts.append(file.read_bytes()[first:last])
     return LogCopy(broker.name, start, b"".join(parts))
-
-
-def _seconds(text: str) -> float:
-    """Return the number of a duration such as ``3s`` or ``200ms``."""
-    if text.endswith("ms"):
-        return float(text[:-2]) / 1000
-    if not text.endswith("s"):
-        raise ValueError(f"{text!r} is no duration: 3s, 200ms")
-    return float(text[:-1])
 
 
 def _words() -> list[str]:

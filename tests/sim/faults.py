@@ -72,7 +72,7 @@ class Fault:
     scenario: str = ""
 
 
-def _replaced(owner: Any, name: str, body: Callable[..., Any]) -> Patch:
+def replaced(owner: Any, name: str, body: Callable[..., Any]) -> Patch:
     """Replace a method by a function that gets the original one first."""
     original = getattr(owner, name)
 
@@ -83,9 +83,9 @@ def _replaced(owner: Any, name: str, body: Callable[..., Any]) -> Patch:
     return mock.patch.object(owner, name, replacement)
 
 
-def _skipped(owner: Any, name: str, result: Any = None) -> Patch:
+def skipped(owner: Any, name: str, result: Any = None) -> Patch:
     """Replace a method by one that does nothing."""
-    return _replaced(owner, name, lambda _original, *_args, **_options: result)
+    return replaced(owner, name, lambda _original, *_args, **_options: result)
 
 
 # The faults -------------------------------------------------------------------------------------
@@ -95,21 +95,21 @@ def _ack_before_sync() -> Patch:
     def judge(original: Any, self: Any, put: Any, flushed: int, *rest: Any, **more: Any) -> Any:
         return original(self, put, 1 << 62, *rest, **more)
 
-    return _replaced(GroupCommit, "_judge", judge)
+    return replaced(GroupCommit, "_judge", judge)
 
 
 def _dead_slave_counts() -> Patch:
     def remove(original: Any, self: Any, replica: Any) -> None:
         replica.acked_offset = 1 << 60
 
-    return _replaced(ReplicaAcks, "remove", remove)
+    return replaced(ReplicaAcks, "remove", remove)
 
 
 def _ack_of_fewer_bytes() -> Patch:
     def acked(original: Any, self: ReplicaAcks) -> list[int]:
         return [offset + 3_000 for offset in original(self)]
 
-    return _replaced(ReplicaAcks, "acked_offsets", acked)
+    return replaced(ReplicaAcks, "acked_offsets", acked)
 
 
 def _ack_before_write() -> Patch:
@@ -117,14 +117,14 @@ def _ack_before_write() -> Patch:
         original(self, header, filled)
         self._report(header.physical_offset + header.size)
 
-    return _replaced(LogReceiver, "_begin_frame", begin)
+    return replaced(LogReceiver, "_begin_frame", begin)
 
 
 def _memory_acks() -> Patch:
     def acknowledge(_original: Any, self: Any) -> None:
         self._report(self._log.end)
 
-    return _replaced(LogReceiver, "acknowledge", acknowledge)
+    return replaced(LogReceiver, "acknowledge", acknowledge)
 
 
 def _log_without_sync() -> Patch:
@@ -132,7 +132,7 @@ def _log_without_sync() -> Patch:
         if "commitlog" not in path:
             original(self, descriptor, path)
 
-    return _replaced(SimDisk, "sync_file", sync)
+    return replaced(SimDisk, "sync_file", sync)
 
 
 def _queues_without_sync() -> Patch:
@@ -140,7 +140,7 @@ def _queues_without_sync() -> Patch:
         if "consumequeue" not in path:
             original(self, descriptor, path)
 
-    return _replaced(SimDisk, "sync_file", sync)
+    return replaced(SimDisk, "sync_file", sync)
 
 
 def _flushed_after_failure() -> Patch:
@@ -148,7 +148,7 @@ def _flushed_after_failure() -> Patch:
         with contextlib.suppress(Exception):
             original(self, descriptor)
 
-    return _replaced(MappedFile, "_sync", sync)
+    return replaced(MappedFile, "_sync", sync)
 
 
 def _offset_twice() -> Patch:
@@ -158,14 +158,14 @@ def _offset_twice() -> Patch:
             original(self, max(0, end - 1_000))
         return done
 
-    return _replaced(ConsumeQueue, "cut", cut)
+    return replaced(ConsumeQueue, "cut", cut)
 
 
 def _no_dispatch_at_opening() -> Patch:
     def dispatch(original: Any, self: Any, start: int, end: int, *rest: Any) -> Any:
         return original(self, end, end, *rest)
 
-    return _replaced(Recovery, "_dispatch", dispatch)
+    return replaced(Recovery, "_dispatch", dispatch)
 
 
 def _dropped_dispatch() -> Patch:
@@ -177,7 +177,7 @@ def _dropped_dispatch() -> Patch:
             return True
         return bool(original(self, limit, now_ms))
 
-    return _replaced(Dispatcher, "step", step)
+    return replaced(Dispatcher, "step", step)
 
 
 def _early_dispatch() -> Patch:
@@ -189,8 +189,8 @@ def _half_visible() -> Patch:
     def hold_back(_original: Any, self: Any, message: Any, *_: Any) -> None:
         message.sys_flag &= ~flags.TRANSACTION_ROLLBACK
 
-    return _both(
-        _replaced(Transactions, "hold_back", hold_back), _skipped(MessageStore, "take_halves")
+    return both(
+        replaced(Transactions, "hold_back", hold_back), skipped(MessageStore, "take_halves")
     )
 
 
@@ -201,8 +201,8 @@ def _rollback_commits() -> Patch:
     def decide_all(original: Any, self: Any, ends: Any, now_ms: int) -> Any:
         return original(self, [end._replace(is_commit=True) for end in ends], now_ms)
 
-    return _both(
-        _replaced(Transactions, "decide", decide), _replaced(Transactions, "decide_all", decide_all)
+    return both(
+        replaced(Transactions, "decide", decide), replaced(Transactions, "decide_all", decide_all)
     )
 
 
@@ -213,8 +213,8 @@ def _commit_rolls_back() -> Patch:
     def decide_all(original: Any, self: Any, ends: Any, now_ms: int) -> Any:
         return original(self, [end._replace(is_commit=False) for end in ends], now_ms)
 
-    return _both(
-        _replaced(Transactions, "decide", decide), _replaced(Transactions, "decide_all", decide_all)
+    return both(
+        replaced(Transactions, "decide", decide), replaced(Transactions, "decide_all", decide_all)
     )
 
 
@@ -222,7 +222,7 @@ def _early_delivery() -> Patch:
     def deliver(original: Any, self: Any, properties: Any, now_ms: int) -> int:
         return int(original(self, properties, now_ms)) - 700
 
-    return _replaced(Timers, "_deliver_ms", deliver)
+    return replaced(Timers, "_deliver_ms", deliver)
 
 
 def _delays_forgotten() -> Patch:
@@ -230,14 +230,14 @@ def _delays_forgotten() -> Patch:
         original(self)
         self._taken_up = self._loaded_end
 
-    return _replaced(Timers, "load", load)
+    return replaced(Timers, "load", load)
 
 
 def _progress_of_timer_ahead() -> Patch:
     def progress(original: Any, self: Any, now_ms: int) -> Any:
         return original(self, now_ms)._replace(oldest=self._taken_up)
 
-    return _replaced(Timers, "_progress", progress)
+    return replaced(Timers, "_progress", progress)
 
 
 def _offsets_not_saved() -> Patch:
@@ -247,7 +247,7 @@ def _offsets_not_saved() -> Patch:
         done: Written = original(self, turn, data, is_durable=is_durable)
         return done
 
-    return _replaced(SavedFile, "replace", replace)
+    return replaced(SavedFile, "replace", replace)
 
 
 def _offsets_go_back() -> Patch:
@@ -258,7 +258,7 @@ def _offsets_go_back() -> Patch:
             offset = max(0, offset - 3)
         original(self, topic, group, queue_id, offset)
 
-    return _replaced(ConsumerOffsetTable, "put", put)
+    return replaced(ConsumerOffsetTable, "put", put)
 
 
 def _offset_of_next_queue() -> Patch:
@@ -267,14 +267,14 @@ def _offset_of_next_queue() -> Patch:
     ) -> None:
         original(self, topic, group, 0, offset, *rest)
 
-    return _replaced(OffsetCommits, "commit", commit)
+    return replaced(OffsetCommits, "commit", commit)
 
 
 def _no_tail_check() -> Patch:
     async def check(_original: Any, own: Any, master: Any, master_log: Any) -> Any:
         return tail_check.Finding(SlaveState.FOLLOWING)
 
-    return _replaced(tail_check, "check", check)
+    return replaced(tail_check, "check", check)
 
 
 def _bytes_flipped() -> Patch:
@@ -286,7 +286,7 @@ def _bytes_flipped() -> Patch:
             buffers[-1][150] ^= 1
         return count
 
-    return _replaced(LogReceiver, "_receive", receive)
+    return replaced(LogReceiver, "_receive", receive)
 
 
 def _own_offset_ahead() -> Patch:
@@ -295,19 +295,19 @@ def _own_offset_ahead() -> Patch:
         if size > 8_000:
             original(self, 8)
 
-    return _replaced(ReplicaLog, "add", add)
+    return replaced(ReplicaLog, "add", add)
 
 
 def _acks_lost() -> Patch:
-    return _skipped(Revive, "save_acks")
+    return skipped(Revive, "save_acks")
 
 
 def _ack_not_parked() -> Patch:
-    return _replaced(Revive, "_save_acks", lambda _original, self, now_ms, count_max: False)
+    return replaced(Revive, "_save_acks", lambda _original, self, now_ms, count_max: False)
 
 
 def _never_revived() -> Patch:
-    return _replaced(
+    return replaced(
         Revive, "_revive_message", lambda _original, self, checkpoint, number, now_ms: True
     )
 
@@ -320,25 +320,25 @@ def _send_back_before_sync() -> Patch:
             message.waits = False
         return original(self, channel, request, message, *rest, **more)
 
-    return _replaced(PendingReplies, "put", put)
+    return replaced(PendingReplies, "put", put)
 
 
 def _topics_not_copied() -> Patch:
-    return _replaced(TopicCheck, "acknowledged_end", lambda _original, self, end: end)
+    return replaced(TopicCheck, "acknowledged_end", lambda _original, self, end: end)
 
 
 def _lower_offsets_skipped() -> Patch:
-    return _skipped(assembly, "lower_offsets")
+    return skipped(assembly, "lower_offsets")
 
 
 def _names_without_sync() -> Patch:
     def sync(original: Any, self: Any, path: str) -> None:
         """Do nothing: the names in the folder may be lost."""
 
-    return _replaced(SimDisk, "sync_folder", sync)
+    return replaced(SimDisk, "sync_folder", sync)
 
 
-def _both(*patches: Patch) -> Patch:
+def both(*patches: Patch) -> Patch:
     stack = contextlib.ExitStack()
 
     @contextlib.contextmanager
@@ -362,7 +362,7 @@ FAULTS: dict[str, Fault] = {
     "no-slave-needed": Fault(
         "a SYNC_MASTER waits for no slave",
         PAIRS,
-        lambda: _replaced(GroupCommit, "slaves_needed", lambda *_: 0),
+        lambda: replaced(GroupCommit, "slaves_needed", lambda *_: 0),
         is_found_soon=False,
     ),
     "dead-slave-counts": Fault(

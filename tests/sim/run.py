@@ -4,6 +4,7 @@
     python -m sim.run --seed 7                      # one random scenario, and its lines
     python -m sim.run --seeds 100                   # many of them, from today's seed on
     python -m sim.run sim/scenarios/promote.txt     # a scenario from a file
+    python -m sim.run --elections --seeds 100       # a controller with scripted brokers
     python -m sim.run --seed 7 --log --trace /tmp/trace.txt
 
 Prints a line for each seed that breaks a rule, with the command that repeats it. The exit code is 1
@@ -28,11 +29,13 @@ from pathlib import Path
 import seeds
 from faults.history import Problem
 from reput.errors import ReputError
-from sim.check import Fact, Record, check, summary
-from sim.cluster import Cluster, ScenarioError
+from sim.check import Fact, summary
+from sim.cluster import Cluster
+from sim.electorate import Electorate, plan as plan_elections
 from sim.loop import Loop
 from sim.plan import OPERATIONS, plan
 from sim.trace import Trace
+from sim.words import ScenarioError
 
 
 @dataclass
@@ -47,11 +50,13 @@ class Outcome:
     virtual_s: float
     cpu_s: float
     callbacks: int
-    record: Record | None
 
     def repeated_by(self, name: str = "") -> str:
         """Return the command that repeats the run."""
-        return " ".join(["python -m sim.run", *([name] if name else []), f"--seed {self.seed}"])
+        kind = ["--elections"] if self.lines[:1] and self.lines[0].startswith("group") else []
+        return " ".join(
+            ["python -m sim.run", *([name] if name else []), *kind, f"--seed {self.seed}"]
+        )
 
 
 class _Errors(logging.Handler):
@@ -96,13 +101,19 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def play(seed: int, lines: Sequence[str], trace: Path | None = None) -> Outcome:
+def play(
+    seed: int,
+    lines: Sequence[str],
+    trace: Path | None = None,
+    world: type[Cluster] | type[Electorate] = Cluster,
+) -> Outcome:
     """Play a scenario; return what it broke.
 
     Args:
         seed: Source of all choices that the lines leave open.
         lines: The scenario.
         trace: File for the lines of the trace.
+        world: The simulated cluster.
     """
     begun_s = time.process_time()
     with contextlib.ExitStack() as stack:
@@ -113,29 +124,26 @@ def play(seed: int, lines: Sequence[str], trace: Path | None = None) -> Outcome:
         chance = random.Random(seed)
         loop = Loop(chance, Trace(lines_file))
         loop.work_s = chance.choice((1e-6, 1e-6, 1e-4, 1e-3))
-        cluster = Cluster(loop, chance, folder)
+        cluster = world(loop, chance, folder)
         problems: list[Problem | Fact]
         try:
             loop.run(cluster.play(lines))
-            cluster.record.errors += [*errors, *cluster.failures()]
-            problems = check(cluster.record)
+            problems = cluster.judge([*errors, *cluster.failures()])
         except (ScenarioError, ReputError, RuntimeError, AssertionError, OSError) as error:
             problems = [Fact("stopped", f"{type(error).__name__}: {error}")]
             problems += [Fact("broken", text) for text in errors]
         finally:
             cluster.release()
             loop.release()
-        record = getattr(cluster, "record", None)
         return Outcome(
             seed,
             lines,
             problems,
             loop.trace.digest(),
-            0 if record is None else sum(cluster.workload.counts.values()),
+            cluster.operations,
             loop.now,
             time.process_time() - begun_s,
             loop.steps,
-            record,
         )
 
 
@@ -173,6 +181,9 @@ def main() -> int:
     parser.add_argument("--operations", type=int, default=OPERATIONS, help="operations of a run")
     parser.add_argument("--trace", type=Path, help="file for the trace of one seed")
     parser.add_argument("--log", action="store_true", help="show the log of all programs")
+    parser.add_argument(
+        "--elections", action="store_true", help="a controller and scripted brokers instead"
+    )
     options = parser.parse_args()
     if options.log:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
@@ -186,8 +197,9 @@ def main() -> int:
         if options.scenario is not None:
             lines = options.scenario.read_text(encoding="utf-8").splitlines()
         else:
-            lines = plan(seed, options.operations)
-        outcome = play(seed, lines, options.trace)
+            lines = plan_elections(seed) if options.elections else plan(seed, options.operations)
+        world = Electorate if options.elections else Cluster
+        outcome = play(seed, lines, options.trace, world)
         outcomes.add(outcome)
         if options.seed is not None:
             _print("\n".join(lines))

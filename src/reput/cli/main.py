@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reput.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 
-_SERVERS = ("up", "namesrv", "broker", "proxy")
+_SERVERS = ("up", "namesrv", "broker", "controller", "proxy")
 _WHOLE_EXTRAS = {
     "reput console": "console",
     "reput export": "arrow",

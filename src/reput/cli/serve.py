@@ -1,4 +1,4 @@
-"""``reput up``, ``namesrv``, ``broker`` and ``proxy``: the servers, in the foreground.
+"""``reput up``, ``namesrv``, ``broker``, ``controller`` and ``proxy``: servers in the foreground.
 
 This module reads their command lines, and ``serving`` runs them. It uses argparse, as importing
 typer takes longer than starting a broker.
@@ -348,6 +348,24 @@ def _broker(arguments: Sequence[str]) -> int:
     return command.run_count(options.pop("path"), supervision, **options)
 
 
+def _controller(arguments: Sequence[str]) -> int:
+    """Start a controller, which elects the masters of replicated brokers.
+
+    Reads the controller.conf of RocketMQ 5. Brokers find it with controllerAddr.
+    """
+    parser = _parser("controller", _controller)
+    _add_config(parser, "a controller.conf")
+    parser.add_argument("--store", metavar="DIR", help="folder of the state (controllerStorePath)")
+    parser.add_argument("--port", type=_port, help="port to listen on (listenPort, 9878)")
+    _add_metrics(parser)
+    _add_printing(parser)
+    _add_logging(parser, "info")
+    options, _ = _options(parser, arguments)
+    from reput.cli import serving
+
+    return serving.controller(**options)
+
+
 def _proxy(arguments: Sequence[str]) -> int:
     """Start a proxy: a port for 5.x clients before any brokers, Java's included.
 
@@ -376,6 +394,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "up": _up,
     "namesrv": _namesrv,
     "broker": _broker,
+    "controller": _controller,
     "proxy": _proxy,
 }
 """Functions that run a command, by its name."""

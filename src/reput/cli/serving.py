@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from reput.broker.server import Broker
     from reput.broker.settings.config import BrokerConfig, BrokerSettings
     from reput.cli.obstacles import Obstacle
+    from reput.controller.config import ControllerConfig
     from reput.grpc.proxy.config import ProxyConfig
     from reput.grpc.server import FrontServer
     from reput.namesrv.config import NamesrvConfig
@@ -242,6 +243,67 @@ def broker(
         option = "--metrics-port, or metricsPort in broker.conf"
         async with _answering_parent(server, monitor_socket):
             await _serve(server, stop, option, lambda: text, front=front, systemd=systemd)
+
+    return run(body)
+
+
+def controller(
+    path: str | None,
+    *,
+    store: str | None,
+    port: int | None,
+    metrics_port: int | None,
+    metrics_address: str | None,
+    print_all: bool,
+    print_important: bool,
+) -> int:
+    """Run a controller; return the exit code."""
+    from reput.controller import config
+    from reput.controller.server import Controller
+    from reput.store.files.disk import Disk
+
+    explicit = {
+        "controller_store_path": store and str(Path(store).absolute()),
+        "listen_port": port,
+        "metrics_port": metrics_port,
+        "reput_metrics_address": metrics_address,
+    }
+    current, unknown = config.load(path, environment=environment(), explicit=_given(explicit))
+    for key in unknown:
+        _log.warning("%s", key)
+    if print_all or print_important:
+        print(current.text(), end="")
+        return 0
+
+    systemd = Systemd(os.environ)
+
+    async def body(stop: StopSignal) -> None:
+        server = Controller(current, Disk())
+        value = current.value
+
+        def controller_meter() -> "Meter":
+            from reput.controller.metrics import ControllerMeter
+
+            return ControllerMeter(server)
+
+        with readable_errors(value.port, "--port, or listenPort in controller.conf"):
+            await server.start()
+        garbage.keep_pauses_short()
+        stop.listen()
+        try:
+            option = "--metrics-port, or metricsPort in controller.conf"
+            async with _metrics(controller_meter, server.refusals, value, option):
+                where = f"{value.bind_address}:{server.port}"
+                # Java's text first: scripts wait for it.
+                text = (
+                    "The Controller Manager boot success. serializeType=JSON; address "
+                    f"{where}, state {server.store.path}"
+                )
+                print_now(text)
+                async with systemd.running(text):
+                    await stop.wait()
+        finally:
+            await server.stop()
 
     return run(body)
 
@@ -713,7 +775,7 @@ async def _answering_parent(server: "Broker", path: str | None) -> AsyncIterator
 async def _metrics(
     make_meter: Callable[[], "Meter"],
     refusals: Refusals,
-    config: "BrokerConfig | NamesrvConfig | ProxyConfig",
+    config: "BrokerConfig | ControllerConfig | NamesrvConfig | ProxyConfig",
     option: str,
     details: "Mapping[str, Detail] | None" = None,
 ) -> AsyncIterator[None]:

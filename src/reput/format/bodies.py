@@ -320,6 +320,47 @@ class BrokerMemberGroup(Body, kw_only=True):
     broker_member_group: BrokerMembers
 
 
+class SyncStateSet(RequestBody, kw_only=True):
+    """In-sync replicas of a broker name: requests 1001 and 1008, replies to 1001, 1003, 1004."""
+
+    sync_state_set: list[Long] = _written([])
+    """Broker ids."""
+    sync_state_set_epoch: Int = _written(0)
+
+
+class ElectMasterReply(Body, kw_only=True):
+    """Reply to 1002."""
+
+    broker_member_group: BrokerMembers | None = None
+    sync_state_set: list[Long] = _written([])
+
+
+class ReplicaIdentity(Body, kw_only=True):
+    """A replica, in ``ReplicasInfo``."""
+
+    alive: bool
+    broker_address: str
+    broker_id: Long
+    broker_name: str
+
+
+class ReplicasInfo(Body, kw_only=True):
+    """The replicas of a broker name, in ``BrokerReplicasInfo``."""
+
+    in_sync_replicas: list[ReplicaIdentity]
+    master_address: str | None = None
+    master_broker_id: Long | None = None
+    master_epoch: Int
+    not_in_sync_replicas: list[ReplicaIdentity]
+    sync_state_set_epoch: Int
+
+
+class BrokerReplicasInfo(Body, kw_only=True):
+    """Reply to 1006."""
+
+    replicas_info_table: dict[str, ReplicasInfo]
+
+
 class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
     """Version of a table: its number of changes and the time of the last one."""
 

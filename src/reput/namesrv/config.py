@@ -9,17 +9,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
-from reput import config, remote_settings, small_file
+from reput import config
 from reput.config import Range
-from reput.errors import InvalidOption, RequestRefused
-from reput.format.codes import ResponseCode
+from reput.errors import InvalidOption
 from reput.format.ip_address import Network
 from reput.namesrv import limits
 from reput.remote_settings import RemoteSettings
-from reput.remoting import limits as of_connections, networks, tls_settings
-from reput.remoting.tls_settings import TlsSettings
+from reput.remoting import current_config, limits as of_connections, networks
 
 DEFAULT_PORT = 9876
 _ALWAYS_FIXED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
@@ -65,7 +63,10 @@ _NO_ACCESS_CONTROL = (
 ONLY: Mapping[str, tuple[str, str]] = {
     "clusterTest": ("false", "routes of another environment are not requested"),
     "supportActingMaster": ("false", "a slave never replaces its master"),
-    "enableControllerInNamesrv": ("false", "controllers are not supported"),
+    "enableControllerInNamesrv": (
+        "false",
+        "a controller is a separate process: reput controller",
+    ),
     "authenticationEnabled": ("false", _NO_ACCESS_CONTROL),
     "authorizationEnabled": ("false", _NO_ACCESS_CONTROL),
     "aclEnable": ("false", _NO_ACCESS_CONTROL),
@@ -192,79 +193,10 @@ class NamesrvConfig:
         return _ALWAYS_FIXED | listed
 
 
-class CheckedChange(NamedTuple):
-    """A checked change of settings."""
+class CurrentConfig(current_config.RemoteConfig[NamesrvConfig]):
+    """The current settings of a name server."""
 
-    changes: dict[str, str]
-    """Key -> text, as sent by the client."""
-    value: NamesrvConfig
-    """All settings after the change."""
-    others: dict[str, str]
-    """All keys without effect after the change."""
-
-
-class CurrentConfig:
-    """The current settings; a change is written to their file before it is applied.
-
-    Args:
-        value: Settings at the start.
-        others: Keys without effect that were set; they are written back unchanged.
-        tls: Settings of TLS, which cannot be changed; by default RocketMQ's.
-    """
-
-    def __init__(
-        self,
-        value: NamesrvConfig,
-        others: Mapping[str, str] | None = None,
-        tls: TlsSettings | None = None,
-    ) -> None:
-        self.value = value
-        self.tls = tls or TlsSettings()
-        self._others = dict(others or {})
-
-    def text(self) -> str:
-        """Return all settings, one ``key=value`` per line; passwords are hidden from clients."""
-        pairs = {**self._others, **_pairs(self.value)}
-        return _text({key: remote_settings.shown(key, text) for key, text in pairs.items()})
-
-    def plan(self, text: str) -> CheckedChange:
-        """Check settings from a client; call ``write`` and ``apply`` before the next plan.
-
-        Args:
-            text: Lines ``key=value``.
-
-        Raises:
-            RequestRefused: A key cannot be changed.
-            InvalidOption: A key is unknown or a value not allowed.
-        """
-        changes = config.parse_properties(text)
-        fixed = sorted(changes.keys() & self.value.fixed_keys)
-        if fixed:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"Can not update config in black list. Can not update config path: {fixed[0]} "
-                "can be changed only in the file, with a restart",
-            )
-        remote_settings.check(changes, self.value.reput_remote_settings, file="namesrv.conf")
-        settings = config.Settings({**_pairs(self.value), **changes})
-        value = settings.make(NamesrvConfig)
-        for unknown in settings.unknown():
-            hint = f"did you mean {unknown.suggestion}?" if unknown.suggestion else "see getConfig"
-            raise InvalidOption(unknown.key, changes[unknown.key], f"a key that exists; {hint}")
-        others = {**self._others, **{key: changes[key] for key in settings.without_effect}}
-        return CheckedChange(changes, value, others)
-
-    def write(self, plan: CheckedChange) -> None:
-        """Write settings to their file; can run in any thread. Raises ``WriteFailed``."""
-        text = _text({**plan.others, **_pairs(plan.value)})
-        small_file.replace_file(self.value.config_store_path, text.encode("ascii"))
-
-    def apply(self, plan: CheckedChange) -> None:
-        """Apply settings that ``write`` has written.
-
-        Settings that are read only at the start take effect at the next start.
-        """
-        self.value, self._others = plan.value, plan.others
+    file = "namesrv.conf"
 
 
 def load(
@@ -283,24 +215,7 @@ def load(
     Raises:
         InvalidOption: The file cannot be read, or a value is not allowed.
     """
-    given: dict[str, object] = {"config_store_path": path} if path is not None else {}
-    settings = config.Settings(
-        path, environment=environment, explicit={**given, **(explicit or {})}
+    value, others, tls, unknown = current_config.load(
+        NamesrvConfig, path, environment=environment, explicit=explicit
     )
-    value = settings.make(NamesrvConfig)
-    tls = tls_settings.load(settings)
-    others = {}
-    if path is not None:
-        pairs = config.read_properties(path)
-        known = _pairs(value)
-        others = {key: text for key, text in pairs.items() if key not in known}
-    return CurrentConfig(value, others, tls), settings.unknown()
-
-
-def _pairs(value: NamesrvConfig) -> dict[str, str]:
-    """Return the settings that are set, in the form of the file."""
-    return {key: text for key, text in config.texts(value).items() if text is not None}
-
-
-def _text(pairs: Mapping[str, str]) -> str:
-    return "".join(config.property_line(key, text) for key, text in sorted(pairs.items()))
+    return CurrentConfig(value, others, tls), unknown

@@ -6,14 +6,12 @@ come from clients: they are quoted, and the lines are limited per second. Source
 ``DefaultRequestProcessor``; processors of 5.x are marked.
 """
 
-import asyncio
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from reput import limits as shared_limits, remote_settings
 from reput.clock import Clock
-from reput.errors import InvalidBody, InvalidHeader, ReputError, excerpt
+from reput.errors import InvalidHeader, ReputError, excerpt
 from reput.format import bodies, command, headers, limits
 from reput.format.bodies import ClusterInfo, DataVersion
 from reput.format.codes import MASTER_ID, RequestCode, ResponseCode
@@ -378,24 +376,7 @@ def kv_namespace(parts: Parts, channel: Channel, request: Command) -> Command:
 
 def update_config(parts: Parts, channel: Channel, request: Command) -> None:
     """Change settings, given as lines ``key=value`` (318): all of them, or none."""
-    shared_limits.SETTINGS_BYTES.check(len(request.body))
-    try:
-        text = request.body.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidBody(f"settings are no UTF-8: {error}") from error
-
-    async def change_settings() -> None:
-        if not text:
-            return
-        plan = parts.config.plan(text)
-        await asyncio.to_thread(parts.config.write, plan)
-        parts.config.apply(plan)
-        known = {
-            key: remote_settings.shown(key, value)[:_SHOWN] for key, value in plan.changes.items()
-        }
-        parts.events.warn("settings", "settings changed by %s: %s", channel.peer, known)
-
-    parts.setting_requests.answer(channel, request, change_settings)
+    parts.config.answer_change(parts.setting_requests, parts.events, channel, request)
 
 
 def get_config(parts: Parts, channel: Channel, request: Command) -> Command:

@@ -25,7 +25,12 @@ from reput.format.command import Command
 from reput.store.reader import StoreReader
 
 WAIT_S = 60
-READY = {"up": "Ctrl-C stops it.", "namesrv": "boot success", "broker": "boot success"}
+READY = {
+    "up": "Ctrl-C stops it.",
+    "namesrv": "boot success",
+    "broker": "boot success",
+    "controller": "boot success",
+}
 
 
 class Server:
@@ -301,6 +306,21 @@ def test_a_name_server_serves_health_and_metrics(
         assert text.startswith(f"reput: port {port} is in use by pid {server.pid} (")
         assert text.endswith("choose another: --metrics-port, or metricsPort in namesrv.conf")
         assert server.stop() == 0
+
+
+def test_a_controller_serves_health_and_keeps_its_state(start: Start, tmp_path: Path) -> None:
+    port = str(free_port())
+    environment = {"HOME": str(tmp_path)}
+    options = ("--port", "0", "--store", "state", "--metrics-port", port)
+    with start("controller", *options, environment=environment) as server:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:
+            assert json.load(answer)["leading"] is True
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
+            assert b"\nreput_controller_groups 0.0\n" in answer.read()
+        text = refused(tmp_path, "controller", "--port", "0", "--store", "state")
+        assert f"{tmp_path}/state is in use" in text
+        assert server.stop() == 0
+    assert (tmp_path / "state" / "groups.json").read_bytes().startswith(b"reput-controller 1 ")
 
 
 @pytest.mark.parametrize(

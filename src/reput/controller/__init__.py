@@ -1,0 +1,1 @@
+"""The controller: it elects the masters of replicated brokers, and keeps the in-sync sets."""

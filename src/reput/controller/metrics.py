@@ -1,0 +1,87 @@
+"""The metrics of a controller, served on ``metricsPort`` as /metrics.
+
+The HTTP part is ``reput.remoting.metrics_server``.
+"""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from reput import __version__
+from reput.controller import health
+from reput.remoting import metrics_server
+from reput.remoting.health import Health
+from reput.remoting.metrics_server import Family, HistogramFamily, Turns, single
+
+if TYPE_CHECKING:
+    from reput.controller.server import Controller
+
+_BY_GROUP = ("cluster", "broker_name")
+
+
+class ControllerMeter:
+    """Measures a controller. To be used only on the event loop.
+
+    Args:
+        controller: The controller.
+    """
+
+    def __init__(self, controller: "Controller") -> None:
+        self._controller = controller
+
+    async def check_health(self) -> Health:
+        """Return the health of the controller."""
+        return health.check(self._controller)
+
+    async def measure(self) -> list[Family | HistogramFamily]:
+        """Return all metrics."""
+        return await metrics_server.gather(self._state, self._groups, self._serving)
+
+    async def _state(self, turns: Turns) -> AsyncIterator[Family]:
+        parts = self._controller.parts
+        info = Family("reput_info", "What runs.", ("version",), values={(__version__,): 1.0})
+        yield info
+        is_well = health.check(self._controller).is_well
+        yield single("reput_healthy", "1 if /health reports no problem.", is_well)
+        yield single("reput_controller_leading", "1 if it leads.", parts.is_leading)
+        groups = parts.groups.all()
+        yield single("reput_controller_groups", "Broker names.", len(groups))
+        yield single(
+            "reput_controller_groups_without_master",
+            "Broker names that had a master, and have none.",
+            sum(map(health.is_without_master, groups)),
+        )
+        counts = parts.elections.counts
+        yield Family(
+            "reput_controller_elections_total",
+            "Elections by result.",
+            ("result",),
+            is_counter=True,
+            values={(key,): counts[key] for key in ("new_master", "no_master", "failed")},
+        )
+        yield single(
+            "reput_controller_changes_total",
+            "Changes of the state that are durable.",
+            parts.groups.change_count,
+            is_counter=True,
+        )
+
+    async def _groups(self, turns: Turns) -> AsyncIterator[Family]:
+        active = Family("reput_controller_active_brokers", "Brokers that are alive.", _BY_GROUP)
+        in_sync = Family("reput_controller_in_sync_replicas", "Replicas in sync.", _BY_GROUP)
+        epochs = Family("reput_controller_master_epoch", "Epoch of the master.", _BY_GROUP)
+        parts = self._controller.parts
+        for group in parts.groups.all():
+            labels = group.cluster_name, group.broker_name
+            active.values[labels] = len(parts.elections.sight(group.broker_name).alive)
+            in_sync.values[labels] = len(group.in_sync)
+            epochs.values[labels] = group.master_epoch
+        yield active
+        yield in_sync
+        yield epochs
+
+    async def _serving(self, turns: Turns) -> AsyncIterator[Family]:
+        serving = self._controller.serving
+        yield single("reput_connections", "Open connections.", serving.connection_count)
+        yield metrics_server.refusals_by_limit(serving.refusals)
+        yield metrics_server.tls_handshakes(serving.tls)
+        yield metrics_server.proxy_headers(serving.proxies)

@@ -1,0 +1,66 @@
+"""Where controllers keep what they must not forget: a small store that they share, or a file.
+
+A value has a key and a revision, which grows with each change. ``compare_and_set`` replaces the
+value of a key if its revision is still the one that the caller has read. Only the leader changes
+values: its *fencing number* is larger than those of all earlier leaders, and the store refuses a
+change with a smaller one. So the changes of a leader that was deposed without noticing fail.
+
+``file_quorum`` is a file for a single controller, which always leads.
+"""
+
+from typing import NamedTuple, Protocol
+
+from reput.errors import ReputError
+
+
+class StoredValue(NamedTuple):
+    """A value of the store."""
+
+    value: bytes
+    revision: int
+
+
+class Conflict(ReputError):
+    """A value has another revision than the caller has read: read it again."""
+
+
+class Deposed(ReputError):
+    """The caller leads no more: another controller has a larger fencing number."""
+
+
+class QuorumStore(Protocol):
+    """A store of values; each method may wait for a disk or for other machines."""
+
+    async def lead(self) -> int:
+        """Become the leader, and return the fencing number; wait while another one leads.
+
+        Raises:
+            ReputError: The store cannot be used.
+        """
+
+    async def read(self) -> dict[str, StoredValue]:
+        """Return all values by key, with every change that has succeeded.
+
+        Raises:
+            ReputError: The store does not answer.
+        """
+
+    async def compare_and_set(
+        self, key: str, value: bytes | None, *, revision: int, fence: int
+    ) -> int:
+        """Replace a value; return its new revision. On return it is durable.
+
+        Args:
+            key: The key.
+            value: The new value; None deletes the key.
+            revision: Revision of the value that the caller has read; 0 if there was none.
+            fence: Fencing number of the caller.
+
+        Raises:
+            Conflict: The revision is another one.
+            Deposed: The fencing number is too small.
+            ReputError: The outcome is unknown: read before the next change of the key.
+        """
+
+    async def close(self) -> None:
+        """Stop leading, and release everything."""
