@@ -308,7 +308,9 @@ def test_a_name_server_serves_health_and_metrics(
         assert server.stop() == 0
 
 
-def test_a_controller_serves_health_and_keeps_its_state(start: Start, tmp_path: Path) -> None:
+def test_a_controller_serves_health_and_keeps_its_state(
+    start: Start, refused: Refused, tmp_path: Path
+) -> None:
     port = str(free_port())
     environment = {"HOME": str(tmp_path)}
     options = ("--port", "0", "--store", "state", "--metrics-port", port)
@@ -317,7 +319,7 @@ def test_a_controller_serves_health_and_keeps_its_state(start: Start, tmp_path: 
             assert json.load(answer)["leading"] is True
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
             assert b"\nreput_controller_groups 0.0\n" in answer.read()
-        text = refused(tmp_path, "controller", "--port", "0", "--store", "state")
+        text = refused("controller", "--port", "0", "--store", "state")
         assert f"{tmp_path}/state is in use" in text
         assert server.stop() == 0
     assert (tmp_path / "state" / "groups.json").read_bytes().startswith(b"reput-controller 1 ")

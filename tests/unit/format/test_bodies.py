@@ -24,6 +24,7 @@ from reput.format.bodies import (
     ResetOffsets,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
+    SyncStateSet,
     TopicConfigList,
     TopicConfigTable,
     TopicRouteData,
@@ -43,6 +44,7 @@ OF_REQUESTS: list[type[RequestBody]] = [
     RequestModeBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
+    SyncStateSet,
     TopicConfigList,
     UserInfo,
 ]
