@@ -2,7 +2,7 @@
 
 import pytest
 
-from each import each
+from cases import each
 from reput.cli import load_frames as frames
 from reput.format import batch, command, properties as props
 from reput.format.command import Command

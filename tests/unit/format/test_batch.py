@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.errors import CorruptRecord
 from reput.format import batch, properties as props, sys_flag as flags
 from reput.format.batch import InnerMessage

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from each import each
+from cases import each
 from reput.errors import InvalidBody, LimitExceeded
 from reput.format import bodies, limits
 from reput.format.bodies import (

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.errors import CorruptRecord
 from reput.format import body as bodies
 from reput.format.message import decode as decode_record

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.errors import CorruptRecord
 from reput.format import checkpoint_page
 from reput.format.checkpoint_page import Checkpoint

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from each import each
+from cases import each
 from reput.format import codes, command
 from reput.format.command import Command, Serialization
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.errors import CorruptRecord
 from reput.format import cq_unit, sys_flag as flags
 from reput.format.cq_unit import BatchUnit, ExtUnit, Unit

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from each import each
+from cases import each
 from reput.errors import InvalidHeader
 from reput.format import headers
 from reput.format.headers import Header

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from each import each
+from cases import each
 from reput.format import headers
 
 DATA = Path(__file__).parents[2] / "data" / "remoting"

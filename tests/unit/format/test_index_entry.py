@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.errors import CorruptRecord
 from reput.format import index_entry, java
 from reput.format.index_entry import Entry, Header

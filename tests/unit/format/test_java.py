@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.format import java
 
 # --- hash -----------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.errors import CorruptRecord
 from reput.format import body as bodies, java, message_id, properties as props, sys_flag as flags
 from reput.format.message import (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.format import message_id
 from reput.format.message import Host, decode as decode_record
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.format import names
 
 # Topics that the brokers of the golden stores created.

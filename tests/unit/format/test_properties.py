@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import golden
-from each import each
+from cases import each
 from reput.format import java, properties as props
 from reput.format.message import decode as decode_record
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from each import each
+from cases import each
 from reput.format import limits, properties as props, sql92
 from reput.format.sql92 import EvaluationError, FilterTooLarge, Sql92Error, compile_filter
 

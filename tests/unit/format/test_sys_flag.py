@@ -3,7 +3,7 @@
 import pytest
 
 import golden
-from each import each
+from cases import each
 from reput.format import sys_flag as flags
 
 

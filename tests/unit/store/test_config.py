@@ -6,7 +6,7 @@ import typing
 import pytest
 
 import golden
-from each import each
+from cases import each
 from reput import config
 from reput.errors import InvalidOption
 from reput.store.config import (

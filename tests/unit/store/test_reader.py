@@ -19,7 +19,7 @@ import pytest
 
 import golden
 import store_builder
-from each import each
+from cases import each
 from reput.errors import CorruptRecord, NotInStore, StoreUnavailable
 from reput.format import (
     checkpoint_page,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import golden
-from each import each
+from cases import each
 from reput.format import (
     batch,
     body as bodies,

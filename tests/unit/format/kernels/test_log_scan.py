@@ -12,7 +12,7 @@ import pytest
 
 import golden
 import seeds
-from each import each
+from cases import each
 from reput.format import body as bodies, message as record, sys_flag as flags
 from reput.format.kernels import native, reference
 from reput.format.kernels.layout import Segments

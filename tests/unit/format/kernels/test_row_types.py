@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from each import each
+from cases import each
 from reput.format.kernels.row_types import argument_type
 from reput.format.kernels.rows import Row, row, rows, rows_of, word, words
 

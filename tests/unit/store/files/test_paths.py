@@ -2,7 +2,7 @@
 
 import pytest
 
-from each import each
+from cases import each
 from reput.store.files import paths
 
 

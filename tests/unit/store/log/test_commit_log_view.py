@@ -13,7 +13,7 @@ import pytest
 import golden
 import seeds
 import store_builder
-from each import each
+from cases import each
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import message as record
 from reput.format.message import StoredMessage, Verdict

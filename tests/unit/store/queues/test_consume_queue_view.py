@@ -12,7 +12,7 @@ import pytest
 import golden
 import seeds
 import store_builder
-from each import each
+from cases import each
 from reput.errors import CorruptRecord, NotInStore, ReputError
 from reput.format import cq_unit
 from reput.format.cq_unit import BatchUnit, ExtUnit, Unit

@@ -8,7 +8,7 @@ import pytest
 
 import golden
 import seeds
-from each import each
+from cases import each
 from reput.errors import CorruptRecord
 from reput.format import fastjson
 from reput.store.files import paths

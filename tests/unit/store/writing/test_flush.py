@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from each import each
+from cases import each
 from reput.clock import ManualClock
 from reput.errors import DiskFull, WriteFailed
 from reput.store.config import BrokerRole, FlushDiskType, StoreConfig

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from each import each
+from cases import each
 from reput.format import message as record, names, properties as props, sys_flag as flags
 from reput.format.message import Host
 from reput.store.config import StoreConfig
