@@ -168,9 +168,8 @@ def main(measured: Path) -> None:
     rotating = turns.load()
     for line in measured.read_text(encoding="utf-8").splitlines():
         test, _, wall = json.loads(line)
-        file = test.partition("::")[0]
-        if not {test.partition("[")[0], file, file.rpartition("/")[0]} & rotating.cpu_s.keys():
-            wall_s[file] += wall
+        if rotating.find_row(test) is None:
+            wall_s[test.partition("::")[0]] += wall
     text = FILE.read_text(encoding="utf-8").partition("[seconds]")[0] + "[seconds]\n"
     for file in sorted(wall_s):
         if wall_s[file] >= 2 * DEFAULT_S:

@@ -49,14 +49,22 @@ class Turns:
             dealt[row] = day
         return dealt
 
-    def row_of(self, test: str) -> str:
-        """Return the row of a test: ``tests/file.py::test_name[case]``. Raises ``BadTurn``."""
+    def find_row(self, test: str) -> str | None:
+        """Return the row of a test, ``tests/file.py::test_name[case]``; None if there is none."""
         test = test.partition("[")[0]
         file = test.partition("::")[0]
-        for row in (test, file, file.rpartition("/")[0]):
-            if row in self.cpu_s:
-                return row
-        raise BadTurn(f"{test} is marked rotating, but {FILE.name} has no row for it or its file")
+        return next(
+            (row for row in (test, file, file.rpartition("/")[0]) if row in self.cpu_s), None
+        )
+
+    def row_of(self, test: str) -> str:
+        """Return the row of a test that is marked. Raises ``BadTurn``."""
+        row = self.find_row(test)
+        if row is None:
+            test = test.partition("[")[0]
+            text = f"{test} is marked rotating, but {FILE.name} has no row for it or its file"
+            raise BadTurn(text)
+        return row
 
     def runs(self, test: str, seed: int) -> bool:
         """Return whether a test runs on the day of a seed. Raises ``BadTurn``."""
