@@ -43,9 +43,12 @@ if TYPE_CHECKING:
     from reput.broker.settings.config import BrokerConfig, BrokerSettings
     from reput.cli.obstacles import Obstacle
     from reput.controller.config import ControllerConfig
+    from reput.controller.server import Controller
     from reput.grpc.proxy.config import ProxyConfig
+    from reput.grpc.proxy.server import Proxy
     from reput.grpc.server import FrontServer
     from reput.namesrv.config import NamesrvConfig
+    from reput.namesrv.server import NameServer
     from reput.remoting.metrics_server import Detail, Family, HistogramFamily, Meter
     from reput.remoting.tls_acceptor import TlsAcceptor
 
@@ -137,18 +140,11 @@ def namesrv(
 
         with readable_errors(current.value.listen_port, "--port, or listenPort in namesrv.conf"):
             await server.start()
-        stop.listen()
-        try:
-            address = f"{current.value.bind_address}:{server.port}"
-            option = "--metrics-port, or metricsPort in namesrv.conf"
-            async with _metrics(namesrv_meter, server.refusals, current.value, option):
-                # Java's text: scripts wait for it.
-                text = f"The Name Server boot success. serializeType=JSON, address {address}"
-                print_now(text)
-                async with systemd.running(text):
-                    await stop.wait()
-        finally:
-            await server.stop()
+        option = "--metrics-port, or metricsPort in namesrv.conf"
+        metrics = _metrics(namesrv_meter, server.refusals, current.value, option)
+        where = f"{current.value.bind_address}:{server.port}"
+        text = f"The Name Server boot success. serializeType=JSON, address {where}"
+        await _serve_until_stopped(server, stop, metrics, text, systemd)
 
     return run(body)
 
@@ -289,21 +285,13 @@ def controller(
         with readable_errors(value.port, "--port, or listenPort in controller.conf"):
             await server.start()
         garbage.keep_pauses_short()
-        stop.listen()
-        try:
-            option = "--metrics-port, or metricsPort in controller.conf"
-            async with _metrics(controller_meter, server.refusals, value, option):
-                where = f"{value.bind_address}:{server.port}"
-                # Java's text first: scripts wait for it.
-                text = (
-                    "The Controller Manager boot success. serializeType=JSON; address "
-                    f"{where}, state {server.store.path}"
-                )
-                print_now(text)
-                async with systemd.running(text):
-                    await stop.wait()
-        finally:
-            await server.stop()
+        option = "--metrics-port, or metricsPort in controller.conf"
+        metrics = _metrics(controller_meter, server.refusals, value, option)
+        text = (
+            "The Controller Manager boot success. serializeType=JSON; address "
+            f"{value.bind_address}:{server.port}, state {server.store.path}"
+        )
+        await _serve_until_stopped(server, stop, metrics, text, systemd)
 
     return run(body)
 
@@ -355,21 +343,14 @@ def proxy(
         with readable_errors(value.grpc_server_port, "--port, or grpcServerPort in proxy.conf"):
             await server.start()
         garbage.keep_pauses_short()
-        stop.listen()
-        try:
-            option = "--metrics-port, or metricsPort in proxy.conf"
-            async with _metrics(proxy_meter, server.serving.refusals, value, option):
-                where = f"{value.bind_address}:{server.port}"
-                # Java's text first: scripts wait for it.
-                text = (
-                    f"rocketmq-proxy startup successfully; 5.x clients connect to {where}, "
-                    f"name servers {';'.join(value.name_servers)}"
-                )
-                print_now(text)
-                async with systemd.running(text):
-                    await stop.wait()
-        finally:
-            await server.stop()
+        option = "--metrics-port, or metricsPort in proxy.conf"
+        metrics = _metrics(proxy_meter, server.serving.refusals, value, option)
+        where = f"{value.bind_address}:{server.port}"
+        text = (
+            f"rocketmq-proxy startup successfully; 5.x clients connect to {where}, "
+            f"name servers {';'.join(value.name_servers)}"
+        )
+        await _serve_until_stopped(server, stop, metrics, text, systemd)
 
     return run(body)
 
@@ -769,6 +750,32 @@ async def _answering_parent(server: "Broker", path: str | None) -> AsyncIterator
         yield
     finally:
         await metrics.stop()
+
+
+async def _serve_until_stopped(
+    server: "Controller | NameServer | Proxy",
+    stop: StopSignal,
+    metrics: contextlib.AbstractAsyncContextManager[None],
+    text: str,
+    systemd: Systemd,
+) -> None:
+    """Report a server that has started, wait for the signal, and stop it.
+
+    Args:
+        server: The server.
+        stop: The signal.
+        metrics: Serves metrics and health meanwhile.
+        text: Text to print; it begins with Java's text, for which scripts wait.
+        systemd: Gets the text as well.
+    """
+    stop.listen()
+    try:
+        async with metrics:
+            print_now(text)
+            async with systemd.running(text):
+                await stop.wait()
+    finally:
+        await server.stop()
 
 
 @contextlib.asynccontextmanager
