@@ -17,10 +17,10 @@ from typing import Protocol
 
 from reput.broker.replication import flow
 from reput.broker.replication.flow import FlowControl
+from reput.broker.replication.framing import MasterFraming
 from reput.broker.replication.slave_socket import SlaveSocket
 from reput.clock import Clock
 from reput.descriptors import open_descriptor
-from reput.format import ha_frames
 from reput.store.log.commit_log import LogPiece
 from reput.store.log.replica_acks import Replica
 
@@ -54,6 +54,7 @@ class CatchUp:
         files: The log.
         flow_control: Limit of bytes per second.
         clock: The clock.
+        framing: The frames; called in the thread.
         data_bytes_max: Maximum bytes of the log in a frame.
         on_sent: Called in the thread with the bytes of each frame that was sent.
         on_end: Called in the thread at the end, with the error or None; FileNotFoundError if the
@@ -67,6 +68,7 @@ class CatchUp:
         files: LogFiles,
         flow_control: FlowControl,
         clock: Clock,
+        framing: MasterFraming,
         *,
         data_bytes_max: int,
         on_sent: Callable[[int], object],
@@ -77,6 +79,7 @@ class CatchUp:
         self._files = files
         self._flow_control = flow_control
         self._clock = clock
+        self._framing = framing
         self._data_bytes_max = min(data_bytes_max, DATA_BYTES_MAX)
         self._on_sent = on_sent
         self._on_end = on_end
@@ -119,7 +122,7 @@ class CatchUp:
         try:
             position, end = piece.start, piece.start + piece.size
             while position < end and self._lag() >= END_BYTES and not self._stopping.is_set():
-                wanted = min(end - position, self._data_bytes_max)
+                wanted = self._framing.size_max(position, min(end - position, self._data_bytes_max))
                 granted = self._flow_control.take(wanted, self._clock.monotonic_ms())
                 if granted:
                     self._send_frame(descriptor, position, granted)
@@ -130,7 +133,7 @@ class CatchUp:
             os.close(descriptor)
 
     def _send_frame(self, descriptor: int, position: int, size: int) -> None:
-        header = ha_frames.encode_header(self._replica.sent_offset, size)
+        header = self._framing.header(self._replica.sent_offset, size)
         # Before it is sent: the slave may acknowledge it before this thread runs again.
         self._replica.sent_offset += size
         while header:

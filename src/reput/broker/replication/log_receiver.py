@@ -14,11 +14,11 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from reput.broker.replication.framing import ClassicSlaveFraming, Header, SlaveFraming
 from reput.broker.replication.slave_socket import ALERT
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.clock import Clock
 from reput.errors import NotAFrame, ReputError, WriteFailed
-from reput.format.ha_frames import HEADER_BYTES, FrameHeader, HeaderParser, encode_report
 from reput.remoting.polled_socket import TlsSocket
 from reput.store.config import DurableIn, StoreConfig
 from reput.store.writing.replica_log import ReplicaLog
@@ -145,6 +145,7 @@ class LogReceiver:
         sync_soon: Requests that the log is made durable; ``synced`` is called after that.
         acknowledged_end: Returns up to where an end of the log may be acknowledged;
             ``acknowledge`` is called when more of it may be.
+        framing: The frames of the connection.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class LogReceiver:
         on_received: Callable[[], object],
         sync_soon: Callable[[], object],
         acknowledged_end: Callable[[int], int] = lambda end: end,
+        framing: SlaveFraming | None = None,
     ) -> None:
         self._connection = connection
         self._config = config
@@ -168,8 +170,10 @@ class LogReceiver:
         self._sync_soon = sync_soon
         self._acknowledged_end = acknowledged_end
         self._acks_durable = config.ha_ack_after is DurableIn.DISK
-        self._parser = HeaderParser(config.mapped_file_size_commit_log)
-        self._header = memoryview(bytearray(HEADER_BYTES))
+        self._framing = framing or ClassicSlaveFraming()
+        self._header_bytes = self._framing.header_bytes
+        self._parser = self._framing.header_parser(config.mapped_file_size_commit_log)
+        self._header = memoryview(bytearray(self._header_bytes))
         self._room: memoryview | None = None  # of the log, for the current frame
         self._filled = 0  # bytes of the room
         self._has_added = False
@@ -283,7 +287,7 @@ class LogReceiver:
         missing = self._parser.missing
         with self._log.spare(SPARE_BYTES) as spare:
             count = self._receive([self._header[:missing], spare])
-            if count and missing == HEADER_BYTES and self._header[0] == ALERT:
+            if count and missing == self._header_bytes and self._header[0] == ALERT:
                 # No log is that long.
                 text = "it requires TLS, and haTlsEnable is false here"
                 raise Disconnected(text, SlaveState.REFUSED)
@@ -298,7 +302,7 @@ class LogReceiver:
         except BlockingIOError:
             return 0
 
-    def _take_frames(self, header: FrameHeader | None, spare: memoryview, filled: int) -> None:
+    def _take_frames(self, header: Header | None, spare: memoryview, filled: int) -> None:
         """Add frames to the log, and begin the last one if it is not whole.
 
         Args:
@@ -318,7 +322,7 @@ class LogReceiver:
                 if end < position + header.size:
                     break
                 size += header.size
-                position = min(end + HEADER_BYTES, filled)
+                position = min(end + self._header_bytes, filled)
                 header = self._parser.feed(spare[end:position])
         finally:
             if filled:
@@ -326,17 +330,19 @@ class LogReceiver:
         if header is not None:
             self._begin_frame(header, end - position)
 
-    def _check(self, header: FrameHeader, log_end: int) -> None:
-        """Check that a frame continues the log. Raises ``Disconnected``."""
-        if not log_end and header.physical_offset % self._config.mapped_file_size_commit_log == 0:
-            return  # a master that could not be checked begins at its last file
-        if header.physical_offset != log_end:
+    def _check(self, header: Header, log_end: int) -> None:
+        """Check that a frame continues the log. Raises ``ReputError``, as ``Disconnected``."""
+        file_size = self._config.mapped_file_size_commit_log
+        # An empty log begins where the master does, at a file.
+        may_begin = not log_end and header.physical_offset % file_size == 0
+        if header.physical_offset != log_end and not may_begin:
             raise Disconnected(
                 f"it sends the log from physical offset {header.physical_offset} on, but this log "
                 f"ends at {log_end}"
             )
+        self._framing.take(header)
 
-    def _begin_frame(self, header: FrameHeader, filled: int) -> None:
+    def _begin_frame(self, header: Header, filled: int) -> None:
         """Prepare for the data of a frame, whose first bytes may be in the log's spare."""
         log, status = self._log, self._status
         if not log.end:
@@ -382,7 +388,7 @@ class LogReceiver:
         if self._unsent:
             self._is_report_due = True
             return
-        self._unsent = encode_report(physical_offset)
+        self._unsent = self._framing.report(physical_offset)
         self._written_ms = self._clock.monotonic_ms()
         self._status.written_ms = self._clock.now_ms()
         self._on_writable()

@@ -14,12 +14,12 @@ from reput.broker.replication import catch_up, flow
 from reput.broker.replication.catch_up import CatchUp
 from reput.broker.replication.counts import ReplicationCounts
 from reput.broker.replication.flow import FlowControl
+from reput.broker.replication.framing import MasterFraming
 from reput.broker.replication.reports import Reason, SlaveReports
 from reput.broker.replication.slave_socket import SlaveSocket
 from reput.clock import Clock
-from reput.errors import ReputError
-from reput.format import ha_frames
-from reput.format.ha_frames import ReportParser
+from reput.errors import NotAFrame, ReputError
+from reput.format.ha_epoch_frames import SlaveHandshake
 from reput.remoting.tls_acceptor import HANDSHAKE
 from reput.store.log.commit_log import LogView
 from reput.store.log.replica_acks import Replica
@@ -44,6 +44,10 @@ class LinkOwner(Protocol):
     counts: ReplicationCounts
     flow_control: FlowControl
     batch_bytes: int
+    framing: MasterFraming
+
+    def shook_hands(self, link: "SlaveLink", handshake: SlaveHandshake) -> None:
+        """Check and answer the handshake of a slave."""
 
     def reported(self, link: "SlaveLink", values: Sequence[int]) -> None:
         """Check the reports of a read, oldest first."""
@@ -87,11 +91,13 @@ class SlaveLink:
         self.progress_ms = NO_PROGRESS
         """Time of the last report of more bytes than before, or again of all, monotonic ms."""
         self.is_closed = False
+        self.is_from_last_file = False
+        """True if an empty slave wants the last file only."""
         self._connection = connection
         self._descriptor = connection.fileno()
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._parser = ReportParser()
+        self._parser = owner.framing.report_parser()
         self._header = _NO_BYTES  # the part of a frame's header that is not sent yet
         self._left = 0  # bytes of that frame that are not sent yet
         self._is_shaking = False  # whether a thread continues the handshake
@@ -133,8 +139,14 @@ class SlaveLink:
             text = "it uses TLS, and haTlsEnable is false here"
             self._owner.refuse(self, Reason.TLS, text)
             return
-        values = self._parser.feed(data)
-        if values:
+        try:
+            handshake, values = self._parser.feed(data)
+        except NotAFrame as error:
+            self._owner.refuse(self, Reason.IMPOSSIBLE, str(error))
+            return
+        if handshake is not None:
+            self._owner.shook_hands(self, handshake)
+        if values and not self.is_closed:
             self._owner.reported(self, values)
 
     def _shaken(self, done: "asyncio.Future[None]") -> None:
@@ -216,14 +228,15 @@ class SlaveLink:
     def _begin_frame(self, lag: int, now_ms: int) -> LogView | None:
         """Make the header of the next frame; return its data, or None if nothing may be sent."""
         owner = self._owner
-        granted = owner.flow_control.take(min(lag, owner.batch_bytes), now_ms)
+        wanted = owner.framing.size_max(self.replica.sent_offset, min(lag, owner.batch_bytes))
+        granted = owner.flow_control.take(wanted, now_ms)
         if not granted:
             owner.pump_later(flow.PAUSE_MS)
             return None
         view = self._view(granted)
         size = 0 if view is None else len(view.data)
         owner.flow_control.give_back(granted - size)
-        self._header = ha_frames.encode_header(self.replica.sent_offset, size)
+        self._header = owner.framing.header(self.replica.sent_offset, size)
         self._left = size
         return view
 
@@ -289,13 +302,27 @@ class SlaveLink:
     def _writable(self) -> None:
         self._loop.remove_writer(self._descriptor)
         self._is_blocked = False
-        self._owner.pump()
+        if self.reports is None:
+            self._write(None, self._owner.clock.monotonic_ms())  # the rest of a handshake
+        else:
+            self._owner.pump()
 
     def _refuse_expired(self) -> None:
         offset = self.replica.sent_offset
         self._owner.refuse(
             self, Reason.EXPIRED, f"the log no longer has physical offset {offset}: it was deleted"
         )
+
+    def answer_handshake(self, data: bytes, now_ms: int) -> None:
+        """Send the answer to a handshake; a slave may repeat it until the answer arrives.
+
+        Args:
+            data: The answer.
+            now_ms: The time, monotonic ms.
+        """
+        if not self._header:
+            self._header = data
+            self._write(None, now_ms)
 
     def send_heartbeat(self, now_ms: int) -> None:
         """Send a frame without data, unless a frame is partly sent.
@@ -305,7 +332,7 @@ class SlaveLink:
         """
         if self.is_closed or self._is_blocked or self._header or self._left or self._catch_up:
             return
-        self._header = ha_frames.encode_header(self.replica.sent_offset, 0)
+        self._header = self._owner.framing.header(self.replica.sent_offset, 0)
         self._owner.counts.heartbeats += 1
         self._write(None, now_ms)
 
@@ -321,6 +348,7 @@ class SlaveLink:
             owner.store,
             owner.flow_control,
             owner.clock,
+            owner.framing,
             data_bytes_max=owner.batch_bytes,
             on_sent=lambda size: loop.call_soon_threadsafe(self._file_sent, size),
             on_end=lambda problem: loop.call_soon_threadsafe(self._caught_up, problem),

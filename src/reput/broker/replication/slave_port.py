@@ -21,6 +21,7 @@ from reput.broker.machine import Machine
 from reput.broker.pending_replies import PendingReplies
 from reput.broker.replication.counts import ReplicationCounts
 from reput.broker.replication.flow import FlowControl
+from reput.broker.replication.framing import ClassicMasterFraming, MasterFraming
 from reput.broker.replication.reports import OfferedRange, Reason, ReportRefused, SlaveReports
 from reput.broker.replication.slave_link import SlaveLink
 from reput.broker.replication.slave_socket import (
@@ -34,6 +35,7 @@ from reput.broker.settings.live import LiveConfig
 from reput.clock import Clock
 from reput.errors import InvalidOption
 from reput.format.bodies import HaConnectionInfo, HaRuntimeInfo
+from reput.format.ha_epoch_frames import SlaveHandshake
 from reput.limits import Limit
 from reput.remoting.client_faults import ClientFaults
 from reput.store.config import BrokerRole, DurableIn, StoreConfig
@@ -90,6 +92,7 @@ class SlavePort:
         clock: The clock.
         certificates: Returns the certificate of new connections, for ``haTlsEnable``.
         machine: Opens the port.
+        framing: The frames.
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class SlavePort:
         clock: Clock,
         certificates: Callable[[], ssl.SSLContext | None] = lambda: None,
         machine: Machine | None = None,
+        framing: MasterFraming | None = None,
     ) -> None:
         self._settings = settings
         self._certificates = certificates
@@ -111,6 +115,7 @@ class SlavePort:
         config = settings.store
         self.store = store
         self.clock = clock
+        self.framing: MasterFraming = framing or ClassicMasterFraming()
         self.counts = ReplicationCounts()
         """Counts since the start."""
         self.flow_control = FlowControl(
@@ -308,9 +313,28 @@ class SlavePort:
             del self._slaves[link]
             _log.info("slave %s is gone: %s", link.replica.address, problem)
             self.store.replicas.remove(link.replica)
-            self._settle()
+            self.settle()
 
     # Reports ------------------------------------------------------------------------------------
+
+    def shook_hands(self, link: SlaveLink, handshake: SlaveHandshake) -> None:
+        """Answer the handshake of a slave, which ends its earlier connections.
+
+        Args:
+            link: The connection.
+            handshake: The handshake.
+        """
+        replica = link.replica
+        if replica.broker_id is not None and replica.broker_id != handshake.broker_id:
+            text = f"it has id {replica.broker_id}, and then {handshake.broker_id}"
+            self.refuse(link, Reason.IMPOSSIBLE, text)
+            return
+        replica.broker_id, replica.is_learner = handshake.broker_id, handshake.is_learner
+        link.is_from_last_file = handshake.is_from_last_file
+        for other in [*self._unreported, *self._slaves]:
+            if other is not link and other.replica.broker_id == handshake.broker_id:
+                other.close(f"broker {handshake.broker_id} has connected again")
+        link.answer_handshake(self.framing.handshake_reply(), self.clock.monotonic_ms())
 
     def reported(self, link: SlaveLink, values: Sequence[int]) -> None:
         """Check the reports of a read, oldest first; release the replies that they allow.
@@ -323,6 +347,8 @@ class SlavePort:
         try:
             reports = link.reports
             if reports is None:
+                if self.framing.has_handshake and link.replica.broker_id is None:
+                    raise ReportRefused(Reason.IMPOSSIBLE, "it reports without a handshake")
                 reports = self._begin(link, values[0], now_ms)
                 values = values[1:]
             reports.add(values, link.replica.sent_offset)
@@ -331,7 +357,7 @@ class SlavePort:
             return
         self.counts.reports += len(values)
         link.acknowledge(now_ms)
-        self._settle()
+        self.settle()
 
     def _begin(self, link: SlaveLink, value: int, now_ms: int) -> SlaveReports:
         """Check the first report of a connection, and start sending."""
@@ -343,11 +369,11 @@ class SlavePort:
         reports = SlaveReports.begin(
             value,
             OfferedRange(minimum, maximum, last_file),
-            from_last_file=config.sync_from_last_file,
+            from_last_file=config.sync_from_last_file or link.is_from_last_file,
         )
         self._unreported.pop(link, None)
         for other in self._slaves:
-            if other.host == link.host:
+            if other.host == link.host and not self.framing.has_handshake:
                 # Possibly the same slave, whose old connection is not known to be dead: two
                 # connections of one slave must not count twice. It counts again with its next
                 # report, which another slave sends as soon as it gets a message.
@@ -370,7 +396,8 @@ class SlavePort:
         self.pump()
         return reports
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Send the replies of puts that are safe or late."""
         self.store.replicas_changed()
         self._pending_replies.settle()
 
@@ -411,7 +438,7 @@ class SlavePort:
         if has_more:
             self.pump()
         if self._is_sync_master and self._are_replies_held():
-            self._settle()  # at once, if no slave is available
+            self.settle()  # at once, if no slave is available
 
     # Housekeeping -------------------------------------------------------------------------------
 
