@@ -54,6 +54,7 @@ from reput.broker.pull_subscriptions import PullSubscriptions
 from reput.broker.put_stalls import PutStalls
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
+from reput.broker.replicas.roles import GroupRoles
 from reput.broker.replication.follower import Follower
 from reput.broker.replication.metadata import MetadataSync
 from reput.broker.replication.named_tables import NamedTables
@@ -116,6 +117,8 @@ class Basis:
     """Access control 1.0; None if it is off."""
     machine: Machine
     """Its disks, threads and sockets."""
+    group: GroupRoles | None = None
+    """The membership in a replica group; None without a controller."""
 
     @property
     def root(self) -> str:
@@ -628,6 +631,7 @@ def _make_replication(
         clock,
         basis.certificates,
         basis.machine,
+        None if basis.group is None else basis.group.master_framing(store),
     )
     follower = Follower(
         basis.settings,
@@ -640,6 +644,7 @@ def _make_replication(
         metadata.copy_topics,
         basis.on_cut,
         basis.machine,
+        None if basis.group is None else basis.group.agreement(store),
     )
     return Replication(basis.identity, slave_port, follower, metadata)
 
@@ -693,6 +698,7 @@ def _gather(
         transactions=writing.transactions,
         registration=keeping.registration,
         replication=keeping.replication,
+        member=None if basis.group is None else basis.group.member,
         saved_tables=keeping.saved_tables,
         table_writes=TableWrites(basis.clock, ground.failures),
         topic_writes=writing.topic_writes,

@@ -32,6 +32,7 @@ from reput.broker.pull_subscriptions import PullSubscriptions
 from reput.broker.put_stalls import PutStalls
 from reput.broker.quarantine import Quarantine
 from reput.broker.registration import Registration
+from reput.broker.replicas.member import Member
 from reput.broker.replication.replication import Replication
 from reput.broker.retries import Retries
 from reput.broker.settings.live import Change, LiveConfig
@@ -123,6 +124,8 @@ class Parts:
     registration: Registration
     """Registration with name servers."""
     replication: Replication
+    member: Member | None
+    """Membership in a replica group; None without a controller."""
     saved_tables: SavedTables
     table_writes: TableWrites
     topic_writes: TopicWrites

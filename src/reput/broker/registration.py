@@ -124,6 +124,9 @@ class Registration:
         """The master of a slave, according to the name server whose reply changed last."""
         self.on_master: Callable[[], object] = lambda: None
         """Called when ``master`` has changed."""
+        self.is_held = False
+        """True while the broker must not be registered, as it has no role yet."""
+        self._is_led = False  # whether a controller names the master
         self._masters: dict[str, MasterAddresses] = {}  # by name server
 
     def start(self) -> None:
@@ -175,7 +178,7 @@ class Registration:
 
     def _begin(self, topics: _Changed | None) -> list[asyncio.Task[None]]:
         client, servers = self._client, self._settings.broker.name_servers
-        if client is None:
+        if client is None or self.is_held:
             return []
         self.problems = {
             server_name: why for server_name, why in self.problems.items() if server_name in servers
@@ -256,6 +259,8 @@ class Registration:
 
         After a failover some name servers may list the old master for a while.
         """
+        if self._is_led:
+            return
         known = self._masters.get(server)
         master = MasterAddresses(header.master_addr or "", header.ha_server_addr or "")
         self._masters[server] = master
@@ -269,6 +274,13 @@ class Registration:
         )
         self.master = master
         self.on_master()
+
+    def follow(self, master: MasterAddresses) -> None:
+        """Use the master that a controller names, whatever name servers list."""
+        self._is_led = True
+        if master != self.master:
+            self.master = master
+            self.on_master()
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Return the route of a topic from the first name server that replies; None if it has none.

@@ -25,6 +25,8 @@ from reput.broker.machine import Machine
 from reput.broker.master_guard import AnotherMaster
 from reput.broker.parts import Parts
 from reput.broker.port import Port
+from reput.broker.registration import Registration
+from reput.broker.replicas.roles import GroupRoles
 from reput.broker.replication.reverse_fetch import ReverseFetch
 from reput.broker.replication.slave_port import open_port
 from reput.broker.settings.access import AccessSettings
@@ -104,6 +106,7 @@ class Broker:
         self._wrap_port = wrap_port
         self._machine = machine or Machine()
         self._plain: PlainAccess | None = None
+        self._group: GroupRoles | None = None
         self._slave_socket: socket.socket | None = None
         """The port for slaves of a broker that becomes master."""
         self._changing = asyncio.Lock()
@@ -129,8 +132,14 @@ class Broker:
         self.load_accounts()
         if self.identity.is_master:
             await self.check_alone(f"{config.broker_ip1}:{config.listen_port}")
+        if config.enable_controller_mode:
+            disk = self._machine.disk()
+            disk.make_folder(self.settings.store.store_path_root_dir)
+            self._group = GroupRoles(self, disk, self.clock)
         await self._open()
         await self._begin()
+        if self._group is not None:
+            self._group.member.start()
 
     def load_accounts(self) -> None:
         """Read the accounts of access control 1.0, if that is on. Raises ``InvalidOption``."""
@@ -162,6 +171,8 @@ class Broker:
         """Register, and begin the work of the role."""
         self.identity.is_stopping = False
         self.parts.registration.start()
+        if self._group is not None:
+            self._group.begin()
         self.loops.start()
         await self.parts.replication.start()
         config, identity, store = self.settings.broker, self.identity, self.store
@@ -195,6 +206,16 @@ class Broker:
         self._log_recovery(self.clock.monotonic_ms() - begun_ms)
         await self._serve_store(filters)
 
+    @property
+    def registration(self) -> Registration:
+        """The registration with name servers."""
+        return self.parts.registration
+
+    def settle(self) -> None:
+        """Send the replies of puts that are safe or late."""
+        if self._is_open:
+            self.parts.replication.slave_port.settle()
+
     def _log_recovery(self, took_ms: int) -> None:
         """Log what the recovery did, if the broker was not stopped cleanly, or had losses."""
         report = self.store.recovery
@@ -215,18 +236,22 @@ class Broker:
             self._begin_reopening,
             self._plain,
             self._machine,
+            self._group,
         )
 
     async def _serve_store(self, filters: SqlFilters) -> None:
         """Create the parts of an open store, and listen; if that fails, close the store."""
         self._servers: list[RemotingServer] = []
         try:
+            if self._group is not None:
+                self._group.opened(self.store)
             self.parts = assembly.assemble(self._basis(), self.store, filters)
             self.loops = Loops(self.parts)
             self._buffer = bytearray(READ_BYTES)
             has_fast_path = self.settings.broker.reput_fast_path and fast_kernels.is_compiled
             self.frontend = Frontend(self.parts, self._buffer) if has_fast_path else None
-            await self._take_offsets_back()
+            if self._group is None:
+                await self._take_offsets_back()
             await self._listen()
         except BaseException:
             for server in self._servers:
@@ -263,6 +288,8 @@ class Broker:
         """
         self._is_stop_wanted = True
         async with self._changing:
+            if self._group is not None:
+                await self._group.member.stop()
             self._close_slave_socket()
             if not self._is_open:  # its store could not be reopened
                 return
@@ -275,6 +302,8 @@ class Broker:
 
     async def _close(self) -> None:
         """Stop everything except the store."""
+        if self._group is not None:
+            await self._group.end()
         await closing.close(self.parts, self.store, self.loops, self._servers)
 
     @property
@@ -327,7 +356,7 @@ class Broker:
         becomes_master = plan.store.broker_role is not BrokerRole.SLAVE
         if live.changes_role(plan) and becomes_master and not self.identity.is_master:
             await self.check_alone(self.identity.address, is_forced=is_forced)
-            self._open_slave_port(plan)
+            self.open_slave_port(plan)
         try:
             await asyncio.to_thread(live.write, plan)
         except BaseException:
@@ -339,7 +368,7 @@ class Broker:
             self._begin_reopening(None)
         return change
 
-    def _open_slave_port(self, plan: CheckedChange) -> None:
+    def open_slave_port(self, plan: CheckedChange | None = None) -> None:
         """Open the port for slaves of a slave that becomes master, while it is still a slave.
 
         Raises:
@@ -347,13 +376,13 @@ class Broker:
         """
         if self._slave_socket is not None:
             return
+        broker = self.settings.broker if plan is None else plan.broker
+        store = self.settings.store if plan is None else plan.store
         try:
-            self._slave_socket = open_port(
-                plan.broker, plan.store, self.identity.port, self._machine
-            )
+            self._slave_socket = open_port(broker, store, self.identity.port, self._machine)
         except OSError as error:
             allowed = f"a port that can be opened: {error.strerror or error}"
-            raise InvalidOption("haListenPort", plan.store.ha_listen_port, allowed) from error
+            raise InvalidOption("haListenPort", store.ha_listen_port, allowed) from error
 
     def _close_slave_socket(self) -> None:
         if self._slave_socket is not None:
@@ -417,6 +446,8 @@ class Broker:
             await asyncio.to_thread(self.store.close)
         self.settings.enter_role()
         if cut_at is not None:
+            if self._group is not None:  # first: epochs without bytes would be wrong
+                await asyncio.to_thread(self._group.epochs.cut, cut_at)
             report = await asyncio.to_thread(
                 cut_log, self.settings.store, cut_at, self.clock.now_ms(), self._machine.disk()
             )

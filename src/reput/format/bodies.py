@@ -328,6 +328,24 @@ class SyncStateSet(RequestBody, kw_only=True):
     sync_state_set_epoch: Int = _written(0)
 
 
+class EpochEntry(Body, kw_only=True):
+    """An epoch of a log, in ``EpochEntryCache``."""
+
+    end_offset: Long
+    epoch: Int
+    start_offset: Long
+
+
+class EpochEntryCache(Body, kw_only=True):
+    """Reply to 1007: the epochs of a broker's log."""
+
+    broker_id: Long
+    broker_name: str
+    cluster_name: str
+    epoch_list: list[EpochEntry]
+    max_offset: Long
+
+
 class ElectMasterReply(Body, kw_only=True):
     """Reply to 1002."""
 

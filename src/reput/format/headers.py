@@ -861,6 +861,18 @@ class ResetMasterFlushOffsetHeader(Header, kw_only=True):
     master_flush_offset: Long
 
 
+class ExchangeHaInfoHeader(Header, kw_only=True):
+    """Request 906; without fields it asks a master."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None
+
+
+class ExchangeHaInfoReplyHeader(ExchangeHaInfoHeader, kw_only=True):
+    """Reply to 906."""
+
+
 # --- users and rules (5.3) --------------------------------------------------------
 
 

@@ -120,9 +120,6 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             bitMapLengthConsumeQueueExt""",
         "RocketMQ does not use them either": """
             putMsgIndexHightWater maxBatchDeleteFilesNum pullBatchMaxMessageCount""",
-        "controllers are not supported (enableControllerMode is refused)": """
-            haMaxTimeSlaveNotCatchup allAckInSyncStateSet asyncLearner storePathEpochFile
-            storePathBrokerIdentity""",
         "the number of slaves is that of their connections": "totalReplicas",
         "a slave compares its last record with its master's, and refuses to guess": """
             syncMasterFlushOffsetWhenStartup maxSlaveResendLength maxChecksumRange
@@ -275,6 +272,17 @@ class StoreConfig:
     """Number of available brokers, the master included, below which puts are refused."""
     enable_auto_in_sync_replicas: bool = False
     """Require only as many brokers as are available, but not fewer than minInSyncReplicas."""
+    all_ack_in_sync_state_set: bool = False
+    """Under a controller: all in-sync replicas must have a message before it is acknowledged and
+    consumed."""
+    ha_max_time_slave_not_catchup: Annotated[int, Range(1_000)] = 15_000
+    """Under a controller: time in ms after which a slave that lags is in sync no longer."""
+    async_learner: bool = False
+    """Under a controller: this slave is never in sync, and so never elected."""
+    store_path_epoch_file: str = ""
+    """Path of the epochs of the log; if empty, epochFileCheckpoint in the root."""
+    store_path_broker_identity: str = ""
+    """Path of the id that a controller has given; if empty, brokerIdentity in the root."""
 
     # --- replication ---------------------------------------------------------
 

@@ -34,6 +34,7 @@ from reput.store.getting import GetResult, Getter, MessageFilter, QueryResult
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import IndexFiles
 from reput.store.log.commit_log import CommitLog, LogPiece, LogView
+from reput.store.log.in_sync_set import InSyncSet
 from reput.store.log.replica_acks import ReplicaAcks
 from reput.store.opening import log_cut
 from reput.store.opening.folder_watch import FolderWatch
@@ -207,6 +208,8 @@ class MessageStore:
         """The slaves of a master."""
         self._waiting = GroupCommit(config, self.replicas)
         self._is_replica = config.broker_role is BrokerRole.SLAVE
+        self.confirmed_offset: int | None = None
+        """Physical offset up to which a slave may dispatch, as its master says; None: the end."""
         self._replica_log = ReplicaLog(self.log, self.dispatcher, self._take_bytes)
         self.recovery: RecoveryReport
         """Report of the recovery that ran when the store was opened."""
@@ -571,9 +574,27 @@ class MessageStore:
             self.log.written_offset, self._clock.monotonic_ms()
         )
 
+    @property
+    def in_sync(self) -> InSyncSet | None:
+        """The in-sync set of a master under a controller; None without one."""
+        return self._waiting.in_sync
+
+    @property
+    def is_open(self) -> bool:
+        """False once the store was closed."""
+        return self._is_open
+
+    def enter_group(self, in_sync: InSyncSet) -> None:
+        """Let puts, dispatch and index obey an in-sync set; before the first put."""
+        self._waiting.in_sync = in_sync
+        self._go_live()
+
     def replicas_changed(self) -> None:
         """Settle the puts that are safe or late, after slaves have acknowledged or left."""
         self._settle()
+        if self._is_dispatch_confirmed:
+            with contextlib.suppress(WriteFailed):  # ``step`` tries again and reports it
+                self._dispatch()
 
     @property
     def replication_limit(self) -> int:
@@ -736,7 +757,21 @@ class MessageStore:
     @property
     def _dispatch_limit(self) -> int:
         """Physical offset that dispatch must not pass (known-bugs.md#dispatch-before-flush)."""
-        return self.log.flushed_offset if self.flusher.is_sync else self.log.readable_offset
+        limit = self.log.flushed_offset if self.flusher.is_sync else self.log.readable_offset
+        if not self._is_open:
+            return limit
+        if self._is_dispatch_confirmed:
+            assert self.in_sync is not None
+            return self.in_sync.confirmed(limit)
+        if self.confirmed_offset is not None:
+            return min(limit, self.confirmed_offset)
+        return limit
+
+    @property
+    def _is_dispatch_confirmed(self) -> bool:
+        """True if a master's messages are consumed only when its whole in-sync set has them."""
+        in_sync = self.in_sync
+        return in_sync is not None and in_sync.needs_all
 
     @property
     def has_more_to_do(self) -> bool:
@@ -745,7 +780,12 @@ class MessageStore:
 
     def _go_live(self) -> None:
         """Let puts be dispatched in the same pass, if dispatch is up to date and need not wait."""
-        is_allowed = not (self.flusher.is_sync or self.log.pool is not None or self._is_replica)
+        is_allowed = not (
+            self.flusher.is_sync
+            or self.log.pool is not None
+            or self._is_replica
+            or self._is_dispatch_confirmed
+        )
         lags = self.dispatcher.dispatched_offset < self.log.written_offset
         self._block.is_live = is_allowed and not lags
 

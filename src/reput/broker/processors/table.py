@@ -26,6 +26,7 @@ from reput.broker.processors import (
     pop_ack,
     pull,
     queries,
+    replicas,
     reply,
     send,
     send_back,
@@ -131,7 +132,10 @@ PROCESSORS: Mapping[int, expressions.Processor] = {
     Code.VIEW_BROKER_STATS_DATA: statistics.broker_stats,
     Code.GET_CONSUME_STATS: statistics.consume_stats,
     Code.GET_BROKER_CONSUME_STATS: statistics.all_consume_stats,
+    Code.EXCHANGE_BROKER_HA_INFO: replicas.ha_info,
     Code.GET_BROKER_HA_STATUS: ha.ha_status,
+    Code.GET_BROKER_EPOCH_CACHE: replicas.epoch_cache,
+    Code.NOTIFY_BROKER_ROLE_CHANGED: replicas.role_changed,
     Code.RESET_MASTER_FLUSH_OFFSET: ha.reset_master_flush_offset,
     # settings
     Code.UPDATE_BROKER_CONFIG: configuration.update_settings,

@@ -13,11 +13,13 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
 
 from reput.broker.identity import Identity
 from reput.broker.machine import Machine
 from reput.broker.registration import MasterAddresses, Registration
 from reput.broker.replication import tail_check
+from reput.broker.replication.framing import SlaveFraming
 from reput.broker.replication.log_receiver import (
     ByteStream,
     Disconnected,
@@ -32,7 +34,7 @@ from reput.broker.settings.config import HA_PORT_DISTANCE
 from reput.broker.settings.live import LiveConfig
 from reput.broker.topic.topics import Topics
 from reput.clock import Clock
-from reput.errors import InvalidOption, ReputError, WriteFailed
+from reput.errors import InvalidOption, NotAFrame, ReputError, WriteFailed
 from reput.format import message as record
 from reput.remoting.client import RemotingClient, split_address
 from reput.remoting.polled_socket import TlsSocket
@@ -42,6 +44,8 @@ from reput.store.message_store import MessageStore
 
 RETRY_MS = 5_000
 """Delay between two attempts, in ms."""
+LED_RETRY_MS = 500
+"""Delay under a controller, where a new master waits for its slaves, in ms."""
 DIVERGED_RETRY_MS = 30_000
 """Delay after a comparison of diverged logs, which takes many requests, in ms."""
 CONNECT_TIMEOUT_MS = 3_000
@@ -69,6 +73,17 @@ class MayNotFollow(ReputError):
         super().__init__(reason)
         self.state = state
         self.diverged_offset = diverged_offset
+
+
+class Agreement(Protocol):
+    """The agreement on epochs with a master under a controller."""
+
+    @property
+    def framing(self) -> SlaveFraming:
+        """The frames of connections to masters."""
+
+    async def find_cut(self, connection: ByteStream, *, is_compared: bool) -> int | None:
+        """Shake hands; return where the own log must be cut, None if the master continues it."""
 
 
 class OwnLog:
@@ -130,6 +145,8 @@ class Follower:
         on_cut: Called with the physical offset at which the log must be cut before the slave can
             follow; the follower has ended then.
         machine: Connects to the master, and syncs the log.
+        agreement: The agreement with masters under a controller, which decides that this log is
+            cut where it differs; None in the classic mode.
     """
 
     def __init__(
@@ -144,7 +161,9 @@ class Follower:
         copy_topics: Callable[[MasterRequests], Awaitable[None]],
         on_cut: Callable[[int], object],
         machine: Machine,
+        agreement: Agreement | None = None,
     ) -> None:
+        self._agreement = agreement
         self._settings = settings
         self._identity = identity
         self._store = store
@@ -202,8 +221,12 @@ class Follower:
                 _log.exception("following the master failed")
                 self._set_state(SlaveState.FAILED, f"{type(error).__name__}: {error}")
             has_compared = self.status.state in (SlaveState.DIVERGED, SlaveState.AHEAD)
-            pause_ms = DIVERGED_RETRY_MS if has_compared else RETRY_MS
+            pause_ms = DIVERGED_RETRY_MS if has_compared else self._retry_ms
             await self._pause(began_ms + pause_ms - self._clock.monotonic_ms())
+
+    @property
+    def _retry_ms(self) -> int:
+        return RETRY_MS if self._agreement is None else LED_RETRY_MS
 
     async def _pause(self, duration_ms: int) -> None:
         """Wait, or return early when another master becomes known."""
@@ -282,10 +305,15 @@ class Follower:
     def _has_cut(self, refused: MayNotFollow) -> bool:
         """Request a cut of the log where it diverges, if the policy allows it."""
         policy, physical_offset = self._settings.store.ha_diverged_policy, refused.diverged_offset
-        if policy is not DivergedPolicy.TRUNCATE or physical_offset is None:
+        if physical_offset is None:
+            return False
+        if self._agreement is None and policy is not DivergedPolicy.TRUNCATE:
             return False
         _log.warning(
-            "haDivergedPolicy is truncate: this log is cut at physical offset %d, its end is %d",
+            "%s: this log is cut at physical offset %d, its end is %d",
+            "haDivergedPolicy is truncate"
+            if self._agreement is None
+            else "the controller has elected another log",
             physical_offset,
             self._store.replica_log.end,
         )
@@ -418,6 +446,7 @@ class Follower:
         except Disconnected:
             connection.close()
             raise
+        await self._agree(connection, is_compared=not problem)
         check = TopicCheck(
             self._store,
             self._topics,
@@ -434,6 +463,7 @@ class Follower:
             on_received=self._received,
             sync_soon=self._sync_thread.request,
             acknowledged_end=_all_of_it if problem else check.acknowledged_end,
+            framing=None if self._agreement is None else self._agreement.framing,
         )
         self._range_task = asyncio.create_task(self._watch_master(master))
         try:
@@ -451,6 +481,34 @@ class Follower:
             self._range_task.cancel()
             if self._topics_task is not None:
                 self._topics_task.cancel()
+
+    async def _agree(self, connection: ByteStream, *, is_compared: bool) -> None:
+        """Agree on epochs with a master under a controller; close the connection without success.
+
+        Raises:
+            Disconnected: The connection has ended, or the peer does not agree.
+            MayNotFollow: The own log must be cut.
+            WriteFailed: The disk failed.
+        """
+        if self._agreement is None:
+            return
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                cut_at = await self._agreement.find_cut(connection, is_compared=is_compared)
+            if cut_at is None:
+                return
+            text = f"the epochs of both logs are equal up to {cut_at}"
+            raise MayNotFollow(SlaveState.DIVERGED, text, cut_at)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, TimeoutError):
+                text = f"no answer to the handshake in {CONNECT_TIMEOUT_MS} ms"
+                raise Disconnected(text) from error
+            if isinstance(error, OSError):
+                raise Disconnected(_text_of(error)) from error
+            if isinstance(error, NotAFrame):
+                raise Disconnected(str(error), SlaveState.REFUSED) from error
+            raise
 
     def _copy_topics_soon(self, master: MasterRequests, check: TopicCheck) -> None:
         self._topics_task = asyncio.create_task(self._copy_topics_of_records(master, check))

@@ -20,7 +20,7 @@ from reput.broker.settings import exporter
 from reput.broker.settings.access import AccessSettings
 from reput.broker.settings.exporter import MetricsExporter
 from reput.broker.settings.keys import ACCEPTED_WITHOUT_EFFECT, ONLY
-from reput.config import JAVA_LONG_MAX, Range
+from reput.config import JAVA_INT_MAX, JAVA_LONG_MAX, Range
 from reput.errors import InvalidOption, InvalidOptions
 from reput.format.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from reput.format.ip_address import Network
@@ -69,8 +69,9 @@ class BrokerConfig:
     """Name of the cluster; its brokers share the names of their topics."""
     broker_name: str = field(default_factory=socket.gethostname)
     """Name of the broker; master and slaves with the same name have the same messages."""
-    broker_id: Annotated[int, Range(0, JAVA_LONG_MAX)] = MASTER_ID
-    """Id of the broker; 0 is the master, whose other ids have no effect. Slaves have 1 or more."""
+    broker_id: Annotated[int, Range(-1, JAVA_LONG_MAX)] = MASTER_ID
+    """Id of the broker; 0 is the master, whose other ids have no effect. Slaves have 1 or more;
+    with enableControllerMode the controller gives ids, and -1 says so."""
 
     # --- addresses ---------------------------------------------------------
 
@@ -120,6 +121,19 @@ class BrokerConfig:
     """Address of that port; if empty, that of ``bindAddress``: other machines have access."""
     metrics_label: str = ""
     """Further labels of those metrics: ``instance_id:a,uid:b``."""
+
+    # --- controllers ---------------------------------------------------------
+
+    enable_controller_mode: bool = False
+    """Let a controller decide which broker of the name is master; brokerRole must be SLAVE."""
+    controller_addr: str = ""
+    """Controllers, ``host:port`` separated by semicolons."""
+    controller_heart_beat_timeout_mills: Annotated[int, Range(1_000, 60_000)] = 3_000
+    """Silence in ms after which the controller elects another master (RocketMQ: 10000)."""
+    broker_heartbeat_interval: Annotated[int, Range(100, 10_000)] = 1_000
+    """Interval of heartbeats to controllers, in ms."""
+    broker_election_priority: Annotated[int, Range(0, JAVA_INT_MAX)] = JAVA_INT_MAX
+    """Of equal replicas, the one with the smallest value becomes master."""
 
     # --- access control 1.0 -------------------------------------------------
 
@@ -437,11 +451,13 @@ def for_role(broker: BrokerConfig, store: StoreConfig) -> BrokerConfig:
     Raises:
         InvalidOption: A slave has the master's id, or two ports are equal.
     """
-    if store.broker_role is not BrokerRole.SLAVE:
+    if broker.enable_controller_mode:
+        _check_controlled(broker, store)
+    elif store.broker_role is not BrokerRole.SLAVE:
         broker = dataclasses.replace(broker, broker_id=MASTER_ID)
-    elif broker.broker_id == MASTER_ID:
+    elif broker.broker_id <= MASTER_ID:
         allowed = "1 or more, because brokerRole is SLAVE: 0 is the id of the master"
-        raise InvalidOption("brokerId", MASTER_ID, allowed)
+        raise InvalidOption("brokerId", broker.broker_id, allowed)
     port, ha_port = broker.listen_port, store.ha_listen_port
     if port and ha_port < 0 and port + HA_PORT_DISTANCE > 65535:
         allowed = "at most 65534, or haListenPort set: slaves connect to the next port"
@@ -451,6 +467,21 @@ def for_role(broker: BrokerConfig, store: StoreConfig) -> BrokerConfig:
         allowed = f"another port: clients use {' and '.join(map(str, sorted(used)))}"
         raise InvalidOption("haListenPort", ha_port, allowed)
     return broker
+
+
+def _check_controlled(broker: BrokerConfig, store: StoreConfig) -> None:
+    """Check the settings of a broker under a controller. Raises ``InvalidOption``."""
+    if not broker.controller_addr.strip("; "):
+        allowed = "the controllers, host:port separated by semicolons: enableControllerMode is true"
+        raise InvalidOption("controllerAddr", broker.controller_addr, allowed)
+    if store.ha_master_address:
+        allowed = "nothing: enableControllerMode is true, and the controller names the master"
+        raise InvalidOption("haMasterAddress", store.ha_master_address, allowed)
+    least_ms = 2 * broker.broker_heartbeat_interval
+    if broker.controller_heart_beat_timeout_mills < least_ms:
+        allowed = f"at least {least_ms}, two intervals of brokerHeartbeatInterval"
+        value = broker.controller_heart_beat_timeout_mills
+        raise InvalidOption("controllerHeartBeatTimeoutMills", value, allowed)
 
 
 def _role_warnings(store: StoreConfig) -> list[str]:

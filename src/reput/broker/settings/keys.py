@@ -52,11 +52,12 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
         "name servers are those of namesrvAddr": """
             fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval updateNameServerAddrPeriod
             loadBalancePollNameServerInterval""",
-        "controllers are not supported (enableControllerMode is refused)": """
-            controllerAddr brokerElectionPriority controllerHeartBeatTimeoutMills
-            syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod forwardTimeout
-            checkSyncStateSetPeriod syncControllerMetadataPeriod fetchControllerAddrByDnsLookup
-            brokerHeartbeatInterval brokerNotActiveTimeoutMillis sendHeartbeatTimeoutMillis""",
+        "each heartbeat also asks the leading controller for the master": """
+            syncBrokerMetadataPeriod syncControllerMetadataPeriod sendHeartbeatTimeoutMillis""",
+        "the in-sync set is checked ten times a second": "checkSyncStateSetPeriod",
+        "a slave never replaces its master without a controller": """
+            syncBrokerMemberGroupPeriod forwardTimeout brokerNotActiveTimeoutMillis""",
+        "controllers are those of controllerAddr": "fetchControllerAddrByDnsLookup",
         "RocketMQ has no filter servers since 4.2": "filterServerNums",
         "metrics are scraped: metricsPort, metricsExporterType=PROM": """
             metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
@@ -131,11 +132,8 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
 )
 """Keys of RocketMQ that have no effect here, each with the reason."""
 
-_NO_CONTROLLER = "controllers are not supported: configure a master and its slaves"
-
 ONLY: Mapping[str, tuple[str, str]] = {
     "socksProxyConfig": ("{}", "proxies are not supported"),
-    "enableControllerMode": ("false", _NO_CONTROLLER),
     "enableSlaveActingMaster": ("false", "a slave never replaces its master"),
     "enableRemoteEscape": ("false", "a slave never replaces its master"),
     "skipPreOnline": ("false", "a slave never replaces its master"),
@@ -151,22 +149,15 @@ ONLY: Mapping[str, tuple[str, str]] = {
 """Keys with a single allowed value: this broker does not support others."""
 
 REPLICATION_DEFAULTS: Mapping[str, str] = {
-    "allAckInSyncStateSet": "false",
-    "asyncLearner": "false",
-    "brokerElectionPriority": str(2**31 - 1),
-    "brokerHeartbeatInterval": "1000",
     "brokerNotActiveTimeoutMillis": "10000",
     "checkSyncStateSetPeriod": "5000",
     "compatibleWithOldNameSrv": "true",
-    "controllerHeartBeatTimeoutMills": "10000",
     "disappearTimeAfterStart": "-1",
     "duplicationEnable": "false",
-    "enableControllerMode": "false",
     "enableRemoteEscape": "false",
     "enableSlaveActingMaster": "false",
     "fetchControllerAddrByDnsLookup": "false",
     "forwardTimeout": "3000",
-    "haMaxTimeSlaveNotCatchup": "15000",
     "lockInStrictMode": "false",
     "maxChecksumRange": str(1 << 30),
     "maxSlaveResendLength": str(256 << 20),

@@ -25,7 +25,7 @@ from reput.format.signing import Signer
 from reput.remote_settings import RemoteSettings
 from reput.remoting import tls_settings
 from reput.remoting.tls_settings import TlsMode, TlsSettings
-from reput.store.config import StoreConfig
+from reput.store.config import BrokerRole, StoreConfig
 from reput.store.files.disk import Disk
 
 _ROLE_KEYS = frozenset({"brokerRole", "brokerId"})
@@ -176,6 +176,11 @@ class LiveConfig:
         """Certificates for requests to name servers and masters; None without TLS."""
         self.ha_tls = _ha_certificates(self.tls) if store.ha_tls_enable else None
         """Certificates of a slave for the log of its master; None without TLS."""
+        if broker.enable_controller_mode:  # the role is not known yet
+            replicas = store.in_sync_replicas or 1
+            store = dataclasses.replace(
+                store, broker_role=BrokerRole.SLAVE, in_sync_replicas=replicas
+            )
         self.broker = broker = for_role(broker, store)
         """Current settings of the broker."""
         self.store = store
@@ -204,7 +209,7 @@ class LiveConfig:
         known["authorizationEnabled"] = str(self.access.authorization_enabled).lower()
         known["storePathCommitLog"] = folders
         for key, path in _PATHS_OF_CONTROLLERS.items():
-            known[key] = f"{store.store_path_root_dir}/{path}"
+            known[key] = known[key] or f"{store.store_path_root_dir}/{path}"
         # The values in force, as Java reports them, where ours depend on the role or the port.
         known["haMaxGapNotInSync"] = known["haSlaveFallbehindMax"]
         known["inSyncReplicas"] = str(store.in_sync_replicas or store.replicas_needed)
@@ -230,6 +235,12 @@ class LiveConfig:
             if config.key_of(key) != key:
                 raise InvalidOption(key, value, f"a key that exists, such as {config.key_of(key)}")
         keys = frozenset(_RENAMED.get(key, key) for key in changes)
+        if self.broker.enable_controller_mode and keys & _LOCAL_KEYS:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"{', '.join(sorted(keys & _LOCAL_KEYS))}: enableControllerMode is true, so that "
+                "the controller decides who is master: reput cluster elect, or mqadmin electMaster",
+            )
         fixed = sorted(keys & (self.broker.fixed_keys | _ALWAYS_FIXED | _OF_ACCESS))
         if fixed:
             raise RequestRefused(
@@ -279,6 +290,12 @@ class LiveConfig:
         """True if the wanted role or id is another than the one in force."""
         before = self.store.broker_role, self.broker.broker_id
         return before != (self._wanted_store.broker_role, self._wanted_broker.broker_id)
+
+    def want_role(self, role: BrokerRole, broker_id: int) -> None:
+        """Want a role that a controller has decided, which is not written to broker.conf."""
+        self._wanted_store = dataclasses.replace(self._wanted_store, broker_role=role)
+        self._wanted_broker = dataclasses.replace(self._wanted_broker, broker_id=broker_id)
+        self._text = ""
 
     def enter_role(self) -> None:
         """Put the wanted role and id in force; to be called while the store is closed."""

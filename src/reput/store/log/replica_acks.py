@@ -26,6 +26,10 @@ class Replica:
     """Number of log bytes sent to it."""
     reported_ms: int = 0
     """Time of its last report, monotonic ms."""
+    broker_id: int | None = None
+    """Id of the slave under a controller; None in the classic mode."""
+    is_learner: bool = False
+    """True if it never becomes in sync."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,13 @@ class ReplicaAcks:
         """
         offsets = self.acked_offsets()
         return offsets[count - 1] if 0 < count <= len(offsets) else None
+
+    def of_broker(self, broker_id: int) -> Replica | None:
+        """Return the connection of a broker under a controller; None if it is not connected."""
+        for replica in self.replicas:
+            if replica.broker_id == broker_id:
+                return replica
+        return None
 
     def available(self, end: int, lag_max: int, reported_since_ms: int) -> int:
         """Return the number of slaves that are likely to acknowledge soon.

@@ -28,6 +28,7 @@ from reput.store.durations import Durations
 from reput.store.hot_state import HotState
 from reput.store.index.index_file import IndexFiles
 from reput.store.log.commit_log import CommitLog
+from reput.store.log.in_sync_set import InSyncSet
 from reput.store.log.replica_acks import ReplicaAcks
 from reput.store.queues.batch_queue import BatchQueues
 from reput.store.queues.consume_queues import ConsumeQueues
@@ -106,15 +107,22 @@ class GroupCommit:
         self._replicas_min = config.min_in_sync_replicas if self._is_sync_master else 1
         self.may_lack_replicas = self._replicas_min > 1
         """True if ``lacks_replicas`` can be true at all."""
+        self.in_sync: InSyncSet | None = None
+        """The in-sync set of a master under a controller."""
         may_need_slaves = config.replicas_needed > 1 or (
             config.enable_auto_in_sync_replicas and self._replicas_min > 1
         )
-        self.is_needed = self._needs_disk or may_need_slaves
-        """True if puts wait for the disk or slaves."""
+        self._is_always_needed = self._needs_disk or may_need_slaves
         self._pending: deque[PendingPut] = deque()
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    @property
+    def is_needed(self) -> bool:
+        """True if puts wait for the disk or slaves."""
+        in_sync = self.in_sync
+        return self._is_always_needed or (in_sync is not None and in_sync.must_ask_all)
 
     def available(self, end: int, monotonic_ms: int) -> int:
         """Return the number of slaves that count as available for a put that ends at ``end``."""
@@ -129,6 +137,8 @@ class GroupCommit:
             end: Physical offset of the log's end.
             monotonic_ms: The time, monotonic ms.
         """
+        if self.in_sync is not None:
+            return len(self.in_sync.members) < self._replicas_min
         return 1 + self.available(end, monotonic_ms) < self._replicas_min
 
     def slaves_needed(self, end: int, monotonic_ms: int) -> int:
@@ -220,6 +230,11 @@ class GroupCommit:
                 return None
             else:
                 status = PutStatus.FLUSH_SLAVE_TIMEOUT
+        in_sync = self.in_sync
+        if in_sync is not None and in_sync.must_ask_all and in_sync.confirmed(end) < end:
+            if not is_late_for_slaves:
+                return None
+            status = PutStatus.FLUSH_SLAVE_TIMEOUT
         return stored if status is PutStatus.PUT_OK else stored._replace(status=status)
 
 

@@ -31,13 +31,12 @@ def test_one_file_configures_broker_and_store(tmp_path: Path) -> None:
 
 
 def test_warnings_name_unknown_keys_and_keys_without_effect() -> None:
-    source = {"brokerNmae": "b", "sendMessageThreadPoolNums": "4", "asyncLearner": "true"}
+    source = {"brokerNmae": "b", "sendMessageThreadPoolNums": "4", "totalReplicas": "3"}
     warnings = load(source).warnings
     assert warnings == (
         "settings: unknown key 'brokerNmae'; did you mean 'brokerName'?",
         "sendMessageThreadPoolNums has no effect: one thread serves all connections",
-        "asyncLearner has no effect: controllers are not supported (enableControllerMode is "
-        "refused)",
+        "totalReplicas has no effect: the number of slaves is that of their connections",
     )
 
 
@@ -54,7 +53,7 @@ def test_keys_that_the_broker_uses_cause_no_warning() -> None:
     [
         ("aclEnable", "true", "with rocketmqHome"),
         ("tls.server.mode", "strict", "disabled, permissive, enforcing"),
-        ("enableControllerMode", "true", "controllers are not supported"),
+        ("enableControllerMode", "true", "the controllers, host:port separated by semicolons"),
         ("enableDLegerCommitLog", "true", "DLedger"),
         ("messageStorePlugIn", "org.Plug", "Java classes"),
         ("defaultMessageRequestMode", "PUSH", "PULL, POP"),
