@@ -39,11 +39,10 @@ from reput.store.config import BrokerRole, DivergedPolicy, DurableIn, FlushDiskT
 from sim import workload as clients
 from sim.check import Fact, Record, check, stored_keys
 from sim.loop import Loop
-from sim.node import BrokerHost, Host, NameServerHost
+from sim.node import BrokerHost, NameServerHost
 from sim.words import ScenarioError, seconds
 from sim.workload import Client, Workload
 
-SERVE_AGAIN_MS = 25_000
 IN_SYNC_S = 90.0
 SYNC_PERIOD_MS = 8_000
 """Time after which a slave has its master's consumer offsets: it copies them every 3 s, and takes
@@ -99,6 +98,10 @@ class Cluster:
         folder: Folder for all disks.
     """
 
+    serve_again_ms = 25_000
+    """Time after a fault in which a send must succeed, in ms."""
+    master: BrokerHost
+
     def __init__(self, loop: Loop, chance: random.Random, folder: Path) -> None:
         self.loop = loop
         self.chance = chance
@@ -106,9 +109,8 @@ class Cluster:
         self.history = History()
         self.record: Record
         self.workload: Workload
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, Any] = {}
         self.brokers: list[BrokerHost] = []
-        self.master: BrokerHost
         self._fault: tuple[str, int] | None = None
         self._is_begun = False
 
@@ -168,13 +170,16 @@ class Cluster:
         )
         self.record = Record(self.history, self.workload.sight)
         self.history.faults.append(Fault("start", 0, self.now_ms()))
-        await self._start(self.master, is_master=True)
+        await self._start_all()
         for topic, count in clients.QUEUES.items():
             await self._create_topic(topic, count)
-        for broker in self.brokers[1:]:
-            await self._start(broker, is_master=False)
         self._is_begun = True
         await self._wait(self._is_in_sync, 60)
+
+    async def _start_all(self) -> None:
+        await self._start(self.master, is_master=True)
+        for broker in self.brokers[1:]:
+            await self._start(broker, is_master=False)
 
     def _drift(self) -> float:
         return self.chance.choice((0.0, 0.0, 1e-4, -1e-4))
@@ -203,24 +208,19 @@ class Cluster:
             if isinstance(host, BrokerHost):
                 await self._start(host, is_master=host is self.master)
             else:
-                assert isinstance(host, NameServerHost)
                 await host.start()
 
     async def do_kill(self, *names: str) -> None:
         """End programs as ``kill -9`` would."""
         for name in names:
             self._disturb(f"kill {name}", is_death=True)
-            host = self._hosts[name]
-            assert isinstance(host, BrokerHost | NameServerHost)
-            host.kill()
+            self._hosts[name].kill()
 
     async def do_power_cut(self, *names: str) -> None:
         """Cut the power of machines at the same time."""
         for name in names:
             self._disturb(f"power-cut {name}", is_death=True)
-            host = self._hosts[name]
-            assert isinstance(host, BrokerHost | NameServerHost)
-            await host.power_cut(self.chance)
+            await self._hosts[name].power_cut(self.chance)
         if len(names) > 1 or len(self.brokers) == 1:
             self._new_term()
 
@@ -311,8 +311,8 @@ class Cluster:
         self._fault = None
         now_ms = self.now_ms()
         self.history.faults.append(Fault(name, started_ms, now_ms))
-        self.history.expectations.append(Expectation(name, now_ms, SERVE_AGAIN_MS))
-        while self.now_ms() < now_ms + SERVE_AGAIN_MS:
+        self.history.expectations.append(Expectation(name, now_ms, self.serve_again_ms))
+        while self.now_ms() < now_ms + self.serve_again_ms:
             send = await self.workload.send("probe", self.probe.remoting)
             if send.status is Status.OK:
                 break

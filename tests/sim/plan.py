@@ -23,7 +23,7 @@ def plan(
     chance = random.Random(seed)
     drawn = chance.choice(("lone", "sync", "sync", "disk", "async", "three"))
     kind = kind or drawn
-    story = _Story(chance, kind)
+    story = _LedStory(chance, kind) if kind == "led" else _Story(chance, kind)
     pause_s = chance.choice((0.2, 0.5))
     lines = [f"cluster {kind}", f"traffic {operations} {pause_s}s", f"advance {story.time(0.5, 2)}"]
     for _ in range(faults):
@@ -42,7 +42,7 @@ class _Story:
     def __init__(self, chance: random.Random, kind: str) -> None:
         self._chance = chance
         self._kind = kind
-        names = {"lone": "a", "three": "abc"}.get(kind, "ab")
+        names = {"lone": "a", "three": "abc", "led": "abc"}.get(kind, "ab")
         self._master, *self._slaves = names
         # Half of the runs promote no slave: then every message must reach every group.
         self._promotes = bool(self._slaves) and chance.random() < 0.5
@@ -173,3 +173,73 @@ class _Story:
             lines += [f"start {self._slaves[1]}"]
         self._master, self._slaves[0] = new, old
         return lines
+
+
+class _LedStory(_Story):
+    """Faults of a cluster under a controller: nobody promotes or starts a master by hand."""
+
+    def fault(self) -> Lines:
+        """Return the lines of a fault and its end."""
+        faults: list[Callable[[], Lines]] = [
+            self._restart,
+            self._kill,
+            self._kill,
+            self._power_cut_one,
+            self._power_cut_one,
+            self._pause,
+            self._pause_long,
+            self._slow_disk,
+            self._full_disk,
+            self._clock,
+            self._no_names,
+            self._cut_clients,
+            self._part,
+            self._part,
+            self._part,
+            self._alone,
+            self._alone,
+            self._slow_link,
+            self._delay,
+            self._no_controller,
+            self._no_controller,
+            self._elect,
+            self._elect,
+        ]
+        return self._chance.choice(faults)()
+
+    def _part(self) -> Lines:
+        """Let two of brokers and controller not hear each other, or one not the other."""
+        first, second = self._chance.sample("abck", 2)
+        arrow = self._chance.choice(("-", "->"))
+        lines = [f"silence {first}{arrow}{second}", f"advance {self.time(0.5, 15)}"]
+        if self._chance.random() < 0.3:
+            lines += [f"cut {first}-{second}"]
+        return lines
+
+    def _alone(self) -> Lines:
+        """Separate a broker from the others, and perhaps from the controller; clients reach it."""
+        name = self._any()
+        others = [other for other in "abc" if other != name]
+        if self._chance.random() < 0.6:
+            others.append("k")
+        return [*(f"silence {name}-{other}" for other in others), f"advance {self.time(1, 15)}"]
+
+    def _pause_long(self) -> Lines:
+        duration = self.time(3, 30)
+        return [f"pause {self._chance.choice('abck')} {duration}", f"advance {duration}"]
+
+    def _power_cut_one(self) -> Lines:
+        name = self._chance.choice("abck")
+        return [f"power-cut {name}", f"advance {self.time(0.1, 8)}", f"start {name}"]
+
+    def _no_controller(self) -> Lines:
+        """End the controller, and while it is away perhaps a broker."""
+        lines = ["kill k", f"advance {self.time(0.1, 6)}"]
+        if self._chance.random() < 0.5:
+            name = self._any()
+            lines += [f"kill {name}", f"advance {self.time(0.1, 6)}", "start k"]
+            return [*lines, f"advance {self.time(0.1, 4)}", f"start {name}"]
+        return [*lines, "start k"]
+
+    def _elect(self) -> Lines:
+        return [f"elect {self._any()}", f"advance {self.time(0.2, 3)}"]

@@ -32,6 +32,7 @@ from reput.errors import ReputError
 from sim.check import Fact, summary
 from sim.cluster import Cluster
 from sim.electorate import Electorate, plan as plan_elections
+from sim.led import LedCluster
 from sim.loop import Loop
 from sim.plan import OPERATIONS, plan
 from sim.trace import Trace
@@ -53,7 +54,9 @@ class Outcome:
 
     def repeated_by(self, name: str = "") -> str:
         """Return the command that repeats the run."""
-        kind = ["--elections"] if self.lines[:1] and self.lines[0].startswith("group") else []
+        first = "".join(self.lines[:1])
+        kind = ["--elections"] if first.startswith("group") else []
+        kind += ["--led"] if first == "cluster led" else []
         return " ".join(
             ["python -m sim.run", *([name] if name else []), *kind, f"--seed {self.seed}"]
         )
@@ -184,6 +187,7 @@ def main() -> int:
     parser.add_argument(
         "--elections", action="store_true", help="a controller and scripted brokers instead"
     )
+    parser.add_argument("--led", action="store_true", help="a cluster under a controller instead")
     options = parser.parse_args()
     if options.log:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
@@ -197,8 +201,11 @@ def main() -> int:
         if options.scenario is not None:
             lines = options.scenario.read_text(encoding="utf-8").splitlines()
         else:
-            lines = plan_elections(seed) if options.elections else plan(seed, options.operations)
-        world = Electorate if options.elections else Cluster
+            kind = "led" if options.led else None
+            lines = plan(seed, options.operations, kind=kind)
+            if options.elections:
+                lines = plan_elections(seed)
+        world = Electorate if options.elections else LedCluster if options.led else Cluster
         outcome = play(seed, lines, options.trace, world)
         outcomes.add(outcome)
         if options.seed is not None:

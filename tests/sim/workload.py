@@ -397,7 +397,8 @@ class Workload:
 
     async def observe(self, client: RemotingClient, node: BrokerHost, queue_id: int) -> int:
         """Return the group's consumer offset at a node, and record it. Raises ``ReputError``."""
-        is_master = node is self._master()
+        is_master = node is self._master() and node.broker is not None
+        is_master = is_master and node.broker.identity.is_master  # not one that started again
         header = headers.QueryConsumerOffsetHeader(
             consumer_group=PULLERS, topic=TOPIC, queue_id=queue_id
         )

@@ -210,6 +210,7 @@ class MessageStore:
         self._is_replica = config.broker_role is BrokerRole.SLAVE
         self.confirmed_offset: int | None = None
         """Physical offset up to which a slave may dispatch, as its master says; None: the end."""
+        self._hidden_end = 0
         self._replica_log = ReplicaLog(self.log, self.dispatcher, self._take_bytes)
         self.recovery: RecoveryReport
         """Report of the recovery that ran when the store was opened."""
@@ -588,6 +589,19 @@ class MessageStore:
         """Let puts, dispatch and index obey an in-sync set; before the first put."""
         self._waiting.in_sync = in_sync
         self._go_live()
+
+    def await_confirmation(self) -> None:
+        """Dispatch no more, until a master has confirmed that the in-sync set has the records.
+
+        Those that were dispatched when a slave's store was opened must not be consumed before.
+        """
+        self.confirmed_offset = 0
+        self._hidden_end = self.dispatcher.dispatched_offset
+
+    @property
+    def has_unconfirmed(self) -> bool:
+        """True if records of a slave are dispatched that its master has not confirmed yet."""
+        return self._hidden_end > (self.confirmed_offset or 0)
 
     def replicas_changed(self) -> None:
         """Settle the puts that are safe or late, after slaves have acknowledged or left."""

@@ -134,6 +134,9 @@ def _check(parts: Parts, channel: Channel, header: PullMessageHeader) -> TopicCo
         # Consumers retry within seconds. After a plain "not found" those of 4.x would pull again at
         # once, and wait half a minute for the reply when the connection closes.
         raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping")
+    if parts.store.has_unconfirmed:
+        text = "this slave has messages that its master has not confirmed yet"
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, text)
     if not parts.identity.is_readable:
         raise _forbidden(
             ForbiddenType.BROKER,

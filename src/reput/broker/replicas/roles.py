@@ -82,6 +82,8 @@ class GroupRoles:
         )
         self.has_role = False
         """False until the controller has named a master."""
+        self.own_epoch = 0
+        """The epoch in which this broker is master; 0 if it is not."""
         self._mastership = Mastership()
         self._keeper: InSyncKeeper | None = None
         self._known_end = LogEnd(0, 0)
@@ -122,6 +124,8 @@ class GroupRoles:
         self.epochs.check(start, end)
         if self._host.identity.is_master:
             self._begin_epoch(store)
+        elif self._host.settings.store.all_ack_in_sync_state_set:
+            store.await_confirmation()
 
     def _begin_epoch(self, store: MessageStore) -> None:
         """Begin the epoch of this master. Raises ``WriteFailed``."""
@@ -144,6 +148,7 @@ class GroupRoles:
             self._clock,
         )
         store.enter_group(in_sync)
+        self.own_epoch = self._mastership.epoch
 
     def begin(self) -> None:
         """Begin the work of the role, when the broker serves requests."""
@@ -156,6 +161,7 @@ class GroupRoles:
     async def end(self) -> None:
         """End the work of the role, before the store is closed."""
         keeper, self._keeper = self._keeper, None
+        self.own_epoch = 0
         if keeper is not None:
             await keeper.stop()
 

@@ -1,0 +1,139 @@
+"""A simulated cluster under a controller, which elects its masters.
+
+    cluster led             a name server, a controller ``k``, brokers ``a``, ``b``, ``c``
+    elect b                 an operator elects
+
+The words are those of ``cluster``; ``promote`` and ``follow`` are not needed. Further rules:
+
+1. **two masters**: an epoch has one master.
+2. **alone**: after healing all brokers are in sync.
+"""
+
+import asyncio
+from typing import Any
+
+import replica_requests as requests
+from faults.history import Guarantee
+from reput.errors import ReputError
+from reput.store.config import BrokerRole
+from sim import cluster
+from sim.check import Fact
+from sim.cluster import Cluster
+from sim.node import BrokerHost
+from sim.replica import ControllerHost
+
+WATCH_S = 0.05
+CONTROLLER = "k"
+
+_OF_BROKERS: dict[str, Any] = {
+    "enable_controller_mode": True,
+    "all_ack_in_sync_state_set": True,
+    "min_in_sync_replicas": 2,
+    "ha_max_time_slave_not_catchup": 5_000,
+}
+
+cluster.KINDS["led"] = (
+    Guarantee.SYNC,
+    BrokerRole.SLAVE,
+    "abc",
+    _OF_BROKERS,
+    _OF_BROKERS,
+)
+
+
+class LedCluster(Cluster):
+    """The cluster of a run."""
+
+    serve_again_ms = 10_000
+
+    _masters: dict[int, str]
+    """Epoch -> its master."""
+    _known: BrokerHost
+
+    @property
+    def master(self) -> BrokerHost:
+        """The master with the latest epoch that runs, or that did."""
+        for broker in self.brokers:
+            if _epoch(broker) > _epoch(self._known):
+                self._known = broker
+        return self._known
+
+    @master.setter
+    def master(self, broker: BrokerHost) -> None:
+        self._known = broker
+
+    async def _start_all(self) -> None:
+        self._masters = {}
+        controller = ControllerHost(
+            self.loop,
+            CONTROLLER,
+            "10.0.0.8",
+            self._folder / CONTROLLER,
+            lambda _: None,
+            is_unclean=False,
+            drift=self._drift(),
+        )
+        self._hosts[CONTROLLER] = controller
+        await controller.start()
+        _OF_BROKERS["controller_addr"] = controller.address
+        for broker in self.brokers:
+            await self._start(broker, is_master=False)
+        self._watch = asyncio.create_task(self._watch_masters())
+        if not await self._wait(self._are_all_members, 30):
+            self.record.facts.append(Fact("alone", f"never a group: {self._states()}"))
+
+    async def _start(self, broker: BrokerHost, *, is_master: bool) -> None:
+        broker.settings = self._settings(is_master=is_master)
+        await broker.start(BrokerRole.SLAVE, -1)
+
+    async def _watch_masters(self) -> None:
+        while True:
+            for broker in self.brokers:
+                epoch = _epoch(broker)
+                if epoch and epoch not in self._masters:
+                    self._masters[epoch] = broker.name
+                    self.record.deaths_ms.append(self.now_ms())
+                if epoch and self._masters[epoch] != broker.name:
+                    text = f"{self._masters[epoch]} and {broker.name} in epoch {epoch}"
+                    self.record.facts.append(Fact("two masters", text))
+                    self._masters[epoch] = broker.name
+            await asyncio.sleep(WATCH_S)
+
+    def _are_all_members(self) -> bool:
+        master = self.master.broker
+        if master is None or not master.is_open or not master.identity.is_master:
+            return False
+        in_sync = master.store.in_sync
+        return in_sync is not None and len(in_sync.members) == len(self.brokers)
+
+    async def do_elect(self, name: str) -> None:
+        """Let an operator elect a broker."""
+        broker = self._broker(name)
+        group = None if broker.broker is None else broker.broker._group
+        if group is None or group.member.broker_id is None:
+            return
+        request = requests.elect(group.member.broker_id, designate=True)
+        try:
+            await self.probe.remoting.invoke(self._hosts[CONTROLLER].address, request, 3_000)
+        except ReputError:
+            return
+
+    async def do_check(self) -> None:
+        """Heal everything, wait until all is delivered, and read everything."""
+        self.loop.network.heal_all()
+        controller = self._hosts[CONTROLLER]
+        if not controller.is_running:
+            await controller.start()
+        self.record.promotions = max(len(self._masters) - 1, 0)
+        await super().do_check()
+        if not await self._wait(self._are_all_members, 20):
+            self.record.facts.append(Fact("alone", f"not all are in sync: {self._states()}"))
+
+
+def _epoch(host: BrokerHost) -> int:
+    """Return the epoch in which a broker is master; 0 if it is not."""
+    broker = host.broker
+    if broker is None or not broker.is_open or not broker.identity.is_master:
+        return 0
+    group = broker._group
+    return 0 if group is None else group.own_epoch
