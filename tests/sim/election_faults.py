@@ -20,7 +20,7 @@ from reput.controller.group import Group
 from reput.controller.groups import Groups
 from reput.controller.liveness import Liveness, Sight
 from reput.errors import ReputError
-from sim.electorate import Electorate, plan
+from sim.electorate import plan
 from sim.faults import Patch, both, replaced, skipped
 from sim.replica import StateDisk
 from sim.run import play
@@ -166,8 +166,8 @@ def search(name: str, first: int, seeds_max: int = SEEDS_MAX) -> tuple[int, str]
     for number in range(seeds_max):
         lines = plan(first + number)
         with put_in():
-            outcome = play(first + number, lines, world=Electorate)
-        if outcome.problems and not play(first + number, lines, world=Electorate).problems:
+            outcome = play(first + number, lines)
+        if outcome.problems and not play(first + number, lines).problems:
             return number + 1, str(outcome.problems[0])
     return None
 

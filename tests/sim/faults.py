@@ -9,11 +9,9 @@ shows what the simulation does not see.
 
 import argparse
 import contextlib
-import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -42,6 +40,8 @@ from reput.store.writing.dispatch import Dispatcher
 from reput.store.writing.flush import GroupCommit
 from reput.store.writing.replica_log import ReplicaLog
 from sim.disk import SimDisk
+from sim.fault import Fault, Patch, replaced, skipped
+from sim.led_faults import LED_FAULTS
 from sim.plan import plan
 from sim.run import play
 
@@ -49,44 +49,6 @@ SEEDS_MAX = 200
 SCENARIOS = Path(__file__).parent / "scenarios"
 FAULTS_PER_RUN = 6
 """More than in other runs, so that more of them happen together with the one put in."""
-
-Patch = contextlib.AbstractContextManager[object]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A fault.
-
-    Attributes:
-        text: The error.
-        kinds: Kinds of clusters in which it can be seen.
-        put_in: Puts it in, as long as the context lasts.
-        is_found_soon: Whether a few tens of seeds find it; the others need a longer search.
-        scenario: Name of a scenario that finds it, instead of random ones.
-    """
-
-    text: str
-    kinds: tuple[str, ...]
-    put_in: Callable[[], Patch]
-    is_found_soon: bool = True
-    scenario: str = ""
-
-
-def replaced(owner: Any, name: str, body: Callable[..., Any]) -> Patch:
-    """Replace a method by a function that gets the original one first."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def replacement(*args: Any, **options: Any) -> Any:
-        return body(original, *args, **options)
-
-    return mock.patch.object(owner, name, replacement)
-
-
-def skipped(owner: Any, name: str, result: Any = None) -> Patch:
-    """Replace a method by one that does nothing."""
-    return replaced(owner, name, lambda _original, *_args, **_options: result)
-
 
 # The faults -------------------------------------------------------------------------------------
 
@@ -458,6 +420,7 @@ FAULTS: dict[str, Fault] = {
         _early_dispatch,
         is_found_soon=False,
     ),
+    **LED_FAULTS,
 }
 
 

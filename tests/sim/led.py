@@ -1,7 +1,9 @@
 """A simulated cluster under a controller, which elects its masters.
 
     cluster led             a name server, a controller ``k``, brokers ``a``, ``b``, ``c``
+    cluster led-alone       the same; a master acknowledges alone
     elect b                 an operator elects
+    serving                 a send must succeed soon, although something is dead
 
 The words are those of ``cluster``; ``promote`` and ``follow`` are not needed. Further rules:
 
@@ -13,7 +15,7 @@ import asyncio
 from typing import Any
 
 import replica_requests as requests
-from faults.history import Guarantee
+from faults.history import Expectation, Guarantee
 from reput.errors import ReputError
 from reput.store.config import BrokerRole
 from sim import cluster
@@ -32,13 +34,14 @@ _OF_BROKERS: dict[str, Any] = {
     "ha_max_time_slave_not_catchup": 5_000,
 }
 
-cluster.KINDS["led"] = (
-    Guarantee.SYNC,
-    BrokerRole.SLAVE,
-    "abc",
-    _OF_BROKERS,
-    _OF_BROKERS,
-)
+_ALONE: dict[str, Any] = {
+    **_OF_BROKERS,
+    "all_ack_in_sync_state_set": False,
+    "min_in_sync_replicas": 1,
+}
+
+cluster.KINDS["led"] = (Guarantee.SYNC, BrokerRole.SLAVE, "abc", _OF_BROKERS, _OF_BROKERS)
+cluster.KINDS["led-alone"] = (Guarantee.ASYNC, BrokerRole.SLAVE, "abc", _ALONE, _ALONE)
 
 
 class LedCluster(Cluster):
@@ -58,6 +61,13 @@ class LedCluster(Cluster):
                 self._known = broker
         return self._known
 
+    def _believed(self) -> BrokerHost:
+        """Return a broker that a client takes for the master: now and then an old one."""
+        believing = [broker for broker in self.brokers if _epoch(broker)]
+        if len(believing) > 1 and self.chance.random() < 0.5:
+            return self.chance.choice(believing)
+        return self.master
+
     @master.setter
     def master(self, broker: BrokerHost) -> None:
         self._known = broker
@@ -75,7 +85,7 @@ class LedCluster(Cluster):
         )
         self._hosts[CONTROLLER] = controller
         await controller.start()
-        _OF_BROKERS["controller_addr"] = controller.address
+        self._controller = controller.address
         for broker in self.brokers:
             await self._start(broker, is_master=False)
         self._watch = asyncio.create_task(self._watch_masters())
@@ -83,15 +93,20 @@ class LedCluster(Cluster):
             self.record.facts.append(Fact("alone", f"never a group: {self._states()}"))
 
     async def _start(self, broker: BrokerHost, *, is_master: bool) -> None:
-        broker.settings = self._settings(is_master=is_master)
+        settings = self._settings(is_master=is_master)
+        broker.settings = {**settings, "controller_addr": self._controller}
         await broker.start(BrokerRole.SLAVE, -1)
 
     async def _watch_masters(self) -> None:
         while True:
+            if sum(_epoch(broker) > 0 for broker in self.brokers) > 1:
+                # What consumers of the old one have done is unknown to the new one.
+                self.record.deaths_ms.append(self.now_ms())
             for broker in self.brokers:
                 epoch = _epoch(broker)
                 if epoch and epoch not in self._masters:
                     self._masters[epoch] = broker.name
+                    self._new_term()
                     self.record.deaths_ms.append(self.now_ms())
                 if epoch and self._masters[epoch] != broker.name:
                     text = f"{self._masters[epoch]} and {broker.name} in epoch {epoch}"
@@ -105,6 +120,18 @@ class LedCluster(Cluster):
             return False
         in_sync = master.store.in_sync
         return in_sync is not None and len(in_sync.members) == len(self.brokers)
+
+    async def do_calm(self) -> None:
+        """End a fault; brokers look every 10 s whether a full disk has space again."""
+        name, _ = self._fault or ("", 0)
+        self.serve_again_ms = 25_000 if name.endswith("full") else LedCluster.serve_again_ms
+        await super().do_calm()
+
+    async def do_serving(self) -> None:
+        """Expect that a send succeeds soon, although something is dead."""
+        now_ms = self.now_ms()
+        self.history.expectations.append(Expectation("serving", now_ms, self.serve_again_ms))
+        await self._probe_until_ok(now_ms + self.serve_again_ms)
 
     async def do_elect(self, name: str) -> None:
         """Let an operator elect a broker."""

@@ -21,9 +21,9 @@ def plan(
         kind: Kind of the cluster; by default the seed chooses it.
     """
     chance = random.Random(seed)
-    drawn = chance.choice(("lone", "sync", "sync", "disk", "async", "three"))
+    drawn = chance.choice(("lone", "sync", "disk", "async", "three", "led", "led"))
     kind = kind or drawn
-    story = _LedStory(chance, kind) if kind == "led" else _Story(chance, kind)
+    story = _LedStory(chance, kind) if kind.startswith("led") else _Story(chance, kind)
     pause_s = chance.choice((0.2, 0.5))
     lines = [f"cluster {kind}", f"traffic {operations} {pause_s}s", f"advance {story.time(0.5, 2)}"]
     for _ in range(faults):
@@ -42,7 +42,7 @@ class _Story:
     def __init__(self, chance: random.Random, kind: str) -> None:
         self._chance = chance
         self._kind = kind
-        names = {"lone": "a", "three": "abc", "led": "abc"}.get(kind, "ab")
+        names = {"lone": "a", "sync": "ab", "disk": "ab", "async": "ab"}.get(kind, "abc")
         self._master, *self._slaves = names
         # Half of the runs promote no slave: then every message must reach every group.
         self._promotes = bool(self._slaves) and chance.random() < 0.5
@@ -183,7 +183,8 @@ class _LedStory(_Story):
         faults: list[Callable[[], Lines]] = [
             self._restart,
             self._kill,
-            self._kill,
+            self._kill_one,
+            self._kill_one,
             self._power_cut_one,
             self._power_cut_one,
             self._pause,
@@ -223,6 +224,12 @@ class _LedStory(_Story):
         if self._chance.random() < 0.6:
             others.append("k")
         return [*(f"silence {name}-{other}" for other in others), f"advance {self.time(1, 15)}"]
+
+    def _kill_one(self) -> Lines:
+        """End a broker for longer: the others go on without it."""
+        name = self._any()
+        lines = [f"{self._chance.choice(('kill', 'power-cut'))} {name}"]
+        return [*lines, f"advance {self.time(0.1, 2)}", "serving", f"start {name}"]
 
     def _pause_long(self) -> Lines:
         duration = self.time(3, 30)

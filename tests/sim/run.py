@@ -54,9 +54,7 @@ class Outcome:
 
     def repeated_by(self, name: str = "") -> str:
         """Return the command that repeats the run."""
-        first = "".join(self.lines[:1])
-        kind = ["--elections"] if first.startswith("group") else []
-        kind += ["--led"] if first == "cluster led" else []
+        kind = ["--elections"] if world_of(self.lines) is Electorate else []
         return " ".join(
             ["python -m sim.run", *([name] if name else []), *kind, f"--seed {self.seed}"]
         )
@@ -104,11 +102,18 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def world_of(lines: Sequence[str]) -> type[Cluster] | type[Electorate]:
+    """Return what a scenario is about, which its first word says."""
+    words = next((line.split() for line in lines if line.split("#")[0].split()), [])
+    if words[:1] == ["group"]:
+        return Electorate
+    return LedCluster if words[1:2] and words[1].startswith("led") else Cluster
+
+
 def play(
     seed: int,
     lines: Sequence[str],
     trace: Path | None = None,
-    world: type[Cluster] | type[Electorate] = Cluster,
 ) -> Outcome:
     """Play a scenario; return what it broke.
 
@@ -116,7 +121,6 @@ def play(
         seed: Source of all choices that the lines leave open.
         lines: The scenario.
         trace: File for the lines of the trace.
-        world: The simulated cluster.
     """
     begun_s = time.process_time()
     with contextlib.ExitStack() as stack:
@@ -127,7 +131,7 @@ def play(
         chance = random.Random(seed)
         loop = Loop(chance, Trace(lines_file))
         loop.work_s = chance.choice((1e-6, 1e-6, 1e-4, 1e-3))
-        cluster = world(loop, chance, folder)
+        cluster = world_of(lines)(loop, chance, folder)
         problems: list[Problem | Fact]
         try:
             loop.run(cluster.play(lines))
@@ -187,7 +191,7 @@ def main() -> int:
     parser.add_argument(
         "--elections", action="store_true", help="a controller and scripted brokers instead"
     )
-    parser.add_argument("--led", action="store_true", help="a cluster under a controller instead")
+    parser.add_argument("--kind", help="kind of the clusters, as led; by default any")
     options = parser.parse_args()
     if options.log:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
@@ -201,12 +205,10 @@ def main() -> int:
         if options.scenario is not None:
             lines = options.scenario.read_text(encoding="utf-8").splitlines()
         else:
-            kind = "led" if options.led else None
-            lines = plan(seed, options.operations, kind=kind)
+            lines = plan(seed, options.operations, kind=options.kind)
             if options.elections:
                 lines = plan_elections(seed)
-        world = Electorate if options.elections else LedCluster if options.led else Cluster
-        outcome = play(seed, lines, options.trace, world)
+        outcome = play(seed, lines, options.trace)
         outcomes.add(outcome)
         if options.seed is not None:
             _print("\n".join(lines))

@@ -10,7 +10,7 @@ import pytest
 import seeds
 from sim.check import summary
 from sim.election_faults import FAULTS, search
-from sim.electorate import KINDS, Electorate, plan
+from sim.electorate import KINDS, plan
 from sim.run import Outcome, play
 
 PARTS, SEEDS_PER_PART = 4, 25
@@ -32,13 +32,13 @@ def check(outcome: Outcome) -> None:
 def test_random_runs(part: int) -> None:
     first = seeds.today() + part * SEEDS_PER_PART
     for seed in range(first, first + SEEDS_PER_PART):
-        check(play(seed, plan(seed), world=Electorate))
+        check(play(seed, plan(seed)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_equal_seed_has_an_equal_trace(kind: str) -> None:
     seed = seeds.today()
-    digests = {play(seed, plan(seed, kind=kind), world=Electorate).digest for _ in range(2)}
+    digests = {play(seed, plan(seed, kind=kind)).digest for _ in range(2)}
     assert len(digests) == 1, f"seed {seed}"
 
 
@@ -53,5 +53,5 @@ def test_a_fault_put_in_by_hand_is_found(number: int) -> None:
 
 
 def test_an_unknown_word_is_refused() -> None:
-    outcome = play(1, ["group two", "explode a"], world=Electorate)
+    outcome = play(1, ["group two", "explode a"])
     assert "no such word" in summary(outcome.problems)

@@ -57,6 +57,8 @@ class InSyncKeeper:
         log_end: Returns the end of the log, a physical offset.
         lag_ms_max: Time after which a slave that has not had the whole log is removed, in ms.
         on_change: Called when another set is in force.
+        on_standing: Called with whether this broker can acknowledge messages, in each check: no
+            other master can have been elected, or all members follow it.
         clock: The clock.
     """
 
@@ -69,6 +71,7 @@ class InSyncKeeper:
         log_end: Callable[[], int],
         lag_ms_max: int,
         on_change: Callable[[], object],
+        on_standing: Callable[[bool], object],
         clock: Clock,
     ) -> None:
         self._member = member
@@ -78,6 +81,7 @@ class InSyncKeeper:
         self._log_end = log_end
         self._lag_ms_max = lag_ms_max
         self._on_change = on_change
+        self._on_standing = on_standing
         self._clock = clock
         self._seen_end = log_end()  # at the previous check
         self._had_all_ms: dict[int, int] = {}  # by broker id: when it had the whole log
@@ -129,6 +133,9 @@ class InSyncKeeper:
         now_ms, end = self._clock.monotonic_ms(), self._log_end()
         self._look(now_ms)
         self._seen_end = end
+        others = self._in_sync.others
+        is_followed = all(self._replica(key) is not None for key in others)
+        self._on_standing(self._member.lease.is_valid or is_followed)
         self._claim(end, now_ms)
         if now_ms < self._next_ms:
             return

@@ -145,10 +145,18 @@ class GroupRoles:
             lambda: store.max_physical_offset,
             config.ha_max_time_slave_not_catchup,
             self._host.settle,
+            self._stand,
             self._clock,
         )
         store.enter_group(in_sync)
         self.own_epoch = self._mastership.epoch
+
+    def _stand(self, can_acknowledge: bool) -> None:
+        """Keep a master that may have a successor from registering in its place."""
+        registration = self._host.registration
+        was_held, registration.is_held = registration.is_held, not can_acknowledge
+        if was_held and can_acknowledge:
+            registration.begin()
 
     def begin(self) -> None:
         """Begin the work of the role, when the broker serves requests."""
