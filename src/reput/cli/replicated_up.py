@@ -2,11 +2,13 @@
 
 Brokers stop when this process ends, also if it is killed. Each has a folder with its broker.conf,
 its store and its log, all of which are kept. Roles are in broker.conf: ``reput cluster promote``
-changes them there, so that the next start continues with the brokers' last roles.
+changes them there, so that the next start continues with the brokers' last roles. With
+``--controllers 1`` this process also has a controller, which decides about the roles.
 """
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +28,9 @@ from reput.cli.serving import (
     readable_errors,
     run,
 )
+from reput.controller.config import ControllerConfig
+from reput.controller.group import Group
+from reput.controller.server import Controller
 from reput.errors import InvalidOption
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.server import NameServer
@@ -40,6 +45,7 @@ PORT_STEP = 10
 REPLICAS_MAX = 8
 EXPORTER_PORT_KEY = "metricsPromExporterPort"
 _START_S = 120.0
+_WHOLE_S, _LOOK_S = 30.0, 0.05
 
 
 @dataclass(slots=True)
@@ -67,6 +73,7 @@ class _Member:
 def run_group(
     replicas: int,
     *,
+    has_controller: bool,
     store: str | None,
     port: int,
     broker_port: int,
@@ -80,6 +87,7 @@ def run_group(
 
     Args:
         replicas: Number of slaves.
+        has_controller: Whether a controller elects the masters.
         store: Folder of all brokers; by default ``reput-data``.
         port: Port of the name server; 0: any.
         broker_port: Port of the first broker; 0: any for each.
@@ -113,6 +121,7 @@ def run_group(
     async def body(stop: StopSignal) -> None:
         for member in members:
             _check_free(member)
+        controllers = contextlib.AsyncExitStack()
         name_server = NameServer(CurrentConfig(name_config, tls=name_tls))
         with readable_errors(port, "--port"):
             await name_server.start()
@@ -124,22 +133,33 @@ def run_group(
             common = _common(host, address, namesrv, path)
             if metrics_address:
                 common["reputMetricsAddress"] = metrics_address
+            controller = None
+            if has_controller:
+                controller = await controllers.enter_async_context(_controller(root, here))
+            common |= _group_settings(here, controller, replicas)
             # Before any broker.conf is written: the newest one is that of the last promotion.
             _keep_one_master([member for member in members if member.conf.exists()])
             for number, member in enumerate(members):
                 metrics = str(metrics_port + number if metrics_port else 0)
                 ports = {"metricsPort": metrics, **_own_ports(common, number)}
-                _write_conf(member, number, {**common, **ports})
+                _write_conf(member, number, {**common, **ports}, is_led=has_controller)
             # The master first: it would be refused while another one is listed and alive.
             for member in sorted(members, key=lambda candidate: candidate.role()[0] == SLAVE):
                 await _start(member)
-            print_now(_banner(members, join_address(address, name_server.port)))
+            namesrv = join_address(address, name_server.port)
+            if controller is None:
+                print_now(_banner(members, namesrv))
+            else:
+                group = await _whole_group(controller, len(members))
+                at = join_address(here, controller.port)
+                print_now(_led_banner(members, namesrv, at, group))
             watches = [asyncio.create_task(_watch(member)) for member in members]
             await stop.wait()
             for watch in watches:
                 watch.cancel()
             await asyncio.gather(*watches, return_exceptions=True)
         finally:
+            await controllers.aclose()  # first: no broker that stops needs a successor
             await asyncio.gather(*(member.child.stop() for member in members))
             await name_server.stop()
 
@@ -170,6 +190,47 @@ def _common(host: str, address: str, namesrv: str, path: str | None) -> dict[str
     }
 
 
+@contextlib.asynccontextmanager
+async def _controller(root: Path, host: str) -> AsyncIterator[Controller]:
+    """Run a controller on any port."""
+    config = ControllerConfig(
+        bind_address=host,
+        listen_port=0,
+        controller_store_path=f"{root}/controller",
+        config_store_path=f"{root}/controller/controller.properties",
+    )
+    async with Controller(config, Disk()) as controller:
+        yield controller
+
+
+def _group_settings(host: str, controller: Controller | None, replicas: int) -> dict[str, str]:
+    """Return the settings that decide who gives the roles; all of them, also without a controller.
+
+    A folder may have been used in the other way before.
+    """
+    if controller is None:
+        return {"enableControllerMode": "false"}
+    return {
+        "enableControllerMode": "true",
+        "controllerAddr": join_address(host, controller.port),
+        "brokerRole": SLAVE,
+        "brokerId": "-1",
+        "allAckInSyncStateSet": "true",
+        "minInSyncReplicas": "2" if replicas > 1 else "1",
+    }
+
+
+async def _whole_group(controller: Controller, count: int) -> Group | None:
+    """Return the group once all brokers are in sync; as it is, after some time."""
+    group = None
+    for _ in range(int(_WHOLE_S / _LOOK_S)):
+        group = controller.parts.groups.get(NAME)
+        if group is not None and len(group.in_sync) == count:
+            break
+        await asyncio.sleep(_LOOK_S)
+    return group
+
+
 def _own_ports(common: Mapping[str, str], number: int) -> dict[str, str]:
     """Return the ports of broker.conf, increased for each broker, which needs its own."""
     ports = {key: common[key] for key in ("grpcServerPort", EXPORTER_PORT_KEY) if key in common}
@@ -183,7 +244,7 @@ def _own_ports(common: Mapping[str, str], number: int) -> dict[str, str]:
     }
 
 
-def _write_conf(member: _Member, number: int, common: Mapping[str, str]) -> None:
+def _write_conf(member: _Member, number: int, common: Mapping[str, str], *, is_led: bool) -> None:
     """Write a broker.conf; an existing one keeps its role, its id and all other settings."""
     folder = member.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -196,6 +257,7 @@ def _write_conf(member: _Member, number: int, common: Mapping[str, str]) -> None
     text = ""
     if member.conf.exists():
         text = member.conf.read_text("latin-1")
+    if is_led or "brokerRole" in settings.parse_properties(text):
         role = {}
     wanted = settings.replace_properties(text, {**own, **role})
     if wanted != text:
@@ -240,14 +302,46 @@ async def _watch(member: _Member) -> None:
     print_now(f"{member.folder.name} ({member.child.address}) has ended: {how}")
 
 
-def _banner(members: list[_Member], namesrv: str) -> str:
-    """Return the banner: the brokers, and the commands of a failover."""
+def _led_banner(members: list[_Member], namesrv: str, controller: str, group: Group | None) -> str:
+    """Return the banner of brokers under a controller, and the commands of a failover."""
+    lines = _head(members, namesrv)
+    lines.append(f"  controller   {controller}")
+    master = members[0]
+    for member in members:
+        what = "slave"
+        if group is not None and member.child.address == group.master_address:
+            master, what = member, f"master in epoch {group.master_epoch}"
+        line = f"{what}, pid {member.child.pid}, {member.folder}"
+        lines.append(f"  {member.child.address:<20} {line}")
+    lines += [
+        "",
+        "Try a failover in another terminal; another broker becomes master by itself:",
+        f"  reput cluster replicas -n {namesrv}",
+        f"  kill -9 {master.child.pid}",
+        f"  reput cluster replicas -n {namesrv}",
+        f"  reput broker -c {master.conf}",
+        "",
+        "Ctrl-C stops all brokers; their folders stay.",
+    ]
+    return "\n".join(lines)
+
+
+def _head(members: list[_Member], namesrv: str) -> list[str]:
+    """Return the first lines of a banner."""
     from reput import __version__
     from reput.kernel_choice import engine_text, expected_engine
 
-    lines = [f"reput {__version__}: a name server and {len(members)} brokers named {NAME}", ""]
-    lines.append(f"  name server  {namesrv}")
-    lines.append(f"  kernels      {engine_text(expected_engine())}")
+    return [
+        f"reput {__version__}: a name server and {len(members)} brokers named {NAME}",
+        "",
+        f"  name server  {namesrv}",
+        f"  kernels      {engine_text(expected_engine())}",
+    ]
+
+
+def _banner(members: list[_Member], namesrv: str) -> str:
+    """Return the banner: the brokers, and the commands of a failover."""
+    lines = _head(members, namesrv)
     master = slave = members[0]
     for member in members:
         role, broker_id = member.role()

@@ -82,7 +82,8 @@ def _up(arguments: Sequence[str]) -> int:
     """Start a name server and a broker in one process.
 
     For development and tests. Messages stay in the store folder. Ctrl-C stops cleanly, a second
-    Ctrl-C at once. With --replicas, brokers are processes: kill the master, and promote a slave.
+    Ctrl-C at once. With --replicas, brokers are processes: kill the master, and promote a slave;
+    with --controllers 1, another one becomes master by itself.
 
     With -- COMMAND it runs a command, such as the tests of a project, with NAMESRV_ADDR set, and
     ends with it and with its exit code.
@@ -112,6 +113,13 @@ def _up(arguments: Sequence[str]) -> int:
         default=0,
         metavar="N",
         help="start N slaves as well, each broker in a separate process (0)",
+    )
+    parser.add_argument(
+        "--controllers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --replicas: start a controller, which elects another master if one dies (0)",
     )
     parser.add_argument(
         "--brokers",
@@ -157,13 +165,20 @@ def _up(arguments: Sequence[str]) -> int:
             parser.error("-- is followed by a command")
     options, log_options = _options(parser, arguments)
     replicas, brokers = options.pop("replicas"), options.pop("brokers")
+    controllers = options.pop("controllers")
+    if controllers and not replicas:
+        parser.error("--controllers is allowed with --replicas only")
+    if controllers not in (0, 1):
+        parser.error(
+            "--controllers is 0 or 1: several need an etcd, see docs/how-to/run-a-controller.md"
+        )
     several = {name: options.pop(name) for name in ("stores", "is_pinned")}
     _refuse_without_count(parser, "--brokers", brokers, several)
     _refuse_together(parser, replicas, brokers, command, options)
     if replicas:
         from reput.cli import replicated_up
 
-        return replicated_up.run_group(replicas, **options)
+        return replicated_up.run_group(replicas, has_controller=bool(controllers), **options)
     if brokers is not None:
         from reput.cli.several import command as several_brokers
 

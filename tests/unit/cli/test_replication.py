@@ -19,6 +19,7 @@ from ports import free_port, free_ports
 from reput.cli import main as cli
 from reput.cli.replicated_up import _keep_one_master, _Member, _own_ports
 from reput.client import Message, blocking
+from reput.errors import ReputError
 from reput.store.reader import StoreReader
 from wire_command import Command
 
@@ -30,11 +31,13 @@ class Pair:
 
     Args:
         folder: Folder of the stores.
+        options: Other options than that.
     """
 
-    def __init__(self, folder: Path) -> None:
-        first = free_ports(14) + 2
-        self.ports = [first, first + 10]
+    def __init__(self, folder: Path, *options: str) -> None:
+        first = free_ports(24) + 2
+        self.options = options or ("--replicas", "1")
+        self.ports = [first, first + 10, first + 20]
         self.namesrv = f"127.0.0.1:{free_port()}"
         self.folder = folder
         self.output = ""
@@ -43,7 +46,7 @@ class Pair:
     def start(self) -> None:
         ports = ("--port", self.namesrv.rpartition(":")[2], "--broker-port", str(self.ports[0]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "reput", "up", "--replicas", "1", "--store", "d", *ports],
+            [sys.executable, "-m", "reput", "up", *self.options, "--store", "d", *ports],
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -154,6 +157,34 @@ def test_a_failover_keeps_all_acknowledged_messages(
     pair.stop()
     bodies = [stored(pair.folder / f"d/broker-a-{number}/store") for number in (1, 2)]
     assert bodies[0] == bodies[1] == [*(b"%d" % number for number in range(20)), b"after"]
+
+
+def test_another_broker_becomes_master_by_itself(tmp_path: Path) -> None:
+    """Under a controller: nothing is promoted by hand, and nothing acknowledged is lost."""
+    group = Pair(tmp_path, "--replicas", "2", "--controllers", "1")
+    try:
+        match = re.search(r"kill -9 (\d+)", group.output)
+        assert match, group.output
+        others = [number for number in (1, 2, 3) if group.pid(number) != int(match[1])]
+        bodies = [b"%d" % number for number in range(40)]
+        with blocking.Producer("P", namesrv=group.namesrv) as producer:
+            for body in bodies[:20]:
+                assert producer.send(Message("Orders", body)).status.name == "SEND_OK"
+            os.kill(int(match[1]), signal.SIGKILL)
+            for body in bodies[20:]:
+                until(lambda body=body: _is_sent(producer, body))
+    finally:
+        group.stop()
+    kept = [stored(group.folder / f"d/broker-a-{number}/store") for number in others]
+    assert kept[0] == kept[1]
+    assert set(kept[0]) == set(bodies)
+
+
+def _is_sent(producer: blocking.Producer, body: bytes) -> bool:
+    try:
+        return producer.send(Message("Orders", body)).status.name == "SEND_OK"
+    except ReputError:
+        return False
 
 
 def test_refusals_name_the_reason(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
