@@ -1,16 +1,24 @@
-"""Official brokers of one name under a controller, ours or the official one."""
+"""Brokers of one name, official ones and ours, under a controller, ours or the official one."""
 
 import contextlib
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from interop import java_oracle
-from interop.java_cluster import JVM, NO_TLS, SERVER_OPENS, JavaCluster, write_logback
+from interop.java_cluster import (
+    JVM,
+    NO_TLS,
+    SERVER_OPENS,
+    SMALL_FILES,
+    JavaCluster,
+    write_logback,
+)
 from interop.java_oracle import JavaError
-from ports import free_port
+from ports import free_port, free_ports
 
 VERSION = "5.5.0"
 NAME = "broker-a"
@@ -59,8 +67,56 @@ class JavaController:
         self._process.wait()
 
 
+class OurBroker:
+    """A broker of ours, in a process, with the methods of ``JavaCluster`` that a group needs.
+
+    Args:
+        folder: Its folder.
+        settings: Its broker.conf.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        port = free_ports(4) + 2
+        self.address = f"127.0.0.1:{port}"
+        own = {"listenPort": port, "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1"}
+        values = {**SMALL_FILES, **settings, **own, "storePathRootDir": self.store}
+        folder.mkdir(parents=True)
+        lines = [
+            f"{key}={str(value).lower() if value is True else value}\n"
+            for key, value in values.items()
+        ]
+        (folder / "broker.conf").write_text("".join(lines), encoding="utf-8")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start the broker, and wait until it has a role."""
+        with (self.folder / "out").open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "reput", "broker", "-c", "broker.conf"],
+                cwd=self.folder, stdout=out, stderr=out,
+            )  # fmt: skip
+
+        def serves() -> bool:
+            text = (self.folder / "out").read_text()
+            if self._process is None or self._process.poll() is not None:
+                raise JavaError(f"our broker did not start: {text}")
+            return "boot success" in text
+
+        until(serves, "our broker serves")
+
+    def kill_broker(self) -> None:
+        """Kill the broker; ``start`` starts it again."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
 class Group:
-    """Official brokers of one name.
+    """Brokers of one name.
 
     Args:
         folder: Folder for their folders.
@@ -72,13 +128,17 @@ class Group:
         self._folder = folder
         self.namesrv = namesrv
         self.controller = controller
-        self.brokers: list[JavaCluster] = []
+        self.brokers: list[JavaCluster | OurBroker] = []
+        self.kinds: dict[int, str] = {}
+        """Number of a broker, from 1 -> ``ours``, or the version of an official one."""
 
-    def add(self, **settings: str | int | bool) -> JavaCluster:
-        """Start another broker, and wait until the name server knows it."""
+    def add(self, **settings: str | int | bool) -> "JavaCluster | OurBroker":
+        """Start another broker, and wait until it serves."""
         number = len(self.brokers) + 1
-        wanted = {
+        wanted: dict[str, str | int | bool] = {
             "brokerName": NAME,
+            "brokerClusterName": "DefaultCluster",
+            "namesrvAddr": self.namesrv,
             "brokerId": -1,
             "brokerRole": "SLAVE",
             "enableControllerMode": True,
@@ -88,7 +148,12 @@ class Group:
             **settings,
         }
         folder = self._folder / f"broker-{number}"
-        broker = JavaCluster(VERSION, folder, wanted, namesrv=self.namesrv, heap_megabytes=256)
+        kind = self.kinds.get(number, VERSION)
+        broker: JavaCluster | OurBroker
+        if kind == "ours":
+            broker = OurBroker(folder, wanted)
+        else:
+            broker = JavaCluster(kind, folder, wanted, namesrv=self.namesrv, heap_megabytes=256)
         self.brokers.append(broker)
         return broker
 
