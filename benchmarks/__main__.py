@@ -42,6 +42,7 @@ WORKLOADS = (
     "broker_official",
     *("grpc_unary", "grpc_proxy"),
     *("broker_pop", "broker_transaction", "broker_delay", "broker_retry", "broker_replication"),
+    "broker_failover",
     "broker_many_queues",
     "console",
     "broker_several",

@@ -91,6 +91,11 @@ class OurBroker:
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
+    @property
+    def broker_pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start the broker, and wait until it has a role."""
         with (self.folder / "out").open("wb") as out:
