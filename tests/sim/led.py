@@ -4,14 +4,21 @@
     cluster led-alone       the same; a master acknowledges alone
     elect b                 an operator elects
     serving                 a send must succeed soon, although something is dead
+    alone a                 only clients hear a broker, and it hears only them
+    start-all               whatever does not run is started
+    steady                  no election since the last ``calm``
 
-The words are those of ``cluster``; ``promote`` and ``follow`` are not needed. Further rules:
+The words are those of ``cluster``; ``promote`` and ``follow`` are not needed. ``master``, ``slave``
+and ``other`` are the brokers by their roles when the line begins. Further rules:
 
 1. **two masters**: an epoch has one master.
 2. **alone**: after healing all brokers are in sync.
+3. **restless**: no election without a reason.
 """
 
 import asyncio
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import replica_requests as requests
@@ -51,6 +58,8 @@ class LedCluster(Cluster):
 
     _masters: dict[int, str]
     """Epoch -> its master."""
+    _calm_count = 0
+    """Number of masters when the last fault was over."""
     _known: BrokerHost
 
     @property
@@ -71,6 +80,20 @@ class LedCluster(Cluster):
     @master.setter
     def master(self, broker: BrokerHost) -> None:
         self._known = broker
+
+    async def play(self, lines: Sequence[str]) -> None:
+        """Play the lines of a scenario. Raises ``ScenarioError``."""
+        for line in lines:
+            await super().play([self._named(line)])
+
+    def _named(self, line: str) -> str:
+        """Return a line with names instead of roles."""
+        if not self.brokers:
+            return line
+        master = self.master
+        slaves = [broker.name for broker in self.brokers if broker is not master]
+        names = {"master": master.name, "slave": slaves[0], "other": slaves[-1]}
+        return re.sub("|".join(names), lambda match: names[match[0]], line)
 
     async def _start_all(self) -> None:
         self._masters = {}
@@ -126,12 +149,30 @@ class LedCluster(Cluster):
         name, _ = self._fault or ("", 0)
         self.serve_again_ms = 25_000 if name.endswith("full") else LedCluster.serve_again_ms
         await super().do_calm()
+        self._calm_count = len(self._masters)
 
     async def do_serving(self) -> None:
         """Expect that a send succeeds soon, although something is dead."""
         now_ms = self.now_ms()
         self.history.expectations.append(Expectation("serving", now_ms, self.serve_again_ms))
         await self._probe_until_ok(now_ms + self.serve_again_ms)
+
+    async def do_alone(self, name: str) -> None:
+        """Let a broker hear nobody but clients, and nobody but clients hear it."""
+        for other in ("a", "b", "c", CONTROLLER, "n"):
+            if other != name:
+                await self.do_silence(f"{name}-{other}")
+
+    async def do_start_all(self) -> None:
+        """Start whatever does not run."""
+        for name, host in self._hosts.items():
+            if not host.is_running:
+                await self.do_start(name)
+
+    async def do_steady(self) -> None:
+        """Expect that there was no election."""
+        if len(self._masters) > self._calm_count:
+            self.record.facts.append(Fact("restless", f"masters by epoch: {self._masters}"))
 
     async def do_elect(self, name: str) -> None:
         """Let an operator elect a broker."""
