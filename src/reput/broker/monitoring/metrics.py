@@ -264,6 +264,8 @@ class BrokerMeter:
             await asyncio.to_thread(_cut_bytes, parts.store.root),
             is_counter=True,
         )
+        for family in _group_families(parts):
+            yield family
         if not identity.is_master:
             status = parts.replication.follower.status
             state = Family("reput_slave_state", "1 for the state of this slave.", ("state",))
@@ -477,6 +479,27 @@ def _access_refusals(refusals: AccessRefusals) -> tuple[Family, Family]:
     )
     by_address.values = {(name,): count for name, count in refusals.by_address.items() if count}
     return refused, by_address
+
+
+def _group_families(parts: Parts) -> Iterator[Family]:
+    """Yield the state of a broker under a controller."""
+    member, in_sync = parts.member, parts.store.in_sync
+    if member is None:
+        return
+    yield single("reput_epoch", "Epoch of the group's master.", member.mastership.epoch)
+    has_problem = bool(member.problem)
+    yield single("reput_group_problem", "1 if the broker has no role or may lose it.", has_problem)
+    if in_sync is None:
+        return
+    end = parts.store.max_physical_offset
+    yield single("reput_lease_left_seconds", "Rest of the lease.", member.lease.left_ms / 1000)
+    members = len(in_sync.members)
+    yield single("reput_in_sync_replicas", "Brokers in sync, with this master.", members)
+    yield single(
+        "reput_unconfirmed_bytes",
+        "Bytes at the end of the log that not all in-sync replicas have.",
+        end - in_sync.confirmed(end),
+    )
 
 
 def _cut_bytes(root: str) -> int:

@@ -26,7 +26,10 @@ def slave_lag(parts: Parts) -> int:
 
 
 def problems(parts: Parts) -> list[str]:
-    """Return why a slave does not follow its master, and does not recover by itself."""
+    """Return what does not recover by itself: no role, or a slave that does not follow."""
+    member = parts.member
+    if member is not None and member.problem:
+        return [f"replica group: {member.problem}"]
     if parts.identity.is_master:
         return []
     status = parts.replication.follower.status
@@ -37,6 +40,8 @@ def problems(parts: Parts) -> list[str]:
 
 def warnings(parts: Parts) -> list[str]:
     """Return what limits replication at present."""
+    if parts.member is not None and parts.identity.is_master:
+        return _group_warnings(parts)
     if not parts.identity.is_master:
         status = parts.replication.follower.status
         is_searching = status.state is SlaveState.SEARCHING
@@ -52,6 +57,47 @@ def warnings(parts: Parts) -> list[str]:
     ]
 
 
+def _group_warnings(parts: Parts) -> list[str]:
+    """Return what limits a master under a controller at present."""
+    member, in_sync, least = parts.member, parts.store.in_sync, parts.settings.store
+    found: list[str] = []
+    if member is None or in_sync is None:
+        return found
+    if not member.lease.is_valid and in_sync.others:
+        found.append(
+            "the leading controller does not answer, so that another master may have been "
+            "elected: a send is acknowledged when all in-sync replicas have the message"
+        )
+    if len(in_sync.members) < least.min_in_sync_replicas:
+        found.append(
+            f"{len(in_sync.members)} brokers are in sync, and minInSyncReplicas is "
+            f"{least.min_in_sync_replicas}: sends are refused"
+        )
+    return found
+
+
+def _describe_group(parts: Parts) -> dict[str, Any]:
+    """Return the state of the membership in a replica group as JSON."""
+    member, in_sync = parts.member, parts.store.in_sync
+    if member is None:
+        return {}
+    state: dict[str, Any] = {
+        "broker_id": member.broker_id,
+        "controller": member.controllers.leader,
+        "master_id": member.mastership.master_id,
+        "master": member.mastership.address,
+        "epoch": member.mastership.epoch,
+        "log_epoch": member.epochs.last,
+        "in_sync": sorted(member.mastership.in_sync),
+        "problem": member.problem,
+    }
+    if in_sync is not None:
+        end = parts.store.max_physical_offset
+        state["lease_left_ms"] = member.lease.left_ms
+        state["confirmed_lag_bytes"] = end - in_sync.confirmed(end)
+    return {"group": state}
+
+
 def describe(parts: Parts) -> dict[str, Any]:
     """Return the state as JSON."""
     config = parts.settings.store
@@ -59,6 +105,7 @@ def describe(parts: Parts) -> dict[str, Any]:
         "role": str(config.broker_role),
         "broker_id": parts.settings.broker.broker_id,
         "log_end": parts.store.max_physical_offset,
+        **_describe_group(parts),
     }
     if parts.identity.is_master:
         info = parts.replication.slave_port.slaves_status()
