@@ -59,7 +59,7 @@ def test_keys_that_the_broker_uses_cause_no_warning() -> None:
         ("defaultMessageRequestMode", "PUSH", "PULL, POP"),
         ("listenPort", "70000", "0 to 65535"),
         ("listenPort", "2", "3 to 65535"),
-        ("brokerId", "-1", "0 to"),
+        ("brokerId", "-2", "-1 to"),
         ("haListenPort", "10911", "clients use 10909 and 10911"),
         ("haListenPort", "10909", "clients use 10909 and 10911"),
         ("haMasterAddress", "10.0.0.1", "host:port"),
