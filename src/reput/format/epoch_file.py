@@ -18,6 +18,7 @@ from typing import NamedTuple
 from reput.errors import CorruptRecord
 
 _CRC_MASK = 0x7FFFFFFF
+_NUMBER_MAX, _START_MAX = (1 << 31) - 1, (1 << 63) - 1
 EPOCHS_MAX = 1000
 """Maximum number of epochs of a log, as in the handshake of Java's masters."""
 
@@ -58,7 +59,7 @@ def decode(data: bytes) -> list[Epoch]:
 
 
 def check_order(epochs: Sequence[Epoch]) -> list[Epoch]:
-    """Return epochs whose numbers and starts grow. Raises ``CorruptRecord``."""
+    """Return epochs whose numbers and starts grow, and fit a frame. Raises ``CorruptRecord``."""
     before = Epoch(0, -1)
     for epoch in epochs:
         if epoch.number <= before.number or epoch.start < max(before.start, 0):
@@ -67,6 +68,11 @@ def check_order(epochs: Sequence[Epoch]) -> list[Epoch]:
                 f"{before.number} from {before.start} on; both must grow"
             )
         before = epoch
+    if before.number > _NUMBER_MAX or before.start > _START_MAX:
+        raise CorruptRecord(
+            f"epoch {before.number} from physical offset {before.start} on is impossible; at most "
+            f"{_NUMBER_MAX} from {_START_MAX} on is allowed"
+        )
     return list(epochs)
 
 
