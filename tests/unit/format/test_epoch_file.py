@@ -66,7 +66,7 @@ def test_any_bytes_are_a_file_or_damaged(data: bytes) -> None:
     assert epoch_file.decode(epoch_file.encode(epochs)) == epochs
 
 
-# --- the model: a log is a list with the master of each block --------------------------------------
+# --- the model: a log is a list with the master of each block ------------------------------------
 
 LOGS = st.lists(st.integers(1, 4), max_size=12).map(sorted)
 

@@ -79,6 +79,18 @@ def test_epochs_of_a_handshake_grow(epochs: list[tuple[int, int]]) -> None:
 # --- what a slave sends ---------------------------------------------------------------------------
 
 
+def feed_all(
+    parser: SlaveParser, data: bytes, step: int
+) -> tuple[SlaveHandshake | None, list[int]]:
+    """Feed bytes in pieces; return the last handshake and all reports."""
+    last, reports = None, []
+    for position in range(0, len(data), step):
+        handshake, more = parser.feed(data[position : position + step])
+        last = handshake or last
+        reports += more
+    return last, reports
+
+
 @given(
     st.lists(st.tuples(LONGS, st.booleans(), st.booleans()), max_size=3),
     st.lists(LONGS, max_size=8),
@@ -90,22 +102,16 @@ def test_frames_of_a_slave_are_the_same_in_any_pieces(
     sent = [SlaveHandshake(*handshake) for handshake in handshakes]
     data = b"".join(map(frames.encode_slave_handshake, sent))
     data += b"".join(map(frames.encode_report, reports))
-    parser, last, seen = SlaveParser(), None, []
-    for position in range(0, len(data), step):
-        handshake, more = parser.feed(data[position : position + step])
-        last = handshake or last
-        seen += more
-    assert (last, seen) == (sent[-1] if sent else None, reports)
+    last = sent[-1] if sent else None
+    assert feed_all(SlaveParser(), data, step) == (last, reports)
 
 
 def test_a_handshake_after_a_report_is_refused_in_any_pieces() -> None:
     handshake = frames.encode_slave_handshake(SlaveHandshake(2, False, False))
     data = frames.encode_report(7) + handshake
     for step in (len(data), frames.TRANSFER_BYTES, 12, 1):
-        parser = SlaveParser()
         with case(step), pytest.raises(NotAFrame, match="a frame of a slave has state 1"):
-            for position in range(0, len(data), step):
-                parser.feed(data[position : position + step])
+            feed_all(SlaveParser(), data, step)
 
 
 @each("data", [b"GET / HTTP/1.1\r\n", bytes(16), b"\0\0\0\3" + bytes(8), b"\xff" * 12, bytes(8)])
