@@ -167,6 +167,7 @@ class InSyncKeeper:
             is_pausing = now_ms - self._given_up_ms.get(key_or_none, -CLAIM_MS) < CLAIM_MS
             if end - acked_offset <= NEAR_BYTES and not is_pausing:
                 self._claims[key_or_none] = _Claim(end, now_ms)
+                self._had_all_ms[key_or_none] = now_ms  # what it lacked before is forgiven
         if before != (self._claims, self._unknown):
             self._apply()
 
