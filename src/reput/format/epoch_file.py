@@ -47,14 +47,14 @@ def decode(data: bytes) -> list[Epoch]:
     try:
         count, expected = int(lines[0]), int(lines[1])
         entries = lines[2 : 2 + count]
-        found = zlib.crc32(b"".join(line + b"\n" for line in entries)) & _CRC_MASK
+        checksum = zlib.crc32(b"".join(line + b"\n" for line in entries)) & _CRC_MASK
         epochs = [Epoch(*map(int, line.split(b"-", 1))) for line in entries]
     except (IndexError, ValueError, TypeError) as error:
         raise CorruptRecord(f"it is no list of epochs: {error}") from error
     if len(epochs) != count:
         raise CorruptRecord(f"it has {len(epochs)} epochs, and its first line says {count}")
-    if expected not in (0, found):
-        raise CorruptRecord(f"the checksum of its lines is {found}, and it says {expected}")
+    if expected not in (0, checksum):
+        raise CorruptRecord(f"the checksum of its lines is {checksum}, and it says {expected}")
     return check_order(epochs)
 
 

@@ -140,7 +140,10 @@ def test_any_bytes_of_a_slave_are_frames_or_refused(data: bytes) -> None:
 def test_headers_are_the_same_in_any_pieces(
     rows: list[tuple[int, int, int, int, int]], step: int
 ) -> None:
-    headers = [TransferHeader(at, size, Epoch(n, start), end) for at, size, n, start, end in rows]
+    headers = [
+        TransferHeader(offset, size, Epoch(number, start), end)
+        for offset, size, number, start, end in rows
+    ]
     data = b"".join(map(frames.encode_transfer, headers))
     parser, seen = TransferParser(4096), []
     while data:

@@ -20,7 +20,7 @@ class _EpochReports:
         self._parser = frames.SlaveParser()
 
     def feed(self, data: bytes) -> SlaveInput:
-        """Return what is complete now. Raises ``NotAFrame``."""
+        """Return the complete frames. Raises ``NotAFrame``."""
         return SlaveInput(*self._parser.feed(data))
 
 

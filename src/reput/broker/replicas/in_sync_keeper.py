@@ -148,7 +148,7 @@ class InSyncKeeper:
                     self._had_all_ms[replica.broker_id] = now_ms
 
     def _claim(self, end: int, now_ms: int) -> None:
-        """Claim slaves that have nearly everything; give up those that do not get the rest."""
+        """Claim slaves that have nearly everything; give up claims that last too long."""
         before = dict(self._claims), dict(self._unknown)
         for key, claim in list(self._claims.items()):
             is_late = now_ms - claim.begun_ms >= CLAIM_MS and self._acked(key) < claim.goal

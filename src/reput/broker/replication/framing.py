@@ -47,7 +47,7 @@ class ReportParser(Protocol):
     """Splits the bytes of a slave."""
 
     def feed(self, data: bytes) -> SlaveInput:
-        """Return what is complete now. Raises ``NotAFrame``."""
+        """Return the complete frames. Raises ``NotAFrame``."""
 
 
 class MasterFraming(Protocol):

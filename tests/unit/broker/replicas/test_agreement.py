@@ -65,25 +65,25 @@ async def find_cut(
         is_from_last_file=False,
         obeys_confirmed=True,
     )
-    found = await agreement.find_cut(cast(Any, peer), is_compared=is_compared)
+    cut = await agreement.find_cut(cast(Any, peer), is_compared=is_compared)
     assert peer.sent.hex(" ", 4) == "00000001 00000001 00000000 00000002"
-    return found
+    return cut
 
 
 async def test_where_the_log_of_a_slave_must_be_cut(tmp_path: Path) -> None:
-    one, two, three = (1, 0), (2, 468), (3, 900)
+    first, second, third = (1, 0), (2, 468), (3, 900)
     rows = [
         # own epochs, own end, the master's epochs, its end -> the cut
-        ((one,), 468, (one,), 468, None),
-        ((one,), 300, (one, two), 936, None),
-        ((one,), 468, (one, two), 936, None),
-        ((one,), 600, (one, two), 936, 468),
-        ((one,), 600, (one,), 500, 500),
-        ((one, two), 936, (one, (3, 468)), 936, 468),
-        ((one, two, three), 950, (one, two), 920, 900),
-        ((one, two), 936, (one, two, three), 950, 900),
-        ((), 0, (one, two), 936, None),
-        ((), 400, (one, two), 936, None),  # a store without epochs: the records are compared
+        ((first,), 468, (first,), 468, None),
+        ((first,), 300, (first, second), 936, None),
+        ((first,), 468, (first, second), 936, None),
+        ((first,), 600, (first, second), 936, 468),
+        ((first,), 600, (first,), 500, 500),
+        ((first, second), 936, (first, (3, 468)), 936, 468),
+        ((first, second, third), 950, (first, second), 920, 900),
+        ((first, second), 936, (first, second, third), 950, 900),
+        ((), 0, (first, second), 936, None),
+        ((), 400, (first, second), 936, None),  # a store without epochs: the records are compared
     ]
     for row in rows:
         own, own_end, others, other_end, cut = row

@@ -70,7 +70,7 @@ class Scene:
         )
 
     def state(self) -> tuple[list[int], list[int]]:
-        """Return the members, and those that are claimed beside them."""
+        """Return the members, and the claimed brokers beside them."""
         members = self.in_sync.members
         return sorted(members), sorted(self.in_sync.claimed - members)
 
@@ -132,7 +132,7 @@ SCRIPTS = {
         check -> 1 +
         ack 2 1
         check -> 1 +2""",
-    "a claimed slave that stands still is given up, and tried again after a pause": """
+    "a claimed slave that makes no progress is given up, and tried again after a pause": """
         end 1000
         ack 2 400
         check -> 1 +2
@@ -144,7 +144,7 @@ SCRIPTS = {
         check -> 1 +
         t 1
         check -> 1 +2""",
-    "a claimed slave that is gone delays nobody": """
+    "a claimed slave that is gone delays no put": """
         end 1000
         ack 2 400
         check -> 1 +2

@@ -1,4 +1,4 @@
-"""A member of a group beside our controller: id, roles, lease, and what is not believed."""
+"""A member of a group beside our controller: id, roles, lease, untrue answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ class MemberSubject:
         self.entered.append(mastership)
 
     async def until_role(self, epoch: int, master_id: int) -> None:
-        """Wait for a role, and ask as a member that is told to."""
+        """Wait for a role, and ask at once, as after a notice."""
 
         def has_role() -> bool:
             self.member.wake()
@@ -173,7 +173,7 @@ async def test_a_master_that_was_replaced_has_no_lease(
     assert not member.lease.is_valid
 
 
-# --- what is not believed -------------------------------------------------------------------------
+# --- untrue answers -------------------------------------------------------------------------------
 
 
 async def test_an_unknown_outcome_is_not_taken_for_a_grant(

@@ -44,9 +44,9 @@ ALL = 1 << 40
 @each(
     ("members", "claimed", "acked", "needs_all", "has_lease", "is_safe"),
     [
-        # alone in the set: nobody else can be elected
+        # alone in the set: no other broker can be elected
         ({1}, set(), {}, True, False, True),
-        # with a lease and without allAckInSyncStateSet nobody is asked
+        # with a lease and without allAckInSyncStateSet no slave is asked
         ({1, 2}, set(), {2: 0}, False, True, True),
         # without a lease, all are asked
         ({1, 2}, set(), {2: 0}, False, False, False),
@@ -60,7 +60,7 @@ ALL = 1 << 40
         # a member that is gone, or has not reported yet, is still a member
         ({1, 2, 3}, set(), {2: ALL}, True, True, False),
         ({1, 2, 3}, set(), {2: ALL, 3: None}, True, True, False),
-        # a slave outside of the set, or without an id, counts for nobody
+        # a slave outside of the set, or without an id, confirms nothing
         ({1, 2}, set(), {3: ALL, None: ALL}, True, True, False),
         # a broker that the controller may have added must have it, too
         ({1}, {2}, {2: 0}, True, True, False),
