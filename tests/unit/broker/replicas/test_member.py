@@ -15,6 +15,8 @@ from reput.broker.replicas.member import LogEnd, Mastership, Member
 from reput.broker.settings.config import BrokerConfig
 from reput.clock import ManualClock
 from reput.errors import StoreUnavailable
+from reput.format.bodies import SyncStateSet
+from reput.format.controller_headers import MasterHeader
 from reput.format.epoch_file import Epoch
 from reput.store.files.disk import Disk
 
@@ -188,6 +190,20 @@ async def test_an_unknown_outcome_is_not_taken_for_a_grant(
     with pytest.raises(NoLeader):
         await member.alter_in_sync(before, frozenset({1}))
     assert member.mastership == before
+
+
+async def test_an_older_answer_is_not_taken(
+    controller: ControllerSubject, first: MemberSubject
+) -> None:
+    """One that was sent before another master was elected, or the set has changed, and is late."""
+    member = first.member
+    before, roles = member.mastership, list(first.entered)
+    assert (before.epoch, before.set_epoch) == (1, 1)
+    for epoch, set_epoch in ((0, 9), (1, 0)):
+        answer = MasterHeader(master_broker_id=2, master_address="x:1", master_epoch=epoch)
+        late = SyncStateSet(sync_state_set=[2], sync_state_set_epoch=set_epoch)
+        member._take(answer, late)
+        assert (member.mastership, first.entered) == (before, roles)
 
 
 async def test_a_controller_without_its_state_is_not_obeyed(
