@@ -192,8 +192,7 @@ async def test_no_byte_of_a_refused_frame_is_in_the_log(spare_bytes: int) -> Non
     framing = _RefusingFraming(log, 106)
     async with running(log, framing=framing) as slave:
         await slave.send(frame(100, b"abc") + frame(103, b"def") + frame(106, b"ghi"))
-        with contextlib.suppress(WriteFailed):
-            assert isinstance(await slave.task, WriteFailed)
+        assert "No space left on device" in str(await slave.task)
         assert (bytes(log.data), framing.taken) == (b"abcdef", [100, 103])
 
 
