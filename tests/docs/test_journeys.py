@@ -569,3 +569,30 @@ async def test_failover(tmp_path: Path) -> None:
             await subject.until_info("2", 2, [2])
         # A timeout that is over; what the new master asks for when the others have caught up.
         calls.check("failover", "A master dies", other=["Elections.run", "alter_in_sync"])
+
+
+async def test_a_member_of_a_replica_group(tmp_path: Path) -> None:
+    calls = Calls()
+    async with ControllerSubject(tmp_path) as subject, AsyncExitStack() as stack:
+
+        async def start(name: str) -> Broker:
+            plain = journeys._broker(tmp_path / name, all_ack_in_sync_state_set=True).settings
+            config = dataclasses.replace(
+                plain.broker,
+                broker_ip2="127.0.0.1",
+                enable_controller_mode=True,
+                controller_addr=subject.address,
+            )
+            store = dataclasses.replace(plain.store, ha_listen_port=0)
+            return await stack.enter_async_context(Broker(config, store))
+
+        with calls.recorded():
+            master = await start("first")
+            await until(lambda: master.identity.is_master and master.store.in_sync is not None)
+            await start("second")
+            await until(lambda: len(master.store.in_sync.members) == 2)
+            async with open_to(master) as connection:
+                await connection.ask(journeys.send_request())
+        # In threads that have started before.
+        files = ["IdentityFiles.write_application", "IdentityFiles.write_id"]
+        calls.check("failover", "A broker as a member", other=files)

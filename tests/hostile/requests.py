@@ -531,7 +531,24 @@ BROKER: Mapping[int, list[Draft]] = {
     Code.VIEW_BROKER_STATS_DATA: [Draft(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC})],
     Code.GET_CONSUME_STATS: [Draft(208, {"consumerGroup": GROUP, "topic": TOPIC})],
     Code.GET_BROKER_CONSUME_STATS: [Draft(317, {"isOrder": "false"})],
+    Code.EXCHANGE_BROKER_HA_INFO: [
+        Draft(906),
+        Draft(906, {"masterHaAddress": "127.0.0.1:9", "masterFlushOffset": "0"}),
+    ],
     Code.GET_BROKER_HA_STATUS: [Draft(907)],
+    Code.GET_BROKER_EPOCH_CACHE: [Draft(1007, {"brokerName": BROKER_NAME})],
+    Code.NOTIFY_BROKER_ROLE_CHANGED: [
+        Draft(
+            1008,
+            {
+                "masterAddress": "127.0.0.1:9",
+                "masterBrokerId": "2",
+                "masterEpoch": "7",
+                "syncStateSetEpoch": "9",
+            },
+            {"syncStateSet": [2], "syncStateSetEpoch": 9},
+        )
+    ],
     Code.RESET_MASTER_FLUSH_OFFSET: [Draft(908, {"masterFlushOffset": "0"})],
     Code.UPDATE_BROKER_CONFIG: [
         Draft(25, body=b"transactionCheckMax=15\nmaxPopPollingSize=100000\n"),

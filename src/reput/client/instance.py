@@ -118,7 +118,7 @@ class MemberKind(enum.Enum):
     """Member without heartbeats and requests."""
 
 
-class Member(Protocol):
+class InstanceMember(Protocol):
     """A producer or consumer, as seen by its instance."""
 
     @property
@@ -221,7 +221,7 @@ class ClientInstance:
         self._name_server_at = random.randrange(len(self.name_servers))
         self._routes = RouteCache()
         self._fetches: dict[tuple[str, int], asyncio.Task[TopicRoute]] = {}
-        self._members: dict[tuple[MemberKind, str], Member] = {}
+        self._members: dict[tuple[MemberKind, str], InstanceMember] = {}
         self._leaving_count = 0
         self._broker_versions: dict[str, int] = {}
         self._starting: asyncio.Task[None] | None = None
@@ -237,7 +237,7 @@ class ClientInstance:
 
     @classmethod
     async def join(
-        cls, config: ClientConfig, member: Member, *, clock: Clock | None = None
+        cls, config: ClientConfig, member: InstanceMember, *, clock: Clock | None = None
     ) -> "ClientInstance":
         """Return the started instance that the member joins.
 
@@ -267,7 +267,7 @@ class ClientInstance:
             raise
         return instance
 
-    async def leave(self, member: Member) -> None:
+    async def leave(self, member: InstanceMember) -> None:
         """Remove a member, inform the brokers, and close the instance after the last one."""
         if self._members.keys() == {(member._kind, member.group)}:
             self._withdraw()  # No client may join an instance that is about to close.
@@ -279,7 +279,7 @@ class ClientInstance:
             if not self._members and not self._leaving_count:
                 await self.close()
 
-    def add_member(self, member: Member) -> None:
+    def add_member(self, member: InstanceMember) -> None:
         """Add a member; the next heartbeat, due at once, informs the brokers."""
         self._members[member._kind, member.group] = member
         for address in self.remoting.open_addresses():
@@ -287,7 +287,7 @@ class ClientInstance:
             member._on_connection(event)
         self._is_heartbeat_due.set()
 
-    async def remove_member(self, member: Member) -> None:
+    async def remove_member(self, member: InstanceMember) -> None:
         """Remove a member and inform all brokers; those not reached drop it by timeout."""
         if self._members.pop((member._kind, member.group), None) is None:
             return

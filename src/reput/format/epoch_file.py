@@ -18,6 +18,7 @@ from typing import NamedTuple
 from reput.errors import CorruptRecord
 
 _CRC_MASK = 0x7FFFFFFF
+_NUMBER_MAX, _START_MAX = (1 << 31) - 1, (1 << 63) - 1
 EPOCHS_MAX = 1000
 """Maximum number of epochs of a log, as in the handshake of Java's masters."""
 
@@ -46,19 +47,19 @@ def decode(data: bytes) -> list[Epoch]:
     try:
         count, expected = int(lines[0]), int(lines[1])
         entries = lines[2 : 2 + count]
-        found = zlib.crc32(b"".join(line + b"\n" for line in entries)) & _CRC_MASK
+        checksum = zlib.crc32(b"".join(line + b"\n" for line in entries)) & _CRC_MASK
         epochs = [Epoch(*map(int, line.split(b"-", 1))) for line in entries]
     except (IndexError, ValueError, TypeError) as error:
         raise CorruptRecord(f"it is no list of epochs: {error}") from error
     if len(epochs) != count:
         raise CorruptRecord(f"it has {len(epochs)} epochs, and its first line says {count}")
-    if expected not in (0, found):
-        raise CorruptRecord(f"the checksum of its lines is {found}, and it says {expected}")
+    if expected not in (0, checksum):
+        raise CorruptRecord(f"the checksum of its lines is {checksum}, and it says {expected}")
     return check_order(epochs)
 
 
 def check_order(epochs: Sequence[Epoch]) -> list[Epoch]:
-    """Return epochs whose numbers and starts grow. Raises ``CorruptRecord``."""
+    """Return epochs whose numbers and starts grow, and fit a frame. Raises ``CorruptRecord``."""
     before = Epoch(0, -1)
     for epoch in epochs:
         if epoch.number <= before.number or epoch.start < max(before.start, 0):
@@ -67,6 +68,11 @@ def check_order(epochs: Sequence[Epoch]) -> list[Epoch]:
                 f"{before.number} from {before.start} on; both must grow"
             )
         before = epoch
+    if before.number > _NUMBER_MAX or before.start > _START_MAX:
+        raise CorruptRecord(
+            f"epoch {before.number} from physical offset {before.start} on is impossible; at most "
+            f"{_NUMBER_MAX} from {_START_MAX} on is allowed"
+        )
     return list(epochs)
 
 

@@ -133,10 +133,11 @@ def encode_transfer(header: TransferHeader) -> bytes:
 class SlaveParser:
     """Splits bytes of a slave into handshakes and reports, and keeps an incomplete one."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_has_reported", "_rest")
 
     def __init__(self) -> None:
         self._rest = b""
+        self._has_reported = False
 
     def feed(self, data: bytes) -> SlaveFrames:
         """Return the last handshake and the reports that are complete now.
@@ -153,7 +154,8 @@ class SlaveParser:
                     break
                 reports.append(_REPORT.unpack_from(data, position)[1])
                 position += _REPORT.size
-            elif state == HANDSHAKE and not reports:
+                self._has_reported = True
+            elif state == HANDSHAKE and not self._has_reported:
                 if len(data) - position < _SLAVE_HANDSHAKE.size:
                     break
                 _, is_last, is_learner, broker_id = _SLAVE_HANDSHAKE.unpack_from(data, position)

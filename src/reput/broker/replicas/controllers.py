@@ -1,6 +1,6 @@
 """The controllers of a broker: finds the one that leads, and sends it requests.
 
-Heartbeats go to all of them, so that the next leader knows who is alive.
+Heartbeats go to all of them, so that the next leader knows the living brokers.
 """
 
 import asyncio
@@ -170,8 +170,8 @@ class Controllers:
     ) -> tuple[H, SyncStateSet]:
         """Send a request whose reply has an in-sync set. Raises as ``ask``."""
         answer, reply = await self.ask(code, header, of_reply, body)
-        found = bodies.decode(SyncStateSet, reply.body) if reply.body else SyncStateSet()
-        return answer, found
+        in_sync = bodies.decode(SyncStateSet, reply.body) if reply.body else SyncStateSet()
+        return answer, in_sync
 
     async def invoke(self, address: str, request: Command) -> Command:
         """Send a request to a broker. Raises ``RemotingError``."""

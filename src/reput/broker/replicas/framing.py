@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from reput.broker.replicas.epochs import Epochs
-from reput.broker.replication.framing import Header, Received
+from reput.broker.replication.framing import AnyFrameHeader, SlaveInput
 from reput.errors import NotAFrame
 from reput.format import epoch_file, ha_epoch_frames as frames
 from reput.format.epoch_file import Epoch
@@ -13,15 +13,15 @@ from reput.store.message_store import MessageStore
 _NO_EPOCH = Epoch(-1, 0)
 
 
-class _Parser:
+class _EpochReports:
     """Splits the bytes of a slave."""
 
     def __init__(self) -> None:
         self._parser = frames.SlaveParser()
 
-    def feed(self, data: bytes) -> Received:
-        """Return what is complete now. Raises ``NotAFrame``."""
-        return Received(*self._parser.feed(data))
+    def feed(self, data: bytes) -> SlaveInput:
+        """Return the complete frames. Raises ``NotAFrame``."""
+        return SlaveInput(*self._parser.feed(data))
 
 
 class EpochMasterFraming:
@@ -33,7 +33,7 @@ class EpochMasterFraming:
     """
 
     has_handshake = True
-    report_parser = _Parser
+    report_parser = _EpochReports
 
     def __init__(self, epochs: Epochs, store: MessageStore) -> None:
         self._epochs = epochs
@@ -91,7 +91,7 @@ class EpochSlaveFraming:
         """Return the report of a log that ends at a physical offset."""
         return frames.encode_report(physical_offset)
 
-    def take(self, header: Header) -> None:
+    def take(self, header: AnyFrameHeader) -> None:
         """Add the epoch of a frame durably, before its bytes, and take the confirmed offset.
 
         Raises:

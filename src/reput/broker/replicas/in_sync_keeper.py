@@ -155,7 +155,7 @@ class InSyncKeeper:
                     self._had_all_ms[replica.broker_id] = now_ms
 
     def _claim(self, end: int, now_ms: int) -> None:
-        """Claim slaves that have nearly everything; give up those that do not get the rest."""
+        """Claim slaves that have nearly everything; give up claims that last too long."""
         before = dict(self._claims), dict(self._unknown)
         for key, claim in list(self._claims.items()):
             is_late = now_ms - claim.begun_ms >= CLAIM_MS and self._acked(key) < claim.goal
@@ -174,6 +174,7 @@ class InSyncKeeper:
             is_pausing = now_ms - self._given_up_ms.get(key_or_none, -CLAIM_MS) < CLAIM_MS
             if end - acked_offset <= NEAR_BYTES and not is_pausing:
                 self._claims[key_or_none] = _Claim(end, now_ms)
+                self._had_all_ms[key_or_none] = now_ms  # what it lacked before is forgiven
         if before != (self._claims, self._unknown):
             self._apply()
 

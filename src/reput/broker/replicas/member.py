@@ -191,13 +191,13 @@ class Member:
             broker_id=self.broker_id,
             broker_address=self._own_address(),
         )
-        answer, found = await self.controllers.master_of(
+        answer, in_sync_set = await self.controllers.master_of(
             RequestCode.CONTROLLER_REGISTER_BROKER, header, RegisterAtControllerReplyHeader
         )
         self._is_registered = True
         _log.info("registered at %s with id %d", self.controllers.leader, self.broker_id)
         self._beat()
-        self._take(answer, found)
+        self._take(answer, in_sync_set)
 
     async def _new_id(self) -> int:
         config = self._config
@@ -254,11 +254,11 @@ class Member:
         sent_ms = self._beat()
         leader = await self.controllers.find_leader()
         await asyncio.sleep(0)  # the heartbeat is before the question on the connection
-        answer, found = await self.controllers.replica_info(self._config.broker_name)
+        answer, in_sync_set = await self.controllers.replica_info(self._config.broker_name)
         if self.controllers.leader != leader:
             return
         self.answered_ms = sent_ms
-        self._take(answer, found)
+        self._take(answer, in_sync_set)
         if self.is_master and self._entered.epoch == self.mastership.epoch:
             self.lease.renew(sent_ms)
         if self.mastership.master_id is None:
@@ -266,11 +266,11 @@ class Member:
         elif not self.is_master:
             await self._find_ha_address()
 
-    def _take(self, answer: MasterHeader, found: SyncStateSet) -> None:
+    def _take(self, answer: MasterHeader, in_sync_set: SyncStateSet) -> None:
         """Take an answer of the leading controller, unless a later one was there before."""
         known = self.mastership
         epoch = answer.master_epoch or 0
-        set_epoch = found.sync_state_set_epoch
+        set_epoch = in_sync_set.sync_state_set_epoch
         if (epoch, set_epoch) < (known.epoch, known.set_epoch):
             return
         self.mastership = Mastership(
@@ -278,7 +278,7 @@ class Member:
             set_epoch,
             answer.master_broker_id,
             answer.master_address or "",
-            frozenset(found.sync_state_set),
+            frozenset(in_sync_set.sync_state_set),
         )
         last = self.epochs.last
         if self.mastership.master_id is not None and not self.is_master and last > epoch:
@@ -368,13 +368,13 @@ class Member:
         )
         body = SyncStateSet(sync_state_set=sorted(wanted), sync_state_set_epoch=of.set_epoch)
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
-        reply, found = await self.controllers.master_of(
+        reply, in_sync_set = await self.controllers.master_of(
             code, header, AlterSyncStateSetReplyHeader, bodies.encode(body)
         )
         known = self.mastership
         if known.epoch == of.epoch and reply.new_sync_state_set_epoch > known.set_epoch:
             self.mastership = known._replace(
                 set_epoch=reply.new_sync_state_set_epoch,
-                in_sync=frozenset(found.sync_state_set) or wanted,
+                in_sync=frozenset(in_sync_set.sync_state_set) or wanted,
             )
             self._enter_soon()

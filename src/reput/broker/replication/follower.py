@@ -75,7 +75,7 @@ class MayNotFollow(ReputError):
         self.diverged_offset = diverged_offset
 
 
-class Agreement(Protocol):
+class EpochAgreement(Protocol):
     """The agreement on epochs with a master under a controller."""
 
     @property
@@ -161,7 +161,7 @@ class Follower:
         copy_topics: Callable[[MasterRequests], Awaitable[None]],
         on_cut: Callable[[int], object],
         machine: Machine,
-        agreement: Agreement | None = None,
+        agreement: EpochAgreement | None = None,
     ) -> None:
         self._agreement = agreement
         self._settings = settings

@@ -11,7 +11,7 @@ from reput.format import ha_frames
 from reput.format.ha_epoch_frames import SlaveHandshake
 
 
-class Header(Protocol):
+class AnyFrameHeader(Protocol):
     """The header of a master's frame."""
 
     @property
@@ -30,11 +30,11 @@ class HeaderParser(Protocol):
     def missing(self) -> int:
         """Number of bytes that the header lacks."""
 
-    def feed(self, data: bytes | bytearray | memoryview) -> Header | None:
+    def feed(self, data: bytes | bytearray | memoryview) -> AnyFrameHeader | None:
         """Add bytes; return the header once it is complete. Raises ``NotAFrame``."""
 
 
-class Received(NamedTuple):
+class SlaveInput(NamedTuple):
     """What a slave has sent."""
 
     handshake: SlaveHandshake | None
@@ -46,8 +46,8 @@ class Received(NamedTuple):
 class ReportParser(Protocol):
     """Splits the bytes of a slave."""
 
-    def feed(self, data: bytes) -> Received:
-        """Return what is complete now. Raises ``NotAFrame``."""
+    def feed(self, data: bytes) -> SlaveInput:
+        """Return the complete frames. Raises ``NotAFrame``."""
 
 
 class MasterFraming(Protocol):
@@ -81,7 +81,7 @@ class SlaveFraming(Protocol):
     def report(self, physical_offset: int) -> bytes:
         """Return the report of a log that ends at a physical offset."""
 
-    def take(self, header: Header) -> None:
+    def take(self, header: AnyFrameHeader) -> None:
         """Take what a header says beside its bytes, which continue the log.
 
         Raises:
@@ -95,9 +95,9 @@ class _ClassicReports:
     def __init__(self) -> None:
         self._parser = ha_frames.ReportParser()
 
-    def feed(self, data: bytes) -> Received:
+    def feed(self, data: bytes) -> SlaveInput:
         """Return the reports that are complete now."""
-        return Received(None, self._parser.feed(data))
+        return SlaveInput(None, self._parser.feed(data))
 
 
 class ClassicMasterFraming:
@@ -129,5 +129,5 @@ class ClassicSlaveFraming:
         """Return the report of a log that ends at a physical offset."""
         return ha_frames.encode_report(physical_offset)
 
-    def take(self, header: Header) -> None:
+    def take(self, header: AnyFrameHeader) -> None:
         """Do nothing: a header says nothing else."""

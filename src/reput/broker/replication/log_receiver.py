@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from reput.broker.replication.framing import ClassicSlaveFraming, Header, SlaveFraming
+from reput.broker.replication.framing import AnyFrameHeader, ClassicSlaveFraming, SlaveFraming
 from reput.broker.replication.slave_socket import ALERT
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.clock import Clock
@@ -302,7 +302,7 @@ class LogReceiver:
         except BlockingIOError:
             return 0
 
-    def _take_frames(self, header: Header | None, spare: memoryview, filled: int) -> None:
+    def _take_frames(self, header: AnyFrameHeader | None, spare: memoryview, filled: int) -> None:
         """Add frames to the log, and begin the last one if it is not whole.
 
         Args:
@@ -330,7 +330,7 @@ class LogReceiver:
         if header is not None:
             self._begin_frame(header, end - position)
 
-    def _check(self, header: Header, log_end: int) -> None:
+    def _check(self, header: AnyFrameHeader, log_end: int) -> None:
         """Check that a frame continues the log. Raises ``ReputError``, as ``Disconnected``."""
         file_size = self._config.mapped_file_size_commit_log
         # An empty log begins where the master does, at a file.
@@ -342,7 +342,7 @@ class LogReceiver:
             )
         self._framing.take(header)
 
-    def _begin_frame(self, header: Header, filled: int) -> None:
+    def _begin_frame(self, header: AnyFrameHeader, filled: int) -> None:
         """Prepare for the data of a frame, whose first bytes may be in the log's spare."""
         log, status = self._log, self._status
         if not log.end:

@@ -71,7 +71,7 @@ class BrokerConfig:
     """Name of the broker; master and slaves with the same name have the same messages."""
     broker_id: Annotated[int, Range(-1, JAVA_LONG_MAX)] = MASTER_ID
     """Id of the broker; 0 is the master, whose other ids have no effect. Slaves have 1 or more;
-    with enableControllerMode the controller gives ids, and -1 says so."""
+    -1 with enableControllerMode, where the controller gives ids."""
 
     # --- addresses ---------------------------------------------------------
 
@@ -133,7 +133,7 @@ class BrokerConfig:
     broker_heartbeat_interval: Annotated[int, Range(100, 10_000)] = 1_000
     """Interval of heartbeats to controllers, in ms."""
     broker_election_priority: Annotated[int, Range(0, JAVA_INT_MAX)] = JAVA_INT_MAX
-    """Of equal replicas, the one with the smallest value becomes master."""
+    """Rank: of equal replicas, the one with the smallest value becomes master."""
 
     # --- access control 1.0 -------------------------------------------------
 

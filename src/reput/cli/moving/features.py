@@ -101,7 +101,8 @@ def _check_folders(reader: StoreReader, findings: Findings) -> None:
         findings.warn(
             "controller",
             f"{_CONTROLLER} exists: a controller has elected masters",
-            "start reput on the store of the current master, and configure its slaves by hand",
+            "keep enableControllerMode=true and the controllers; or start reput on the store of "
+            "the current master, and configure its slaves by hand",
         )
     if (mappings := _member_count(reader, _STATIC_TOPICS, "topicQueueMappingInfoMap")) > 0:
         findings.stop(

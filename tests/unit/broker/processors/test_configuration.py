@@ -221,7 +221,7 @@ REPLICATION_KEYS = {
     "syncBrokerMetadataPeriod": "5000",
     "checkSyncStateSetPeriod": "5000",
     "syncControllerMetadataPeriod": "10000",
-    "controllerHeartBeatTimeoutMills": "10000",
+    "controllerHeartBeatTimeoutMills": "3000",
     "brokerElectionPriority": "2147483647",
     "registerBrokerTimeoutMills": "24000",
     "haAckAfter": "memory",
@@ -235,18 +235,15 @@ REPLICATION_KEYS = {
 
 REFUSED = (
     *("duplicationEnable", "enableSlaveActingMaster", "enableRemoteEscape", "skipPreOnline"),
-    *("lockInStrictMode", "enableControllerMode"),
+    "lockInStrictMode",
 )
 """Keys whose default is the only value."""
 WITHOUT_EFFECT = (
-    *("totalReplicas", "allAckInSyncStateSet", "haMaxTimeSlaveNotCatchup", "asyncLearner"),
-    *("syncMasterFlushOffsetWhenStartup", "maxChecksumRange", "maxSlaveResendLength"),
-    *("disappearTimeAfterStart", "compatibleWithOldNameSrv", "brokerHeartbeatInterval"),
+    *("totalReplicas", "syncMasterFlushOffsetWhenStartup", "maxChecksumRange"),
+    *("maxSlaveResendLength", "disappearTimeAfterStart", "compatibleWithOldNameSrv"),
     *("brokerNotActiveTimeoutMillis", "sendHeartbeatTimeoutMillis", "syncBrokerMemberGroupPeriod"),
     *("forwardTimeout", "fetchControllerAddrByDnsLookup", "syncBrokerMetadataPeriod"),
-    *("checkSyncStateSetPeriod", "syncControllerMetadataPeriod", "brokerElectionPriority"),
-    *("controllerHeartBeatTimeoutMills", "controllerAddr"),
-    *("storePathEpochFile", "storePathBrokerIdentity"),
+    *("checkSyncStateSetPeriod", "syncControllerMetadataPeriod"),
 )
 EFFECTIVE = sorted(REPLICATION_KEYS.keys() - {*REFUSED, *WITHOUT_EFFECT})
 
@@ -277,7 +274,13 @@ def test_keys_of_replication_without_effect_have_a_warning() -> None:
 
 
 def test_keys_of_replication_with_an_effect_have_no_warning() -> None:
-    others = {"haListenPort": "12345", "haMasterAddress": "10.0.0.8:10912"}
+    others = {
+        "haListenPort": "12345",
+        "haMasterAddress": "10.0.0.8:10912",
+        "controllerAddr": "10.0.0.9:9878;10.0.0.8:9878",
+        "storePathEpochFile": "/e/epochs",
+        "storePathBrokerIdentity": "/e/identity",
+    }
     for key in (*EFFECTIVE, *others):
         with case(key):
             loaded = load({key: others.get(key) or REPLICATION_KEYS[key]})

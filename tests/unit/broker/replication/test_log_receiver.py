@@ -15,6 +15,11 @@ import pytest
 
 import seeds
 from log_copy import assert_same
+from reput.broker.replication.framing import (
+    AnyFrameHeader,
+    ClassicSlaveFraming,
+    SlaveFraming,
+)
 from reput.broker.replication.log_receiver import (
     RECEIVED_AT_ONCE,
     Disconnected,
@@ -23,7 +28,7 @@ from reput.broker.replication.log_receiver import (
 )
 from reput.broker.replication.state import SlaveState, SlaveStatus
 from reput.clock import ManualClock
-from reput.errors import DiskFull, StoreUnavailable
+from reput.errors import DiskFull, StoreUnavailable, WriteFailed
 from reput.store.config import DurableIn, StoreConfig
 from reput.store.writing.replica_log import ReplicaLog
 from store_fixture import Stores
@@ -82,6 +87,7 @@ class Subject:
         connection: Any,
         log: Any,
         config: StoreConfig | None = None,
+        framing: SlaveFraming | None = None,
         **settings: Any,
     ) -> None:
         self.log = log
@@ -99,6 +105,7 @@ class Subject:
             self.clock,
             on_received=self._received,
             sync_soon=self._sync_soon,
+            framing=framing,
         )
 
     def _received(self) -> None:
@@ -161,6 +168,32 @@ def frame(physical_offset: int, data: bytes = b"") -> bytes:
 
 
 # --- frames -----------------------------------------------------------------------------------
+
+
+class _RefusingFraming(ClassicSlaveFraming):
+    """Refuses the frame at a physical offset, as if its epoch could not be written."""
+
+    def __init__(self, log: Log, refused_offset: int) -> None:
+        self._log = log
+        self._refused_offset = refused_offset
+        self.taken: list[int] = []
+
+    def take(self, header: AnyFrameHeader) -> None:
+        assert self._log.end <= header.physical_offset, "its bytes are in the log"
+        if header.physical_offset == self._refused_offset:
+            raise WriteFailed("epochs", "cannot write: No space left on device")
+        self.taken.append(header.physical_offset)
+
+
+@pytest.mark.parametrize("spare_bytes", [0, 13, FILE_SIZE])
+async def test_no_byte_of_a_refused_frame_is_in_the_log(spare_bytes: int) -> None:
+    log = Log(100)
+    log.spare_bytes = spare_bytes
+    framing = _RefusingFraming(log, 106)
+    async with running(log, framing=framing) as slave:
+        await slave.send(frame(100, b"abc") + frame(103, b"def") + frame(106, b"ghi"))
+        assert "No space left on device" in str(await slave.task)
+        assert (bytes(log.data), framing.taken) == (b"abcdef", [100, 103])
 
 
 async def test_a_slave_reports_at_once() -> None:

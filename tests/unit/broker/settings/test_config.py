@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from reput import config
 from reput.broker.settings import config as broker_config
 from reput.broker.settings.access import AccessSettings
@@ -59,7 +60,7 @@ def test_keys_that_the_broker_uses_cause_no_warning() -> None:
         ("defaultMessageRequestMode", "PUSH", "PULL, POP"),
         ("listenPort", "70000", "0 to 65535"),
         ("listenPort", "2", "3 to 65535"),
-        ("brokerId", "-1", "0 to"),
+        ("brokerId", "-2", "-1 to"),
         ("haListenPort", "10911", "clients use 10909 and 10911"),
         ("haListenPort", "10909", "clients use 10909 and 10911"),
         ("haMasterAddress", "10.0.0.1", "host:port"),
@@ -106,6 +107,28 @@ def test_name_servers_are_separated_as_in_java() -> None:
     assert BrokerConfig(namesrv_addr="a:1; b:2 ;").name_servers == ("a:1", "b:2")
     assert BrokerConfig(namesrv_addr="[::1]:9876").name_servers == ("[::1]:9876",)
     assert BrokerConfig().name_servers == ()
+
+
+@each(
+    ("source", "problem"),
+    [
+        ({}, ""),
+        ({"brokerId": "0", "controllerAddr": " ; "}, "host:port separated by semicolons"),
+        ({"haMasterAddress": "10.0.0.8:10912"}, "the controller names the master"),
+        ({"controllerHeartBeatTimeoutMills": "1999"}, "at least 2000, two intervals"),
+        ({"brokerHeartbeatInterval": "1501"}, "at least 3002, two intervals"),
+    ],
+)
+def test_settings_of_a_broker_under_a_controller(source: dict[str, str], problem: str) -> None:
+    known = {"enableControllerMode": "true", "controllerAddr": "10.0.0.9:9878", "brokerId": "-1"}
+    settings = known | {"brokerRole": "SLAVE"} | source
+    if problem:
+        with pytest.raises(InvalidOption, match=problem):
+            load(settings)
+    else:
+        assert load(settings).warnings == ()
+    with pytest.raises(InvalidOption, match="0 is the id of the master"):
+        load({"brokerRole": "SLAVE", "brokerId": "-1"})
 
 
 def test_printed_settings_can_be_parsed() -> None:
