@@ -10,6 +10,7 @@ import pytest
 
 import golden
 import world
+from controller_subject import ControllerSubject
 from reput.broker.monitoring.metrics import NAMES_MAX
 from reput.cli import main as cli
 from reput.namesrv.config import NamesrvConfig
@@ -111,10 +112,27 @@ async def test_every_metric_is_in_the_table(tmp_path: Path) -> None:
     access = world.access_settings(authorization_enabled=False)
     async with world.broker(tmp_path / "secured", access=access) as subject:
         of_secured = measured(await world.meter(subject.broker).measure())
-    assert documented(of_broker) == {**of_master, **of_slave, **of_secured}
+    of_led = await _measured_under_a_controller(tmp_path)
+    assert documented(of_broker) == {**of_master, **of_slave, **of_secured, **of_led}
     server = NameServer(NamesrvConfig(kv_config_path=str(tmp_path / "kvConfig.json")))
     assert documented(of_name_server) == measured(await NameServerMeter(server).measure())
     assert f"first {NAMES_MAX} topics" in text
+
+
+async def _measured_under_a_controller(folder: Path) -> Families:
+    async with (
+        ControllerSubject(folder / "controller") as controller,
+        world.broker(
+            folder / "led",
+            store={"ha_listen_port": 0},
+            enable_controller_mode=True,
+            controller_addr=controller.address,
+            broker_id=-1,
+            broker_ip2="127.0.0.1",
+        ) as subject,
+    ):
+        await world.until(lambda: subject.broker.is_open and subject.broker.identity.is_master)
+        return measured(await world.meter(subject.broker).measure())
 
 
 CREDENTIALS = {

@@ -311,6 +311,8 @@ class Member:
                 self._report(f"cannot become what the controller wants: {error}")
                 return  # the next answer tries again
             self._entered = wanted
+            if self.is_master:
+                self.wake()  # the lease begins with the next answer
 
     async def _elect(self) -> None:
         """Ask for an election (1002): a controller without masters does not begin one itself."""

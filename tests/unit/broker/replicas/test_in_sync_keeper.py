@@ -58,6 +58,7 @@ class Scene:
         self.member = ScriptedMember(self)
         self._is_learner = is_learner
         mastership = Mastership(3, 1, 1, "", frozenset(members))
+        self.standings: list[bool] = []
         self.keeper = InSyncKeeper(
             cast(Member, self.member),
             mastership,
@@ -66,6 +67,7 @@ class Scene:
             lambda: self.end,
             LAG_MS_MAX,
             lambda: None,
+            self.standings.append,
             self.clock,
         )
 
