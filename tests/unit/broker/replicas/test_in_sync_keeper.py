@@ -13,6 +13,7 @@ import pytest
 
 from reput.broker.replicas.controllers import NoLeader, RefusedByController
 from reput.broker.replicas.in_sync_keeper import InSyncKeeper
+from reput.broker.replicas.lease import Lease
 from reput.broker.replicas.member import Mastership, Member
 from reput.clock import ManualClock
 from reput.errors import ReputError
@@ -29,6 +30,7 @@ class ScriptedMember:
 
     def __init__(self, scene: "Scene") -> None:
         self.answered_ms = 0
+        self.lease = Lease(1_000, scene.clock.monotonic_ms)
         self.answer = "grant"
         self.asked: list[int] | None = None
         self.during: tuple[list[int], list[int]] | None = None
@@ -280,3 +282,12 @@ async def test_a_learner_is_never_in_sync() -> None:
     for line in ("end 1000", "ack 2 1000"):
         await scene.step(line)
     assert await scene.step("check") == "1 +"
+
+
+async def test_a_master_stands_while_it_can_acknowledge() -> None:
+    """Else it must not register in place of its successor."""
+    scene = Scene({1, 2})
+    scene.member.lease.renew(scene.clock.monotonic_ms())
+    for line in ("check", "t 800", "check", "end 9", "ack 2 9", "check"):
+        await scene.step(line)
+    assert scene.standings == [True, False, True]
