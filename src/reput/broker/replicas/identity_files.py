@@ -15,6 +15,7 @@ from reput.errors import StoreUnavailable, excerpt
 from reput.store.files.disk import Disk
 
 TEMPORARY_SUFFIX = "-temp"
+FIRST_ID = 1
 
 
 class Application(NamedTuple):
@@ -63,7 +64,7 @@ class IdentityFiles:
         except OSError as error:
             raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from error
         words = text.strip().split("#", count - 1)
-        if len(words) != count or not words[2].isdecimal():
+        if len(words) != count or not words[2].isdecimal() or int(words[2]) < FIRST_ID:
             form = "cluster#name#id" + ("#code" if count > 3 else "")
             raise StoreUnavailable(f"{path} is damaged: {excerpt(text)!r} is not {form}")
         if words[:2] != [self._cluster, self._name]:

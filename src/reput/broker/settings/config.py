@@ -125,7 +125,7 @@ class BrokerConfig:
     # --- controllers ---------------------------------------------------------
 
     enable_controller_mode: bool = False
-    """Let a controller decide which broker of the name is master; brokerRole must be SLAVE."""
+    """Let a controller decide which broker of the name is master, whatever brokerRole is."""
     controller_addr: str = ""
     """Controllers, ``host:port`` separated by semicolons."""
     controller_heart_beat_timeout_mills: Annotated[int, Range(1_000, 60_000)] = 3_000
@@ -441,7 +441,7 @@ def load(
             f"brokerId={given.broker_id} has no effect: brokerRole is {store.broker_role}, and a "
             f"master has id {MASTER_ID}"
         )
-    warnings += [*_role_warnings(store), *access.warnings]
+    warnings += [*_role_warnings(broker, store), *access.warnings]
     return BrokerSettings(broker, store, tuple(warnings), tls, access)
 
 
@@ -474,6 +474,12 @@ def _check_controlled(broker: BrokerConfig, store: StoreConfig) -> None:
     if not broker.controller_addr.strip("; "):
         allowed = "the controllers, host:port separated by semicolons: enableControllerMode is true"
         raise InvalidOption("controllerAddr", broker.controller_addr, allowed)
+    for key, name in (
+        ("brokerName", broker.broker_name),
+        ("brokerClusterName", broker.broker_cluster_name),
+    ):
+        if "#" in name:  # the files of the identity have it between their words
+            raise InvalidOption(key, name, "a name without #: enableControllerMode is true")
     if store.ha_master_address:
         allowed = "nothing: enableControllerMode is true, and the controller names the master"
         raise InvalidOption("haMasterAddress", store.ha_master_address, allowed)
@@ -484,9 +490,16 @@ def _check_controlled(broker: BrokerConfig, store: StoreConfig) -> None:
         raise InvalidOption("controllerHeartBeatTimeoutMills", value, allowed)
 
 
-def _role_warnings(store: StoreConfig) -> list[str]:
+def _role_warnings(broker: BrokerConfig, store: StoreConfig) -> list[str]:
     """Return a sentence for each setting that does not do what its name suggests in this role."""
     role, needed = store.broker_role, store.in_sync_replicas
+    if broker.enable_controller_mode:
+        if role is BrokerRole.SLAVE:
+            return []
+        return [
+            f"brokerRole={role} has no effect: enableControllerMode is true, and the controller "
+            "decides"
+        ]
     if role is BrokerRole.SYNC_MASTER and needed == 1:
         return ["brokerRole=SYNC_MASTER with inSyncReplicas=1 waits for no slave, as in 5.x"]
     if role is not BrokerRole.SYNC_MASTER and needed > 1:

@@ -42,6 +42,7 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
         ("DefaultCluster#broker-a#", "is damaged"),
         ("DefaultCluster#broker-a#one", "is damaged"),
         ("DefaultCluster#broker-a#-1", "is damaged"),
+        ("DefaultCluster#broker-a#0", "is damaged"),  # that of a master without a controller
         (whole, "is damaged"),  # of the other file
         ("\0" * 25, "is damaged"),
         ("DefaultCluster#broker-b#1", "is of the broker 'broker-b' in the cluster 'Def"),
