@@ -113,9 +113,8 @@ class Registration:
         self._is_due = False
         self._texts: dict[str, _EncodedTopic] = {}  # by topic
         self._making = asyncio.Lock()
-        self._all: tuple[TableVersion, list[_Body]] | None = (
-            None  # version of the topics, and the bodies of all
-        )
+        # Version of the topics, state version, and the bodies of all.
+        self._all: tuple[tuple[TableVersion, int], list[_Body]] | None = None
         self.unencodable: dict[str, str] = {}
         """Topic that cannot be encoded -> the reason."""
         self.problems: dict[str, str] = {}
@@ -126,6 +125,10 @@ class Registration:
         """Called when ``master`` has changed."""
         self.is_held = False
         """True while the broker must not be registered, as it has no role yet."""
+        self.state_version = 0
+        """Epoch of a master under a controller: name servers ignore an older one."""
+        self.is_brief = False
+        """True if the broker stops only to register again soon, in another role."""
         self._is_led = False  # whether a controller names the master
         self._masters: dict[str, MasterAddresses] = {}  # by name server
 
@@ -144,8 +147,9 @@ class Registration:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        servers = self._settings.broker.name_servers
-        await asyncio.gather(*(self._unregister(client, server) for server in servers))
+        if not self.is_brief:  # one that does not answer would delay the next master
+            servers = self._settings.broker.name_servers
+            await asyncio.gather(*(self._unregister(client, server) for server in servers))
         await client.close()
 
     def notify_soon(self, topic: str | None = None) -> None:
@@ -312,7 +316,7 @@ class Registration:
         """Return all topics: a megabyte for 10,000 of them, encoded once per change."""
         topics = self._topics
         async with self._making:  # once for all name servers
-            version = topics.table.version
+            version = topics.table.version, self.state_version
             if self._all is not None and self._all[0] == version:
                 return self._all[1]
             known = topics.all()
@@ -348,7 +352,9 @@ class Registration:
         for number, rows in enumerate(rows_of_bodies, 1):
             age = len(rows_of_bodies) - number
             data_version = DataVersion(
-                counter=version.counter, timestamp=version.timestamp_ms - age
+                counter=version.counter,
+                state_version=self.state_version,
+                timestamp=version.timestamp_ms - age,
             )
             data = b'{"topicConfigSerializeWrapper":{"dataVersion":%b,"topicConfigTable":{%b}}}' % (
                 bodies.encode(data_version),

@@ -106,7 +106,7 @@ class Member:
         timeout_ms = config.controller_heart_beat_timeout_mills
         self.lease = Lease(timeout_ms, clock.monotonic_ms)
         self.controllers = Controllers(
-            of_controllers.named(config.controller_addr), self.lease.end, tls, signer
+            of_controllers.named(config.controller_addr), self._lost_leader, tls, signer
         )
         self.broker_id: int | None = None
         """The id in the group; None until the controller has given one."""
@@ -147,6 +147,10 @@ class Member:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         await self.controllers.close()
+
+    def _lost_leader(self) -> None:
+        self.lease.end()
+        self.wake()  # another one may lead already
 
     def wake(self) -> None:
         """Ask the controller at once: the group may have another master."""
@@ -310,6 +314,10 @@ class Member:
             except ReputError as error:
                 self._report(f"cannot become what the controller wants: {error}")
                 return  # the next answer tries again
+            except Exception as error:  # noqa: BLE001 - the outermost edge of a task
+                _log.exception("entering the role failed")
+                self._report(f"{type(error).__name__}: {error}")
+                return
             self._entered = wanted
             if self.is_master:
                 self.wake()  # the lease begins with the next answer

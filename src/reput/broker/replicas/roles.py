@@ -162,6 +162,7 @@ class GroupRoles:
         """Begin the work of the role, when the broker serves requests."""
         registration = self._host.registration
         registration.is_held = not self.has_role
+        registration.state_version = self.own_epoch
         registration.follow(self.member.master_addresses)
         if self._keeper is not None:
             self._keeper.start()
@@ -189,6 +190,7 @@ class GroupRoles:
         if not host.identity.is_master:
             host.open_slave_port()
             host.settings.want_role(BrokerRole.SYNC_MASTER, MASTER_ID)
+            host.registration.is_brief = True
             await host.reopen()
         elif before.epoch != wanted.epoch:
             await self.end()
@@ -202,6 +204,7 @@ class GroupRoles:
         self._mastership, self.has_role = wanted, True
         host.settings.want_role(BrokerRole.SLAVE, self.member.broker_id or 0)
         if host.identity.is_master:
+            host.registration.is_brief = True
             await host.reopen()
             return
         host.settings.enter_role()

@@ -28,7 +28,7 @@ async def controller(tmp_path: Path) -> AsyncIterator[ControllerSubject]:
 
 
 def broker(
-    controller: ControllerSubject, folder: Path, **store: Any
+    controller: ControllerSubject, folder: Path, namesrv: str = "", **store: Any
 ) -> AbstractAsyncContextManager[Subject]:
     return world.broker(
         folder,
@@ -38,6 +38,7 @@ def broker(
         broker_id=-1,
         broker_heartbeat_interval=100,
         broker_ip2="127.0.0.1",
+        namesrv_addr=namesrv,
     )
 
 
@@ -72,15 +73,23 @@ async def test_a_group_fails_over_with_its_epochs(
     controller: ControllerSubject, tmp_path: Path
 ) -> None:
     async with (
-        broker(controller, tmp_path / "second") as second,
-        broker(controller, tmp_path / "first") as first,
+        world.name_server(tmp_path / "names") as names,
+        broker(controller, tmp_path / "second", world.address_of(names)) as second,
+        broker(controller, tmp_path / "first", world.address_of(names)) as first,
     ):
+
+        def listed_epoch(subject: Subject) -> int:
+            """Return the epoch in which a broker registered as master; 0 if it has not."""
+            version = names.routes.data_version(subject.address)
+            return 0 if version is None else version.state_version
+
         master = await until_master(1, first, second)
         slave = first if master is second else second
         info = await asked(master, RequestCode.EXCHANGE_BROKER_HA_INFO)
         assert info["masterHaAddress"] == master.broker.identity.ha_address
         assert info["masterAddress"] == master.address
         await until(lambda: len(master.broker.store.in_sync.members) == 2)
+        await until(lambda: (listed_epoch(master), listed_epoch(slave)) == (1, 0))
         sent = await master.send("T", b"before")
         assert sent.code == ResponseCode.SUCCESS
         end = slave.broker.store.max_physical_offset
@@ -97,6 +106,7 @@ async def test_a_group_fails_over_with_its_epochs(
         assert await asked(slave, RequestCode.EXCHANGE_BROKER_HA_INFO) == {}
         await master.broker.stop()
         await until_master(2, slave)
+        await until(lambda: listed_epoch(slave) == 2)  # a name server ignores an older master
         assert (await slave.send("T", b"after")).code == ResponseCode.SUCCESS
         cache = await asked(slave, RequestCode.GET_BROKER_EPOCH_CACHE)
         assert cache["epochList"] == [
