@@ -9,7 +9,8 @@
     steady                  no election since the last ``calm``
 
 The words are those of ``cluster``; ``promote`` and ``follow`` are not needed. ``master``, ``slave``
-and ``other`` are the brokers by their roles when the line begins. Further rules:
+and ``other`` are the brokers by their roles when the line begins, and ``lonely`` is the broker that
+was left alone last. Further rules:
 
 1. **two masters**: an epoch has one master.
 2. **alone**: after healing all brokers are in sync.
@@ -61,6 +62,7 @@ class LedCluster(Cluster):
     _calm_count = 0
     """Number of masters when the last fault was over."""
     _known: BrokerHost
+    _lonely = ""
 
     @property
     def master(self) -> BrokerHost:
@@ -93,10 +95,13 @@ class LedCluster(Cluster):
         master = self.master
         slaves = [broker.name for broker in self.brokers if broker is not master]
         names = {"master": master.name, "slave": slaves[0], "other": slaves[-1]}
+        names["lonely"] = self._lonely
         return re.sub("|".join(names), lambda match: names[match[0]], line)
 
     async def _start_all(self) -> None:
         self._masters = {}
+        # With allAckInSyncStateSet nobody sees a message that may be lost.
+        self.history.has_confirmed_reads = self._guarantee is Guarantee.SYNC
         controller = ControllerHost(
             self.loop,
             CONTROLLER,
@@ -159,6 +164,7 @@ class LedCluster(Cluster):
 
     async def do_alone(self, name: str) -> None:
         """Let a broker hear nobody but clients, and nobody but clients hear it."""
+        self._lonely = name
         for other in ("a", "b", "c", CONTROLLER, "n"):
             if other != name:
                 await self.do_silence(f"{name}-{other}")

@@ -1,13 +1,11 @@
 """Faults put in by hand for brokers under a controller; see ``sim.faults``."""
 
 from typing import Any
+from unittest import mock
 
 from reput.broker.replicas.in_sync_keeper import InSyncKeeper
-from reput.broker.replicas.lease import Lease
-from reput.broker.replicas.member import LogEnd, Member
+from reput.broker.replicas.member import Member
 from reput.broker.replicas.roles import GroupRoles
-from reput.broker.replication import tail_check
-from reput.broker.replication.state import SlaveState
 from reput.store.log.in_sync_set import InSyncSet
 from reput.store.message_store import MessageStore
 from sim.fault import Fault, Patch, replaced, skipped
@@ -80,14 +78,7 @@ def _same_master_ignores_epoch() -> Patch:
 
 
 def _consumers_see_unconfirmed() -> Patch:
-    return replaced(
-        MessageStore,
-        "enter_group",
-        lambda original, self, in_sync: (
-            original(self, in_sync),
-            setattr(type(self), "_is_dispatch_confirmed", property(lambda _: False)),
-        ),
-    )
+    return mock.patch.object(MessageStore, "_is_dispatch_confirmed", property(lambda _self: False))
 
 
 def _slave_shows_unconfirmed() -> Patch:
@@ -114,25 +105,6 @@ def _never_shrinks() -> Patch:
     return skipped(InSyncKeeper, "_is_lost", False)
 
 
-def _logs_are_not_compared() -> Patch:
-    async def check(_original: Any, *_: Any) -> tail_check.Finding:
-        return tail_check.Finding(SlaveState.FOLLOWING)
-
-    return replaced(tail_check, "check", check)
-
-
-def _reports_more_than_it_has() -> Patch:
-    def log_end(original: Any, self: GroupRoles) -> LogEnd:
-        end = original(self)
-        return end._replace(log_end=end.log_end + 100_000 * (self.member.broker_id or 0))
-
-    return replaced(GroupRoles, "_log_end", log_end)
-
-
-def _lease_without_heartbeats() -> Patch:
-    return replaced(Lease, "end", lambda _original, self: self.renew(self._monotonic_ms()))
-
-
 LED_FAULTS: dict[str, Fault] = {
     "shrinks-before-answer": Fault(
         "a master removes a slave from its set before the controller agrees",
@@ -143,24 +115,40 @@ LED_FAULTS: dict[str, Fault] = {
         "a master acknowledges alone for ever", ("led-alone",), _lease_for_ever
     ),
     "claims-too-early": Fault(
-        "a slave is added before it has everything", ("led",), _claims_are_ready_at_once
+        "a slave is added before it has everything",
+        ("led",),
+        _claims_are_ready_at_once,
+        is_found_soon=False,
     ),
     "claimed-do-not-count": Fault(
         "a slave that is being added need not have a message (rocketmq #5663)",
         ("led",),
         _claimed_do_not_count,
+        is_found_soon=False,
     ),
     "lost-answer-is-refusal": Fault(
-        "a request without an answer counts as refused", ("led",), _lost_answer_is_a_refusal
+        "a request without an answer counts as refused",
+        ("led",),
+        _lost_answer_is_a_refusal,
+        is_found_soon=False,
     ),
     "one-of-the-set": Fault("one slave of the set is enough", ("led",), _other_slave_acknowledges),
     "same-master-new-epoch": Fault(
         "a master does not notice its new epoch (rocketmq #9689)",
         ("led",),
         _same_master_ignores_epoch,
+        is_found_soon=False,
     ),
     "slave-shows-unconfirmed": Fault(
-        "a slave that starts shows unconfirmed messages", ("led",), _slave_shows_unconfirmed
+        "a slave that starts shows unconfirmed messages",
+        ("led",),
+        _slave_shows_unconfirmed,
+        scenario="led-unconfirmed",
+    ),
+    "consumers-see-unconfirmed": Fault(
+        "messages are dispatched before the in-sync set has them",
+        ("led",),
+        _consumers_see_unconfirmed,
     ),
     "old-master-stays": Fault(
         "a deposed master goes on (rocketmq #7017)", ("led",), _old_master_stays

@@ -46,7 +46,7 @@ def test_random_runs(part: int) -> None:
         check(play(seed, plan(seed)))
 
 
-@pytest.mark.parametrize("kind", ["lone", "disk", "three"])
+@pytest.mark.parametrize("kind", ["lone", "disk", "three", "led"])
 def test_an_equal_seed_has_an_equal_trace(kind: str) -> None:
     """Also in another process, whose sets of texts have another order."""
     seed = seeds.today()
