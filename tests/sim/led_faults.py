@@ -132,12 +132,13 @@ LED_FAULTS: dict[str, Fault] = {
         _lost_answer_is_a_refusal,
         is_found_soon=False,
     ),
-    "one-of-the-set": Fault("one slave of the set is enough", ("led",), _other_slave_acknowledges),
+    "one-of-the-set": Fault(
+        "one slave of the set is enough", ("led",), _other_slave_acknowledges, is_found_soon=False
+    ),
     "same-master-new-epoch": Fault(
         "a master does not notice its new epoch (rocketmq #9689)",
         ("led",),
         _same_master_ignores_epoch,
-        is_found_soon=False,
     ),
     "slave-shows-unconfirmed": Fault(
         "a slave that starts shows unconfirmed messages",
