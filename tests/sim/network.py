@@ -212,7 +212,7 @@ class Side:
         self.flight_bytes = self.inbox_bytes = 0
         self.on_arrival: Callable[[], object] = lambda: None
         self.on_room: Callable[[], object] | None = None
-        """Called when there is more room for writes; None while nobody waits for it."""
+        """Called when there is more room for writes; None while its owner has no need of it."""
         self._is_due = False
         self._silent_since: float | None = None
         self._link = network.link(address[0], peer_address[0])

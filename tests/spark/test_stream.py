@@ -235,6 +235,7 @@ def test_a_recorded_checkpoint_is_continued(spark: SparkSession, tmp_path: Path)
     ]
 
 
+@pytest.mark.rotating  # tests/unit/spark/streaming/test_brokers.py does it without Spark
 @LIMITED
 def test_a_failed_batch_of_a_live_broker_is_repeated_unchanged(
     spark: SparkSession, tmp_path: Path
