@@ -1,8 +1,6 @@
 """A controller on a port, a clock that the test sets, and clients that act as brokers."""
 
-import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -15,6 +13,7 @@ from reput.controller.server import Controller
 from reput.format.command import Command
 from reput.remoting.client import RemotingClient
 from reput.store.files import disk as store_disk
+from waiting import until
 
 
 class Reply(NamedTuple):
@@ -153,9 +152,3 @@ class ControllerSubject:
 def decoded(reply: Command) -> Reply:
     body = json.loads(reply.body) if reply.body[:1] in (b"{", b"[") else reply.body
     return Reply(reply.code, reply.ext_fields or {}, body, reply.remark)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0)

@@ -133,12 +133,6 @@ class Subject:
         return None
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until other tasks of the loop have made a condition true."""
-    while not is_so():
-        await asyncio.sleep(0)
-
-
 async def read_frame(reader: asyncio.StreamReader) -> Command:
     """Read one command from a plain connection."""
     size = int.from_bytes(await reader.readexactly(4), "big")

@@ -35,14 +35,13 @@ from reput.remoting.tls_settings import TlsSettings
 from reput.secret import Secret
 from reput.store.config import BrokerRole, StoreConfig
 from reput.store.message_store import MessageStore
+from waiting import GUARD_S as GUARD_S, until as until
 
 _T = TypeVar("_T")
 
 CLUSTER = "DefaultCluster"
 NAME = "broker-a"
 TIMEOUT_MS = 20_000
-GUARD_S = 60.0
-"""Seconds that end a hanging test; none is expected to take so long."""
 ROOT, ROOT_PASSWORD = "root", "word-of-root"
 """Name and password of the super user of brokers with access control 2.0."""
 HAS_FAST_PATH = os.environ.get("REPUT_TEST_FAST_PATH", "on") != "off"
@@ -209,15 +208,6 @@ def with_fields(header: _T, fields: dict[str, Any]) -> _T:
         assert hasattr(header, name), name
         setattr(header, name, value)
     return header
-
-
-async def until(is_done: Callable[[], object]) -> None:
-    """Wait until other tasks, or threads, have made a condition true."""
-    turns = 0
-    async with asyncio.timeout(GUARD_S):
-        while not is_done():
-            turns += 1
-            await asyncio.sleep(0 if turns < 200 else 0.002)
 
 
 def name_server(folder: Path, *, tls: TlsSettings | None = None, **settings: Any) -> NameServer:

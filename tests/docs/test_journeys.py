@@ -7,13 +7,12 @@ steps in ``other``, which need another configuration than the scenario.
 """
 
 import ast
-import asyncio
 import dataclasses
 import os
 import re
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -50,6 +49,7 @@ from reput.store.writing.incoming import IncomingMessage
 from reput.testing import LocalBroker
 from scripts import count_journeys as journeys
 from store_fixture import START_MS, Stores, needs_kernels
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "reput"
@@ -131,13 +131,6 @@ class Calls:
         expected = [(path, name) for path, name in names if name not in other]
         assert len(expected) > 1
         assert skipped(self.entered, expected) == []
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    """Let the event loop turn until something is true."""
-    async with asyncio.timeout(WAIT_S):
-        while not is_true():
-            await asyncio.sleep(0)
 
 
 # --- the checks themselves ------------------------------------------------------

@@ -25,6 +25,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from waiting import until
+
 CHUNK_BYTES_MAX = 64 << 10
 BUFFER_BYTES_MAX = 1 << 20
 """Bytes that a direction keeps while it delays or stops them; then it stops reading."""
@@ -116,8 +118,7 @@ class Link:
         if self._server is not None:
             self._server.close()
         self.cut()
-        while self._connections:  # they end by themselves; a cancelled one is logged
-            await asyncio.sleep(0)
+        await until(lambda: not self._connections)  # by themselves; a cancelled one is logged
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

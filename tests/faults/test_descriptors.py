@@ -35,6 +35,7 @@ from reput.store.message_store import MessageStore
 from reput.store.writing.incoming import IncomingMessage, PutStatus
 from reput_cluster import ReputCluster
 from store_fixture import START_MS, Stores
+from waiting import wait_until
 
 pytestmark = pytest.mark.crash
 
@@ -92,8 +93,7 @@ def test_a_port_without_descriptors_logs_limited_lines(caplog: pytest.LogCapture
     with socket.socket() as client:
         with no_descriptor_left():
             client.connect(("127.0.0.1", listener.port))
-            while not caplog.records:
-                pass  # the thread of the listener logs it
+            wait_until(lambda: caplog.records)  # the thread of the listener logs it
         # A descriptor is free: it is accepted with the next attempt.
         client.sendall(b"GET /x HTTP/1.1\r\n\r\n")
         client.settimeout(60)

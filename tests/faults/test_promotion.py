@@ -162,7 +162,7 @@ async def test_a_diverged_tail_is_refused_by_default(start_pair: Callable[..., P
         pytest.param("4.9.7", REPUT, REPUT, marks=SLOW_JAVA),
     ],
 )
-@pytest.mark.sampled(4)
+@pytest.mark.rotating
 async def test_another_broker_opens_a_promoted_store(
     start_pair: Callable[..., Pair], master: str, slave: str, opener: str
 ) -> None:

@@ -17,7 +17,7 @@ import seeds
 from hostile.servers import memory_of
 from http2_peer import HELLO, echo_service
 from raw_http2 import Raw, raw
-from remoting_subject import ECHO, Subject, both_loops, until
+from remoting_subject import ECHO, Subject, both_loops
 from reput import descriptors
 from reput.format import command as commands
 from reput.format.command import Command
@@ -28,6 +28,7 @@ from reput.remoting import limits as remoting_limits, listener
 from reput.remoting.deadlines import CUTS_MAX
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
+from waiting import until
 
 pytestmark = [
     pytest.mark.hostile,

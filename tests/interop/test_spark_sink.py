@@ -1,6 +1,5 @@
 """The official consumer reads rows that Spark's sink sent to the official broker."""
 
-import time
 from random import Random
 from typing import Any
 
@@ -16,6 +15,7 @@ from reput.spark.sending import options as write_options
 from reput.spark.sending.requests import TaskIdentity
 from reput.spark.sending.rows import BadRow
 from reput.spark.sending.send import SentCounts, send
+from waiting import wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -72,9 +72,7 @@ def await_end(address: str, topic: str, count: int) -> None:
     """Wait until the broker has dispatched all acknowledged messages."""
     queues = [MessageQueue(topic=topic, broker_name="broker-a", queue_id=i) for i in range(QUEUES)]
     with blocking.Admin(address) as admin:
-        deadline = time.monotonic() + 60
-        while sum(map(admin.max_offset, queues)) < count:
-            assert time.monotonic() < deadline, "messages are not in their queues"
+        wait_until(lambda: sum(map(admin.max_offset, queues)) >= count)
 
 
 @pytest.mark.sampled(14)

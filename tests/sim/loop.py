@@ -47,7 +47,7 @@ class Process:
         self.is_paused = False
         self.worker_s = WORKER_S
         """Duration of the work of its threads, from and to: that of its disk."""
-        self.ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[_Handle] = deque()
         self.kept: list[object] = []
         """What a killed process has left: released at the end, as a release may run its code."""
         self.tasks: dict[asyncio.Task[Any], None] = {}
@@ -56,6 +56,36 @@ class Process:
 
 
 PROCESS: contextvars.ContextVar[Process] = contextvars.ContextVar("PROCESS")
+
+
+class _Handle(asyncio.TimerHandle):
+    """A callback of a process, also one without a time: a run makes tens of thousands."""
+
+    __slots__ = ("process",)
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: "Loop",
+        context: Context | None,
+    ) -> None:
+        # Without that of asyncio, whose questions about debug mode take most of its time.
+        if context is None:
+            context = contextvars.copy_context()
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = self._scheduled = False
+        self._repr = self._source_traceback = None
+        self.process: Process = context.get(PROCESS, loop.world)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
 
 
 class Loop(asyncio.AbstractEventLoop):
@@ -76,7 +106,7 @@ class Loop(asyncio.AbstractEventLoop):
         self.world = Process("world", "10.0.0.254")
         """The process of the simulation itself."""
         self._ready: list[Process] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._numbers = itertools.count()
         self._worker_ends: dict[int, float] = {}
         self._executors: list[object] = []
@@ -97,45 +127,51 @@ class Loop(asyncio.AbstractEventLoop):
             context = contextvars.copy_context()
             context.run(PROCESS.set, self.world)
             task = self.create_task(work, context=context)
-            while not task.done():
-                self._step()
+            self._run_until(task)
             return task.result()
         finally:
             self._is_over = True
             events._set_running_loop(None)
 
-    def _step(self) -> None:
-        if self._timers and self._timers[0][0] <= self.now:
-            self._move_due()
-        runnable = self._ready
-        if self._paused_count:
-            runnable = [process for process in runnable if not process.is_paused]
-        if not runnable:
-            if not self._timers:
-                raise RuntimeError("nothing will ever happen: all wait for each other")
-            self.now = max(self.now, self._timers[0][0])
-            return
-        count = len(runnable)
-        process = runnable[0 if count == 1 else int(self._chance.random() * count)]
-        handle = process.ready.popleft()
-        if not process.ready:
-            self._ready.remove(process)
-        if handle._cancelled:
-            return
-        self.steps += 1
-        self.now += CALLBACK_S
-        handle._run()
+    def _run_until(self, task: asyncio.Task[Any]) -> None:
+        """Run callbacks until a task is done."""
+        is_done, chance = task.done, self._chance.random
+        timers, ready = self._timers, self._ready
+        while not is_done():
+            if timers and timers[0][0] <= self.now:
+                self._move_due()
+            runnable = ready
+            if self._paused_count:
+                runnable = [process for process in ready if not process.is_paused]
+            if not runnable:
+                if not timers:
+                    raise RuntimeError("nothing will ever happen: all wait for each other")
+                self.now = max(self.now, timers[0][0])
+                continue
+            count = len(runnable)
+            process = runnable[0 if count == 1 else int(chance() * count)]
+            handle = process.ready.popleft()
+            if not process.ready:
+                ready.remove(process)
+            if handle._cancelled:
+                continue
+            self.steps += 1
+            self.now += CALLBACK_S
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except Exception as error:  # noqa: BLE001 - as a loop does
+                process.failures.append(f"{handle._callback!r}: {error!r}")
 
     def _move_due(self) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= self.now:
+        timers, now = self._timers, self.now
+        while timers and timers[0][0] <= now:
             handle = heapq.heappop(timers)[2]
             if not handle._cancelled:
                 handle._scheduled = False
                 self._add(handle)
 
-    def _add(self, handle: asyncio.Handle) -> None:
-        process = handle._context.get(PROCESS, self.world)
+    def _add(self, handle: _Handle) -> None:
+        process = handle.process
         if not process.is_alive:
             process.kept.append(handle)
             return
@@ -205,7 +241,7 @@ class Loop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(0.0, callback, args, self, context)
         if not self._is_over:
             self._add(handle)
         return handle
@@ -228,14 +264,11 @@ class Loop(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _Handle(when, callback, args, self, context)
         if not self._is_over:
             heapq.heappush(self._timers, (when, next(self._numbers), handle))
             handle._scheduled = True
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing: a cancelled timer is dropped when it is due."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

@@ -211,7 +211,8 @@ class Side:
         self.error: OSError | None = None
         self.flight_bytes = self.inbox_bytes = 0
         self.on_arrival: Callable[[], object] = lambda: None
-        self.on_room: Callable[[], object] = lambda: None
+        self.on_room: Callable[[], object] | None = None
+        """Called when there is more room for writes; None while its owner has no need of it."""
         self._is_due = False
         self._silent_since: float | None = None
         self._link = network.link(address[0], peer_address[0])
@@ -307,10 +308,15 @@ class Side:
         self.inbox.clear()
         self.inbox_bytes = 0
         self._call(self.on_arrival)
-        self._call(self.on_room)
+        self.call_for_room()
 
     def _call(self, action: Callable[[], object]) -> None:
         self.network.loop.call_soon(action, context=self.context)
+
+    def call_for_room(self) -> None:
+        """Call who waits for room."""
+        if self.on_room is not None:
+            self._call(self.on_room)
 
     def read_into(self, buffer: memoryview) -> int:
         """Read bytes that have arrived; return their number."""
@@ -325,7 +331,7 @@ class Side:
         self.inbox_bytes -= size
         if size:
             self.peer.deliver_later()
-            self.peer._call(self.peer.on_room)
+            self.peer.call_for_room()
         return size
 
     def close(self, *, is_abrupt: bool = False) -> None:
@@ -358,7 +364,6 @@ class SimTransport(asyncio.Transport):
         self._is_lost = False
         self._has_paused = False
         side.on_arrival = self._arrived
-        side.on_room = self._check_room
         self._protocol.connection_made(self)
         side._call(self._arrived)
 
@@ -379,6 +384,7 @@ class SimTransport(asyncio.Transport):
         self._side.send(bytes(data))
         if not self._has_paused and self.get_write_buffer_size() > HIGH_BYTES:
             self._has_paused = True
+            self._side.on_room = self._check_room
             self._protocol.pause_writing()
 
     def get_write_buffer_size(self) -> int:
@@ -387,6 +393,7 @@ class SimTransport(asyncio.Transport):
     def _check_room(self) -> None:
         if self._has_paused and not self._is_lost and self.get_write_buffer_size() <= LOW_BYTES:
             self._has_paused = False
+            self._side.on_room = self._check_room if self._is_closing else None
             self._protocol.resume_writing()
         if self._is_closing and not self._is_lost and not self.get_write_buffer_size():
             self._lose(None)
@@ -399,6 +406,7 @@ class SimTransport(asyncio.Transport):
         if self._is_closing:
             return
         self._is_closing = True
+        self._side.on_room = self._check_room
         if not self.get_write_buffer_size():
             self._lose(None)
 
@@ -471,7 +479,6 @@ class SimSocket:
         self._is_closed = False
         if side is not None:
             side.on_arrival = self._readable
-            side.on_room = self._writable
 
     @classmethod
     def listening(cls, loop: "Loop", process: "Process", port: int) -> "SimSocket":
@@ -505,6 +512,8 @@ class SimSocket:
     def watch_writes(self, callback: Callable[[], object] | None) -> bool:
         """Set the callback for room; return whether there was one."""
         was_set, self._on_writable = self._on_writable is not None, callback
+        if self._side is not None:
+            self._side.on_room = self._writable if callback is not None else None
         self._writable()
         return was_set
 

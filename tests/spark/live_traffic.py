@@ -8,7 +8,6 @@ Without Spark; every task is pickled as for an executor. Reads of the store afte
 stopped must return the same rows: ``case.rows_of(folder)``.
 """
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from reput.spark.live import calls as live_calls
 from reput.spark.live.scan import LiveScan
 from spark import reading
 from spark.reading import Row
+from waiting import wait_until
 
 BROKER = "broker-a"
 GROUP = "Billing"
@@ -120,9 +120,7 @@ def publish(address: str) -> Traffic:
             producer.send(Message("Orders", b"later", delay_level=18, tags="TagA"))
             last = producer.send(Message("Orders", b"last", keys="last"))
         queues = [queue(i, topic) for topic, count in TOPICS.items() for i in range(count)]
-        deadline = time.monotonic() + 30
-        while sum(map(admin.max_offset, queues)) < COUNT + 1 + 12:
-            assert time.monotonic() < deadline, "messages are not in their queues"
+        wait_until(lambda: sum(map(admin.max_offset, queues)) >= COUNT + 1 + 12)
         admin.create_group(GROUP)
         for queue_id, offset in ((0, 10), (1, 20), (2, 3)):
             admin.update_consumer_offset(GROUP, queue(queue_id), offset)

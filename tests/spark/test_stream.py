@@ -6,8 +6,7 @@ The content of micro-batches is tested without a JVM, in tests/unit/spark/stream
 import json
 import re
 import shutil
-import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from reput.store.writing.incoming import IncomingMessage
 from reput.testing import LocalBroker
 from spark import reading, streams
 from spark.live_traffic import queue
+from waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -101,9 +101,11 @@ def sink(spark: SparkSession, tmp_path: Path) -> Iterator[Sink]:
 
 def wait_for(listener: StreamListener, metric: str, value: float) -> None:
     """Wait for an event: Spark delivers them in a separate thread."""
-    deadline = time.monotonic() + WAIT_S
-    while sum(listener.measured()[metric].values.values()) < value:
-        assert time.monotonic() < deadline, listener.measured()[metric]
+
+    def values() -> Collection[float]:
+        return listener.measured()[metric].values.values()
+
+    wait_until(lambda: sum(values()) >= value, values, WAIT_S)
 
 
 def follow(spark: SparkSession, store: Path | str, **options: object) -> DataFrame:
@@ -233,6 +235,7 @@ def test_a_recorded_checkpoint_is_continued(spark: SparkSession, tmp_path: Path)
     ]
 
 
+@pytest.mark.rotating  # tests/unit/spark/streaming/test_brokers.py does it without Spark
 @LIMITED
 def test_a_failed_batch_of_a_live_broker_is_repeated_unchanged(
     spark: SparkSession, tmp_path: Path

@@ -4,6 +4,7 @@ import pytest
 
 from reput.client import Message, blocking
 from reput.testing.local_broker import LocalBroker
+from waiting import wait_until
 from wire_command import Command
 
 
@@ -55,8 +56,7 @@ def test_pending_messages_of_delay_levels(command: Command, rocketmq: LocalBroke
     with blocking.Producer("g", namesrv=rocketmq.namesrv_addr) as producer:
         for _ in range(3):
             producer.send(Message("Orders", b"x", delay_level=18))
-    while not command.json("delay", "list")["levels"]:
-        pass  # the broker dispatches it asynchronously
+    wait_until(lambda: command.json("delay", "list")["levels"])  # dispatched asynchronously
     assert command.json("delay", "list")["levels"] == [
         {
             "broker_name": "broker-a",

@@ -17,6 +17,7 @@ from reput.format.command import IS_ONEWAY, Command
 from reput.format.headers import CheckTransactionStateHeader, EndTransactionHeader
 from reput.format.message import Host, StoredMessage
 from scripted_cluster import ScriptedBroker, ScriptedCluster
+from waiting import until
 
 END = RequestCode.END_TRANSACTION
 GUARD_S = 20
@@ -250,8 +251,7 @@ async def test_concurrent_checks_are_limited(
 
     async with producer(cluster, check, topics=["T"]):
         await send_checks(broker, *map(question, range(30)))
-        while running_count < transaction_producer.CHECKS_AT_ONCE:
-            await asyncio.sleep(0)
+        await until(lambda: running_count >= transaction_producer.CHECKS_AT_ONCE)
         may_continue.set()
         await until_ended(broker, 20)
     assert len(ends(broker)) == 20

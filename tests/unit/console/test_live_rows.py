@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -18,6 +18,7 @@ from reput.console.pages import topic, topics
 from reput.console.parts import ConsoleParts
 from reput.console.snapshot import BrokerPlace, Ends, QueueEnds
 from topic_configs import topic_config
+from waiting import until
 
 PLACE = BrokerPlace("c", "broker-a", 0, "127.0.0.1:1")
 WAIT_S = 20.0
@@ -116,15 +117,9 @@ def move(parts: ConsoleParts, name: str, end: int) -> None:
     )
 
 
-async def seen(parts: ConsoleParts, is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not is_so():
-            await asyncio.sleep(0)
-
-
 async def test_rows_that_move_are_sent_and_no_others(console: Console, parts: ConsoleParts) -> None:
     async with stream_of(console, "/topics") as (stream, _):
-        await seen(parts, lambda: "Orders" in parts.cluster.collector._viewed_topics)
+        await until(lambda: "Orders" in parts.cluster.collector._viewed_topics)
         move(parts, "Orders", 1_234_567)
         moved = await stream.moved()
         assert moved.keys() == {"r-Orders"}
@@ -195,7 +190,7 @@ async def test_a_burst_does_not_pass_the_limit(
         asyncio.create_task(console(scope_of("/topics"), stream.receive, stream.send))
         for stream in streams
     ]
-    await seen(parts, lambda: all(stream.status for stream in streams))
+    await until(lambda: all(stream.status for stream in streams))
     assert sorted(stream.status for stream in streams) == [200, 200, 503, 503, 503]
     assert parts.stream_count == 2
     for stream in streams:

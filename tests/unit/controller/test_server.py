@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import replica_requests as requests
-from controller_subject import ControllerSubject, Replica, until
+from controller_subject import ControllerSubject, Replica
 from lossy_disk import Loss, LossyDisk
 from reput.clock import ManualClock
 from reput.errors import CorruptRecord, StoreUnavailable, WriteFailed
@@ -17,6 +17,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.server import RemotingServer
 from reput.store.files.disk import Disk
 from seeds import random as seeded
+from waiting import until
 
 
 class _FailingDisk(Disk):

@@ -21,6 +21,7 @@ from reput.grpc.receiving import GIVEN_BACK_MS
 from reput.grpc.server import FrontServer
 from reput.grpc.wire.grpc_messages import ClientType
 from reput.store.tables.groups import SubscriptionGroup
+from waiting import until
 from world import Subject
 
 START_MS = 1_700_000_000_000
@@ -123,9 +124,7 @@ async def test_a_message_of_a_call_that_ended_before_its_reply_does_not_count(
             await has_popped.wait()
             monkeypatch.undo()
             call.cancel()
-            async with asyncio.timeout(GUARD_S):
-                while not here.front.front._giving_back:
-                    await asyncio.sleep(0)
+            await until(lambda: here.front.front._giving_back)
             has_ended.set()
         with here.consumer("patient") as patient:
             attempts: list[int] = []

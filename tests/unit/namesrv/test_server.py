@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from reput.namesrv.config import NamesrvConfig
 from reput.namesrv.server import NameServer
 from reput.remoting.client import RemotingClient
 from reput.remoting.time_slices import run_whole
+from waiting import until
 
 PLAIN = Path(__file__).parents[2] / "data" / "remoting" / "register_4.9.7_plain.json"
 ADDRESS = "10.0.0.1:10911"
@@ -43,12 +44,6 @@ def clock() -> ManualClock:
 async def server(tmp_path: Path, clock: ManualClock) -> AsyncIterator[NameServer]:
     async with NameServer(settings(tmp_path), clock=clock) as running:
         yield running
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0)
 
 
 async def test_a_silent_broker_is_removed_and_its_connection_closed(

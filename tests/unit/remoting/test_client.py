@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import remoting_subject as subject_of
-from remoting_subject import RawServer, Subject, both_loops, read_frame, until
+from remoting_subject import RawServer, Subject, both_loops, read_frame
 from reput.errors import (
     ConnectionLost,
     InvalidOption,
@@ -23,6 +23,7 @@ from reput.format.command import Command, Serialization
 from reput.remoting import client as client_module
 from reput.remoting.channel import Channel
 from reput.remoting.client import RemotingClient, cancel, split_address
+from waiting import until
 
 LONG_MS = 30_000
 

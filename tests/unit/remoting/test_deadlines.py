@@ -3,9 +3,10 @@
 import asyncio
 from collections import Counter
 
-from remoting_subject import both_loops, until
+from remoting_subject import both_loops
 from reput.grpc import limits
 from reput.remoting.deadlines import CUTS_MAX, Deadlines
+from waiting import until
 
 NOW = limits.HTTP2_PREFACE_MS.at(0)
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 from reput.limits import Refusals
 from reput.remoting import limits
 from reput.remoting.http_listener import NOT_FOUND, HttpAnswer, HttpListener, on_loop
+from waiting import until
 
 CONNECTIONS = 4
 REQUEST_BYTES = 1_024
@@ -173,8 +174,7 @@ async def test_a_running_request_is_answered_while_the_listener_stops() -> None:
     answered = asyncio.create_task(running.get("/"))
     await asked.wait()
     stopped = asyncio.create_task(running.listener.stop())
-    while not is_free(running.listener.port):
-        await asyncio.sleep(0)
+    await until(lambda: is_free(running.listener.port))
     may_end.set()
     assert (await answered).endswith(b"\r\n\r\nlate")
     await stopped

@@ -10,7 +10,7 @@ import pytest
 
 import remoting_subject as subject_of
 from certificates import Authority, Pair
-from remoting_subject import Subject, both_loops, closed, read_frame, until
+from remoting_subject import Subject, both_loops, closed, read_frame
 from reput.format import command as commands
 from reput.format.command import Command
 from reput.remoting import limits, listener, networks, tls_settings
@@ -18,6 +18,7 @@ from reput.remoting.channel import Channel
 from reput.remoting.proxy_acceptor import HeaderResult, ProxyAcceptor
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsMode, TlsSettings
+from waiting import until
 
 PROXY = "127.0.0.2"
 """Address of connections that come from a proxy; those from 127.0.0.1 do not."""

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 import remoting_subject as subject_of
-from remoting_subject import Subject, both_loops, closed, read_frame, until
+from remoting_subject import Subject, both_loops, closed, read_frame
 from reput.errors import ConnectionLost, InvalidBody, Overloaded
 from reput.format import command as commands, limits as format_limits
 from reput.format.codes import ResponseCode
@@ -22,6 +22,7 @@ from reput.remoting.connection import READ_BYTES
 from reput.remoting.long_replies import COUNTED_BYTES, LongBody
 from reput.remoting.server import LongReply, RemotingServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
+from waiting import until
 
 WRITE_BYTES_MAX = 4 << 20
 """Limit of pending replies: far less than is requested, more than the default limits."""

@@ -20,7 +20,7 @@ import pytest
 
 import remoting_subject as subject_of
 from certificates import DAY, NOW, Authority, Pair
-from remoting_subject import RawServer, Subject, both_loops, closed, read_frame, until
+from remoting_subject import RawServer, Subject, both_loops, closed, read_frame
 from reput.errors import ConnectionLost, Unreachable
 from reput.format import command as commands
 from reput.format.command import FRAME_BYTES_MAX, IS_ONEWAY, Command
@@ -33,6 +33,7 @@ from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls import PIECE_BYTES, TlsSession
 from reput.remoting.tls_acceptor import SESSION_BYTES, Handshake, TlsAcceptor
 from reput.remoting.tls_settings import TlsMode, TlsSettings
+from waiting import until
 
 ANYBODY = tls_settings.client_context(TlsSettings())
 

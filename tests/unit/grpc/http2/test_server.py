@@ -14,7 +14,7 @@ import uvloop
 import http2_peer as wire
 from http2_peer import HELLO
 from raw_http2 import raw
-from remoting_subject import both_loops, until
+from remoting_subject import both_loops
 from reput.errors import CallFailed
 from reput.grpc import limits
 from reput.grpc.http2 import frames, messages
@@ -27,6 +27,7 @@ from reput.grpc.http2.status import Status
 from reput.remoting import limits as remoting_limits, networks, tls_settings
 from reput.remoting.server_state import ConnectionLimits, ServerState
 from reput.remoting.tls_settings import TlsSettings
+from waiting import until
 
 TEST_MODE = TlsSettings(tls_test_mode_enable=True)
 CHAT = [

@@ -18,6 +18,7 @@ from reput.spark.live.pull_connection import (
     PullTemplate,
     read_reply,
 )
+from waiting import wait_until
 
 WAIT_S = 20.0
 
@@ -191,16 +192,14 @@ def test_idle_connections_are_reused_until_data_arrives(listener: socket.socket)
     assert lines.take(address) is line
     lines.give_back(line)
     first.sendall(answer(1, 2, b"nobody waits"))
-    while line.is_quiet():
-        pass
+    wait_until(lambda: not line.is_quiet())
     with first:
         after_stale = lines.take(address)
     assert after_stale is not line
     second = accepted()
     lines.give_back(after_stale)
     second.close()
-    while after_stale.is_quiet():
-        pass
+    wait_until(lambda: not after_stale.is_quiet())
     after_end = lines.take(address)
     assert after_end is not after_stale
     with accepted() as third:
