@@ -4,6 +4,7 @@ from pathlib import Path
 
 from lossy_disk import LossyDisk
 from reput.errors import DiskFull, WriteFailed
+from reput.store.files.disk import Space
 from sim.loop import Loop
 
 
@@ -74,6 +75,9 @@ class SimDisk(LossyDisk):
     def unlink(self, path: str) -> None:
         self._note("unlink", path)
         super().unlink(path)
+
+    def space(self, path: str) -> Space:
+        return Space(1 << 30, 0 if self.is_full else 1 << 29)
 
     def usage(self, path: str) -> float:
         return 0.99 if self.is_full else 0.5

@@ -581,6 +581,11 @@ class MessageStore:
         return self._waiting.in_sync
 
     @property
+    def disk(self) -> Disk:
+        """The disk of its files."""
+        return self._disk
+
+    @property
     def is_open(self) -> bool:
         """False once the store was closed."""
         return self._is_open

@@ -5,8 +5,6 @@ about thread pools, queues and locks, which this broker lacks, are included for 
 the value that is true here.
 """
 
-import shutil
-
 from reput import __version__
 from reput.broker.counters.stats import TIMER_DEQUEUE_NUMS, TOPIC_PUT_NUMS, WindowTotal
 from reput.broker.parts import Parts
@@ -30,7 +28,6 @@ from reput.remoting.channel import Channel
 from reput.remoting.long_replies import CHUNK, LIGHT_CHUNK, LongBody, chunks, sort
 from reput.remoting.server import LongReply
 from reput.remoting.time_slices import Steps
-from reput.store.files.disk import Disk
 from reput.store.tables.config_tables import TopicConfig
 
 _RATE_SPANS_MS = (10_000, 60_000, 600_000)
@@ -148,9 +145,9 @@ def _parked(parts: Parts) -> dict[str, str]:
 def _stored(parts: Parts) -> dict[str, str]:
     store, log, root = parts.store, parts.store.log, parts.store.root
     earliest_ms = log.store_timestamp_at(log.min_offset)
-    disk = Disk()
+    disk = store.disk
     used = {folder: disk.usage(folder) for folder in parts.settings.store.commit_log_folders}
-    space = shutil.disk_usage(root)
+    space = disk.space(root)
     state = {
         "commitLogDirCapacity": f"Total : {readable(space.total)}, Free : {readable(space.free)}.",
         "commitLogDiskRatio": str(min(used.values())),

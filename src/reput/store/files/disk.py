@@ -18,10 +18,11 @@ import contextlib
 import ctypes
 import errno
 import os
+import shutil
 import stat
 from collections import deque
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from reput.descriptors import open_descriptor
 from reput.errors import DiskFull, OutOfResources, StoreUnavailable, WriteFailed
@@ -53,6 +54,13 @@ class _State(ctypes.Structure):
         ("size", ctypes.c_uint64),
         ("rest", ctypes.c_uint8 * 208),
     )
+
+
+class Space(NamedTuple):
+    """The space of a file system, in bytes."""
+
+    total: int
+    free: int
 
 
 class Disk:
@@ -326,6 +334,11 @@ class Disk:
             pass
         except OSError as error:
             _fail(path, "delete", error)
+
+    def space(self, path: str) -> Space:
+        """Return the space of the file system of a folder. Raises ``OSError``."""
+        usage = shutil.disk_usage(path)
+        return Space(usage.total, usage.free)
 
     def usage(self, path: str) -> float:
         """Return the used share of a file system, 0 to 1, in whole hundredths, rounded up.
