@@ -289,7 +289,7 @@ def controller(
         metrics = _metrics(controller_meter, server.refusals, value, option)
         text = (
             "The Controller Manager boot success. serializeType=JSON; address "
-            f"{value.bind_address}:{server.port}, state {server.store.path}"
+            f"{value.bind_address}:{server.port}, state {server.store.place}"
         )
         await _serve_until_stopped(server, stop, metrics, text, systemd)
 

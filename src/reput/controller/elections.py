@@ -19,6 +19,7 @@ from reput.controller.group import Group
 from reput.controller.groups import Groups
 from reput.controller.liveness import Liveness, Sight
 from reput.controller.notices import Notices
+from reput.controller.quorum import Deposed
 from reput.controller.rules import Decision
 from reput.errors import ReputError
 
@@ -67,7 +68,7 @@ class Elections:
         """Elections by result: ``new_master``, ``no_master``, ``failed``."""
 
     def presume(self) -> None:
-        """Presume that all masters are alive: the controller has just started."""
+        """Presume that masters that were never heard are alive: the controller begins to lead."""
         now_ms = self.checked_ms = self._clock.monotonic_ms()
         for group in self._groups.all():
             if group.master_id is not None:
@@ -95,7 +96,7 @@ class Elections:
 
     def check_group(self, name: str) -> None:
         """Begin an election in a group if it needs one, and none is running."""
-        group = self._groups.get(name)
+        group = self._groups.get(name) if self._groups.is_leading else None
         if group is None or name in self._running or self._replaced(group) is group:
             return
         task = asyncio.get_running_loop().create_task(self._elect(name))
@@ -147,6 +148,8 @@ class Elections:
 
         try:
             before, decision = await self._groups.change(name, decide)
+        except Deposed as error:
+            _log.warning("no election in %.300r: %s", name, error)
         except ReputError as error:
             self.counts["failed"] += 1
             self.failure = f"{name}: {error}"

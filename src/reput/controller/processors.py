@@ -15,6 +15,7 @@ from reput.controller.elections import Elections
 from reput.controller.group import Group
 from reput.controller.groups import Decide, Groups
 from reput.controller.liveness import Liveness, Sight, report_of
+from reput.controller.quorum import Peer, QuorumStore
 from reput.controller.rules import Answer, Decision
 from reput.errors import REMARK_LETTERS, ReputError, excerpt
 from reput.format import (
@@ -44,6 +45,8 @@ class ControllerParts:
     """The parts of the controller that processors use."""
 
     groups: Groups
+    store: QuorumStore
+    """Keeps the groups, and knows the other controllers."""
     liveness: Liveness
     elections: Elections
     setting_requests: RequestQueue
@@ -51,13 +54,16 @@ class ControllerParts:
     config: CurrentSettings
     events: ClientFaults
     """Writes log lines about actions of clients."""
-    is_leading: bool = False
-    """False until the state was read."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Requests that wait for the disk."""
     intruders: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
     """Addresses with heartbeats for the ids of other brokers, and the time of the latest one in ms,
     by broker name and id."""
+
+    @property
+    def is_leading(self) -> bool:
+        """True if this controller certainly leads, and has read the state."""
+        return self.groups.is_leading
 
 
 # --- heartbeats -----------------------------------------------------------------------------------
@@ -72,12 +78,15 @@ def heartbeat(parts: ControllerParts, channel: Channel, request: Command) -> Com
         return command.reply(request, code, "Heart beat with empty brokerId")
     group = parts.groups.get(name)
     known = None if group is None else group.address(broker_id)
+    if known != address and not parts.is_leading:
+        parts.groups.refresh()  # the leader has registered it perhaps
     if group is None or known is None or group.cluster_name != header.cluster_name:
         code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
         return command.reply(request, code, "Broker metadata is not existed")
     now_ms = parts.elections.now_ms()
     if known != address:
-        parts.intruders[name, broker_id] = address, now_ms
+        if parts.is_leading:
+            parts.intruders[name, broker_id] = address, now_ms
         text = "heartbeat of broker %d of %.300r from %.300r, which is registered at %.300r"
         parts.events.warn("intruder", text, broker_id, name, address, known)
         return command.reply(
@@ -199,15 +208,15 @@ def replica_info(parts: ControllerParts, channel: Channel, request: Command) -> 
 def metadata(parts: ControllerParts, channel: Channel, request: Command) -> Command:
     """Return the leading controller (1005)."""
     config = parts.config.value
-    peer = config.peer
-    name = config.controller_d_leger_self_id
-    address = str(channel.local_host) if peer is None else peer.address
+    own = config.peer or Peer(config.controller_d_leger_self_id, str(channel.local_host))
+    leader = own if parts.is_leading else parts.store.leader
+    peers = {peer.name: peer for peer in (*config.peers, *parts.store.members, own)}
     header = of_controllers.ControllerMetadataReplyHeader(
         group=config.controller_d_leger_group,
-        controller_leader_id=name,
-        controller_leader_address=address,
+        controller_leader_id=None if leader is None else leader.name,
+        controller_leader_address=None if leader is None else leader.address,
         is_leader=parts.is_leading,
-        peers=f"{name}:{address};",
+        peers="".join(f"{name}:{peer.address};" for name, peer in sorted(peers.items())),
     )
     return _reply(request, Answer(header=header))
 
