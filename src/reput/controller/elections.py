@@ -29,6 +29,13 @@ _LEAST_MS = 10
 PAUSE_MS = 1_000
 """Delay of a check, in ms, after which the controller itself did not run."""
 
+NEW_MASTER, KEPT_MASTER, NO_MASTER = (
+    "new_master_elected",
+    "keep_current_master",
+    "no_master_elected",
+)
+"""Results of elections. Source: rocketmq 5.5.0 ``ControllerMetricsConstant``."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -66,6 +73,8 @@ class Elections:
         """Error of the latest election; empty if it succeeded."""
         self.counts: Counter[str] = Counter()
         """Elections by result: ``new_master``, ``no_master``, ``failed``."""
+        self.counts_by_group: Counter[tuple[str, str, str]] = Counter()
+        """Elections by cluster, broker name and result, which has Java's name."""
 
     def presume(self) -> None:
         """Presume that masters that were never heard are alive: the controller begins to lead."""
@@ -127,6 +136,7 @@ class Elections:
         if after is None or before is None or after.master_epoch == before.master_epoch:
             return
         name, epoch = after.broker_name, after.master_epoch
+        self.count_of(after, NO_MASTER if after.master_id is None else NEW_MASTER)
         if after.master_id is None:
             self.counts["no_master"] += 1
             text = "%.300r has no master, in epoch %d: no in-sync replica is alive, of %s"
@@ -137,6 +147,15 @@ class Elections:
         _log.warning(text, after.master_id, after.master_address, name, epoch, before.master_id)
         if self._is_notifying():
             self._notices.send(after, self.sight(name).alive)
+
+    def count_of(self, group: Group, result: str) -> None:
+        """Count an election of a group: ``NEW_MASTER``, ``KEPT_MASTER`` or ``NO_MASTER``."""
+        self.counts_by_group[group.cluster_name, group.broker_name, result] += 1
+
+    def forget(self, name: str) -> None:
+        """Forget the counts of a group that is gone."""
+        for key in [key for key in self.counts_by_group if key[1] == name]:
+            del self.counts_by_group[key]
 
     def _replaced(self, group: Group) -> Group:
         sight = self.sight(group.broker_name)

@@ -5,13 +5,14 @@ durable. Source: rocketmq 5.5.0 ``ControllerRequestProcessor``.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from reput.controller import limits, rules
 from reput.controller.config import CurrentSettings
-from reput.controller.elections import Elections
+from reput.controller.elections import KEPT_MASTER, NO_MASTER, Elections
 from reput.controller.group import Group
 from reput.controller.groups import Decide, Groups
 from reput.controller.liveness import Liveness, Sight, report_of
@@ -56,6 +57,8 @@ class ControllerParts:
     """Writes log lines about actions of clients."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Requests that wait for the disk."""
+    request_counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Requests by code and status: ``success`` if they were answered, ``failed`` by an error."""
     intruders: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
     """Addresses with heartbeats for the ids of other brokers, and the time of the latest one in ms,
     by broker name and id."""
@@ -169,6 +172,11 @@ def elect_master(parts: ControllerParts, channel: Channel, request: Command) -> 
         await _first_heartbeat(parts, name, header.broker_id)
         before, decision = await parts.groups.change(name, decide)
         parts.elections.announce(before, decision.group)
+        if decision.group is not None:
+            if decision.answer.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
+                parts.elections.count_of(decision.group, KEPT_MASTER)
+            elif decision.answer.code:
+                parts.elections.count_of(decision.group, NO_MASTER)
         return decision.answer
 
     _answer_later(parts, channel, request, work)
@@ -276,6 +284,8 @@ def clean_broker_data(parts: ControllerParts, channel: Channel, request: Command
             gone = before.replicas.keys() if before is not None else set()
             for broker_id in gone - (decision.group.replicas.keys() if decision.group else set()):
                 parts.liveness.forget(name, broker_id)
+            if decision.group is None:
+                parts.elections.forget(name)
             parts.elections.announce(before, decision.group)
         return decision.answer
 
@@ -327,8 +337,10 @@ def _answer_later(
     request = command.envelope(request)
 
     async def answer() -> None:
+        status = "failed"
         try:
             reply = _reply(request, await work())
+            status = "success"
         except ReputError as error:
             text = excerpt(str(error), REMARK_LETTERS)
             reply = command.reply(request, error.response_code, text)
@@ -336,6 +348,7 @@ def _answer_later(
             parts.events.bug(error, "request %d of %s failed", request.code, channel.peer)
             text = excerpt(f"{type(error).__name__}: {error}", REMARK_LETTERS)
             reply = command.reply(request, ResponseCode.SYSTEM_ERROR, text)
+        parts.request_counts[request.code, status] += 1
         if not request.is_oneway:
             channel.answer(request, reply)
 

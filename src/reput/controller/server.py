@@ -242,7 +242,15 @@ class Controller:
         if not self.parts.is_leading and request.code not in ANSWERED_BY_ALL:
             code = ResponseCode.CONTROLLER_NOT_LEADER
             return command.reply(request, code, "The controller is not in leader state")
-        return processor(self.parts, channel, request)
+        counts = self.parts.request_counts
+        try:
+            reply = processor(self.parts, channel, request)
+        except Exception:
+            counts[request.code, "failed"] += 1
+            raise
+        if reply is not None:
+            counts[request.code, "success"] += 1
+        return reply
 
     def on_closed(self, channel: Channel) -> None:
         """Elect other masters for the groups of the brokers of a closed connection."""
