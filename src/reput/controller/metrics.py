@@ -128,7 +128,8 @@ class ControllerMeter:
             is_counter=True,
         )
         for (code, status), count in sorted(parts.request_counts.items()):
-            name = _REQUEST_TYPES.get(code, RequestCode(code).name.lower())
+            known = RequestCode(code)
+            name = _REQUEST_TYPES.get(known, known.name.lower())
             requests.values[(*values, name, status)] = count
         yield requests
 

@@ -20,7 +20,15 @@ from reput.remote_settings import RemoteSettings
 from reput.remoting import current_config, limits as of_connections, networks
 
 DEFAULT_PORT = 9876
-_ALWAYS_FIXED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+_ALWAYS_FIXED = frozenset(
+    {
+        "configBlackList",
+        "configStorePath",
+        "enableControllerInNamesrv",
+        "kvConfigPath",
+        "rocketmqHome",
+    }
+)
 
 Count = Annotated[int, Range(1)]
 Port = Annotated[int, Range(0, 65535)]
@@ -63,10 +71,6 @@ _NO_ACCESS_CONTROL = (
 ONLY: Mapping[str, tuple[str, str]] = {
     "clusterTest": ("false", "routes of another environment are not requested"),
     "supportActingMaster": ("false", "a slave never replaces its master"),
-    "enableControllerInNamesrv": (
-        "false",
-        "a controller is a separate process: reput controller",
-    ),
     "authenticationEnabled": ("false", _NO_ACCESS_CONTROL),
     "authorizationEnabled": ("false", _NO_ACCESS_CONTROL),
     "aclEnable": ("false", _NO_ACCESS_CONTROL),
@@ -119,6 +123,12 @@ class NamesrvConfig:
     """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"
     """Address of that port; 0.0.0.0 gives other machines access."""
+
+    # --- controller ------------------------------------------------------
+
+    enable_controller_in_namesrv: bool = False
+    """Run a controller in the same process. Its options are in this file too; it listens on the
+    port of ``controllerDLegerPeers``, else on 9878."""
 
     # --- resources of connections ----------------------------------------
 
