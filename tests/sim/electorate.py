@@ -2,7 +2,7 @@
 
     group three             kinds: two, three, unclean; pair, trio: controllers on an etcd
     advance 3s              time passes
-    etcd lossy, etcd good   its answers are late, or get lost
+    etcd lossy, late, good  its answers get lost, or come late
     kill a, power-cut c, start c, pause a 5s, disk full, disk good
     silence a-c, silence a->c, cut a-b, heal
     elect b                 an operator elects
@@ -224,9 +224,9 @@ class Electorate:
             controller.disk.is_full = state == "full"
 
     async def do_etcd(self, state: str) -> None:
-        """Change the etcd: ``lossy`` or ``good``."""
+        """Change the etcd: ``lossy``, ``late`` or ``good``."""
         if self._etcd is not None:
-            self._etcd.is_lossy = state == "lossy"
+            self._etcd.is_lossy, self._etcd.is_late = state == "lossy", state == "late"
 
     async def do_clock(self, name: str, change: str) -> None:
         """Set the time of day of a machine."""
@@ -331,10 +331,11 @@ class Electorate:
         before, self._saved = self._saved, group
         if before is None:
             return
-        if group.master_epoch < before.master_epoch or (
+        epochs = group.master_epoch, group.set_epoch
+        if epochs < (before.master_epoch, before.set_epoch) or (
             group.master_id != before.master_id and group.master_epoch == before.master_epoch
         ):
-            text = f"epoch {group.master_epoch} was saved after {before.master_epoch}"
+            text = f"{epochs} was saved after {(before.master_epoch, before.set_epoch)}"
             self.facts.append(Fact("back", text))
         is_new = group.master_epoch != before.master_epoch and group.master_id is not None
         is_outside = before.master_epoch > 0 and group.master_id not in before.in_sync
@@ -564,6 +565,9 @@ def _etcd_fault(chance: random.Random, names: str) -> list[str]:
         lambda: ["etcd lossy", f"kill {first}", f"advance {longer}", "etcd good", "revive"],
         lambda: ["etcd lossy", "kill leader", f"elect {first}", f"advance {longer}", "revive"],
         lambda: ["etcd lossy", f"silence {first}-{second}", f"advance {longer}", "heal"],
+        lambda: ["etcd late", "elect slave", "kill leader", "etcd good", "advance 9s", "revive"],
+        lambda: ["etcd late", "elect slave", "etcd good", "elect slave", "advance 9s"],
+        lambda: ["etcd late", f"elect {first}", "kill other", f"advance {longer}", "revive"],
         lambda: ["kill leader", "kill leader", f"advance {longer}", "revive", "advance 5s"],
         lambda: ["kill other", f"advance {short}", "steady", "revive"],
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from sim.node import Host
 
 LOSS = 0.2
 """Part of the requests that get no answer if it is lossy; as many others are served late."""
-LATE_S = 8.0
+LATE_S = 12.0
 """Longest time until a late request is served."""
 
 
@@ -145,6 +145,8 @@ class EtcdHost(Host):
         super().__init__(loop, name, ip, drift)
         self.model = EtcdModel()
         self.is_lossy = False
+        self.is_late = False
+        """True if most transactions are served late."""
         self._chance = chance
         self._see = see
 
@@ -193,7 +195,10 @@ class EtcdHost(Host):
             elif isinstance(event, h11.Data):
                 body += event.data
             elif isinstance(event, h11.EndOfMessage):
-                if self.is_lossy and self._chance.random() < LOSS:
+                late = LOSS if self.is_lossy else 0.0
+                if self.is_late and path == "/v3/kv/txn":
+                    late = 0.7
+                if self._chance.random() < late:
                     await asyncio.sleep(self._chance.uniform(0, LATE_S))
                 answer = self._answer(path, body, client)
                 if answer is None:

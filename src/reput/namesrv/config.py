@@ -52,8 +52,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             useEpollNativeSelector""",
         "a stop answers pending requests and waits for nothing else": """
             enableShutdownGracefully shutdownWaitTimeSeconds""",
-        "only brokers with an acting master get notices": "notifyMinBrokerIdChanged",
-        "a name server sends no requests": """
+        "a name server sends only notices without an answer": """
             clientWorkerThreads clientCallbackExecutorThreads clientOnewaySemaphoreValue
             clientAsyncSemaphoreValue connectTimeoutMillis channelNotActiveInterval
             isScanAvailableNameSrv clientChannelMaxIdleTimeSeconds clientSocketSndBufSize
@@ -123,6 +122,12 @@ class NamesrvConfig:
     """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"
     """Address of that port; 0.0.0.0 gives other machines access."""
+
+    # --- members of a broker name ----------------------------------------
+
+    notify_min_broker_id_changed: bool = False
+    """Notify the brokers of a name when another one has the smallest id (905). Slaves of RocketMQ
+    with ``enableSlaveActingMaster`` want that."""
 
     # --- controller ------------------------------------------------------
 

@@ -21,6 +21,8 @@ DEFAULTS = {
     "needWaitForService": "false",
     "waitSecondsForService": "45",
     "configBlackList": "configBlackList;configStorePath;kvConfigPath",
+    "notifyMinBrokerIdChanged": "false",
+    "enableControllerInNamesrv": "false",
     "bindAddress": "0.0.0.0",
     "listenPort": "9876",  # Of NamesrvStartup.
     "serverChannelMaxIdleTimeSeconds": "120",
