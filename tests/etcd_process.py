@@ -21,10 +21,10 @@ _START_S = 30
 @functools.cache
 def binary() -> str:
     """Return the path of an etcd; skip the test if there is none."""
-    found = subprocess.run([_SCRIPT], capture_output=True, text=True, check=False)
-    if found.returncode:
-        pytest.skip(f"missing etcd: {found.stderr.strip()[-300:]}")
-    return found.stdout.strip()
+    script = subprocess.run([_SCRIPT], capture_output=True, text=True, check=False)
+    if script.returncode:
+        pytest.skip(f"missing etcd: {script.stderr.strip()[-300:]}")
+    return script.stdout.strip()
 
 
 class EtcdProcess:

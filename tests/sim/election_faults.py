@@ -15,7 +15,7 @@ from unittest import mock
 import seeds
 from reput.controller import etcd_quorum, group as codec, rules
 from reput.controller.elections import Elections
-from reput.controller.etcd_client import Transaction
+from reput.controller.etcd_client import Compare, Transaction
 from reput.controller.etcd_quorum import EtcdQuorum
 from reput.controller.file_quorum import FileQuorum
 from reput.controller.group import Group
@@ -132,7 +132,8 @@ def _without_fence() -> Patch:
     """Change values without the condition that the leader's key is still the leader's."""
 
     def transaction(*, compare: Any = (), **steps: Any) -> Transaction:
-        return Transaction(compare=[item for item in compare if not item.create_revision], **steps)
+        kept = [item for item in compare if not (_is_of_leader(item) and item.mod_revision)]
+        return Transaction(compare=kept, **steps)
 
     return mock.patch.object(etcd_quorum, "Transaction", transaction)
 
@@ -141,9 +142,21 @@ def _without_revision() -> Patch:
     """Change values without the condition that they are those which were read."""
 
     def transaction(*, compare: Any = (), **steps: Any) -> Transaction:
-        return Transaction(compare=[item for item in compare if item.target != "MOD"], **steps)
+        kept = [item for item in compare if item.target != "MOD" or _is_of_leader(item)]
+        return Transaction(compare=kept, **steps)
 
     return mock.patch.object(etcd_quorum, "Transaction", transaction)
+
+
+def _is_of_leader(condition: Compare) -> bool:
+    return condition.key.endswith(b"/leader")
+
+
+def _no_doubt() -> Patch:
+    """Keep the fencing number after a lost answer: the change may be made later."""
+    return mock.patch.object(
+        EtcdQuorum, "_is_in_doubt", property(lambda _: False, lambda *_: None), create=True
+    )
 
 
 async def _leads_from_memory(original: Any, self: Groups) -> None:
@@ -175,6 +188,7 @@ FAULTS: dict[str, tuple[str, Callable[[], Patch]]] = {
     "forgotten-lease": ("a leader answers after the end of its lease", _forgotten_lease),
     "without-fence": ("a deposed leader changes groups", _without_fence),
     "without-revision": ("a change replaces one that was not read", _without_revision),
+    "no-doubt": ("a change is made later, unnoticed", _no_doubt),
     "leads-from-memory": (
         "a new leader does not read what the one before has saved",
         lambda: replaced(Groups, "lead", _leads_from_memory),

@@ -1,9 +1,9 @@
 """A model of etcd, and its host: linearizable, durable, and sometimes slow or without an answer.
 
 A change is durable before it is answered, as etcd syncs its log; so a kill, a power cut and a
-restart forget nothing. Leases begin anew with a restart, and their time runs by the clock of the
+restart forget nothing. Leases begin again with a restart, and their time runs by the clock of the
 host. With ``is_lossy`` connections end at random, before a request is served or after it, and some
-requests are served late, when nobody waits for the answer any more.
+requests are served late, when no client waits for the answer any more.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class EtcdModel:
         self._last_lease = 1000
 
     def restart(self, now_s: float) -> None:
-        """Let all leases begin anew."""
+        """Let all leases begin again."""
         self._leases = {key: (ttl, now_s + ttl) for key, (ttl, _) in self._leases.items()}
 
     def serve(self, path: str, message: dict[str, Any], now_s: float) -> dict[str, Any]:
@@ -70,6 +70,9 @@ class EtcdModel:
         request = msgspec.convert(message, Transaction)
         is_so = all(map(self._holds, request.compare))
         steps = request.success if is_so else request.failure
+        leases = {step.request_put.lease for step in steps if step.request_put is not None}
+        if leases - self._leases.keys() - {0}:
+            return {"error": "etcdserver: requested lease not found", "code": 5}
         if any(step.request_range is None for step in steps):
             self._revision += 1
         responses = [self._do(step) for step in steps]
@@ -93,7 +96,6 @@ class EtcdModel:
             self.keys.pop(step.request_delete_range.key, None)
         put = step.request_put
         if put is not None:
-            assert not put.lease or put.lease in self._leases
             known = self.keys.get(put.key)
             created = self._revision if known is None else known.create_revision
             self.keys[put.key] = Value(put.value, created, self._revision, put.lease)
@@ -203,7 +205,10 @@ class EtcdHost(Host):
                 answer = self._answer(path, body, client)
                 if answer is None:
                     break
-                head = h11.Response(status_code=200, headers=[("Content-Length", str(len(answer)))])
+                status = 404 if answer.startswith(b'{"error"') else 200
+                head = h11.Response(
+                    status_code=status, headers=[("Content-Length", str(len(answer)))]
+                )
                 for part in (head, h11.Data(data=answer), h11.EndOfMessage()):
                     writer.write(http.send(part) or b"")
                 http.start_next_cycle()

@@ -27,7 +27,7 @@ def load(
 ) -> tuple[of_controllers.CurrentSettings, tuple[config.Unknown, ...]]:
     """Return the settings of the controller, and the keys that it does not know.
 
-    Changed settings are written to a file of its own, which is not read at the next start, as with
+    Changed settings are written to another file, which is not read at the next start, as with
     RocketMQ.
 
     Args:

@@ -183,7 +183,7 @@ class ControllerConfig:
             raise InvalidOption("controllerDLegerPeers", self.controller_d_leger_peers, allowed)
         if self.etcd is not None and self.peer is None:
             name = self.controller_d_leger_self_id
-            allowed = f"{name}-host:port: the other controllers tell brokers this address"
+            allowed = f"{name}-host:port: the other controllers pass this address to brokers"
             raise InvalidOption("controllerDLegerPeers", self.controller_d_leger_peers, allowed)
         if bool(self.reput_quorum_cert_file) != bool(self.reput_quorum_key_file):
             allowed = "set if, and only if, reputQuorumCertFile is"

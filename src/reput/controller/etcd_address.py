@@ -51,7 +51,7 @@ def parse(text: str) -> EtcdAddress:
     endpoints, path = [], ""
     for number, part in enumerate(text.removeprefix(SCHEME).split(",")):
         if path:
-            allowed = f"{_ALLOWED}: the prefix is behind the last member, not after {number}"
+            allowed = f"{_ALLOWED}: the prefix is after the last member, not after member {number}"
             raise InvalidOption("reputQuorum", text, allowed)
         try:
             url = urlsplit(part.strip())

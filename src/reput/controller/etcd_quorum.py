@@ -1,7 +1,7 @@
 """Values in an etcd, for several controllers: the one that has the key ``leader`` leads.
 
     PREFIX/controllers/n1   name and address of a controller, as long as its lease lives
-    PREFIX/leader           the same of the leader; its create revision is the fencing number
+    PREFIX/leader           the same of the leader; its revision is the fencing number
     PREFIX/groups/broker-a  a value
 
 A controller has a lease, and renews it several times in its duration. The leader stops to claim
@@ -10,11 +10,14 @@ asked for the renewal, and leaves a fifth of the duration for clocks of differen
 stops before etcd removes its key, and before another one leads. Each change is one transaction with
 two conditions: the value has the revision that was read, and ``leader`` has the fencing number.
 
-An answer that is lost leaves open whether a change was made; ``groups`` reads again then. The
-controller looks at its keys in each turn, so a lost answer about these needs no care.
+A change whose answer is lost was made, or not, or will be made later. The leader writes its key
+again then, so that a change under the old number can be made no more; and ``groups`` reads again
+under the new number. The controller looks at its keys in each turn, so a lost answer about these
+needs no care.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import TypeVar
@@ -91,8 +94,13 @@ class EtcdQuorum:
         self._lease = 0
         self._lease_end_ms = 0
         """Monotonic time at which the lease may expire, less the margin, in ms."""
+        self.term = 0
+        """Create revision of the leader's key: another one if another controller has led since."""
         self._fence = 0
         """Fencing number; 0 if this controller does not lead."""
+        self._is_in_doubt = False
+        """Whether a change under the fencing number may be made later."""
+        self._woken = asyncio.Event()
         self._changed = asyncio.Event()
         """Set when the fencing number changes."""
         self._turns: asyncio.Task[None] | None = None
@@ -137,7 +145,8 @@ class EtcdQuorum:
 
     def leads(self, fence: int) -> bool:
         """Return whether this controller leads under the number, and its lease surely lives."""
-        return fence == self._fence != 0 and self._clock.monotonic_ms() < self._lease_end_ms
+        is_current = fence == self._fence != 0 and not self._is_in_doubt
+        return is_current and self._clock.monotonic_ms() < self._lease_end_ms
 
     async def until_deposed(self, fence: int) -> None:
         """Wait until this controller no longer leads under the number."""
@@ -148,7 +157,10 @@ class EtcdQuorum:
     async def _run(self) -> None:
         pause_s = _RETRY_S
         while True:
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._woken.wait()
+            self._woken.clear()
             pause_s = _RETRY_S
             try:
                 await self._turn()
@@ -160,11 +172,13 @@ class EtcdQuorum:
                 self.failure = f"{type(error).__name__}: {error}"
 
     async def _turn(self) -> None:
-        """Keep the lease, look at the keys, and lead if nobody does. Raises ``ReputError``."""
+        """Keep the lease, look at the keys, and lead if no other does. Raises ``ReputError``."""
         if self._lease:
             await self._renew()
         if not self._lease:
             await self._grant()
+        if self._is_in_doubt and self._fence:
+            await self._write_again()
         leader, own = await self._look()
         if own is None:
             await self._create(self._own_key)
@@ -218,11 +232,19 @@ class EtcdQuorum:
         is_own = leader is not None and leader.lease == self._lease
         self.leader = None if leader is None or is_own else _peer(leader)
         if leader is not None and is_own:
-            self._step_up(leader.create_revision)
+            self.term = leader.create_revision
+            self._step_up(leader.mod_revision)
         else:
-            name = "nobody" if self.leader is None else self.leader.name
+            name = "no controller" if self.leader is None else self.leader.name
             self._step_down(f"{name} leads")
         return leader, next((item for item in known if item.key == self._own_key), None)
+
+    async def _write_again(self) -> None:
+        """Write the leader's key again, so that it has a new revision."""
+        put = Operation(request_put=Put(self._leader_key, self._value, self._lease))
+        condition = of_change(self._leader_key, self._fence)
+        change = Transaction(compare=[condition], success=[put])
+        await self._call("/v3/kv/txn", change, TransactionReply)
 
     async def _create(self, key: bytes) -> None:
         """Create a key of this controller, unless another one has it."""
@@ -232,8 +254,8 @@ class EtcdQuorum:
 
     def _step_up(self, fence: int) -> None:
         if fence != self._fence:
-            self._step_down("it was elected again")
-            self._fence = fence
+            self._step_down("its key was written again")
+            self._fence, self._is_in_doubt = fence, False
             self._changed.set()
             _log.warning("controller %s leads, with the fencing number %d", self._own.name, fence)
 
@@ -268,7 +290,7 @@ class EtcdQuorum:
         Raises:
             Conflict: The revision is another one.
             Deposed: The fencing number is not that of the leader.
-            EtcdFailed: The outcome is unknown.
+            EtcdFailed: The outcome is unknown; the leader gets another number.
         """
         if not self.leads(fence):
             raise Deposed(f"controller {self._own.name} does not lead, or its lease may be over")
@@ -278,15 +300,21 @@ class EtcdQuorum:
         else:
             change = Operation(request_put=Put(name, value))
         request = Transaction(
-            compare=[of_change(name, revision), of_create(self._leader_key, fence)],
+            compare=[of_change(name, revision), of_change(self._leader_key, fence)],
             success=[change],
             failure=[Operation(request_range=Range(self._leader_key))],
         )
-        reply = await self._client.call("/v3/kv/txn", request, TransactionReply, _CHANGE_S)
+        try:
+            reply = await self._client.call("/v3/kv/txn", request, TransactionReply, _CHANGE_S)
+        except BaseException:
+            if fence == self._fence:
+                self._is_in_doubt = True
+                self._woken.set()
+            raise
         if reply.succeeded:
             return reply.header.revision
         leaders = reply.responses[0].response_range if reply.responses else None
-        if leaders is None or not leaders.kvs or leaders.kvs[0].create_revision != fence:
+        if leaders is None or not leaders.kvs or leaders.kvs[0].mod_revision != fence:
             if fence == self._fence:
                 self._step_down("its key in etcd is gone")
             raise Deposed(f"controller {self._own.name} leads no more")

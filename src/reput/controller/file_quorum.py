@@ -73,6 +73,7 @@ class FileQuorum:
         self.path = self.place = f"{folder}/{FILE_NAME}"
         self.leader: Peer | None = None
         self.members: Sequence[Peer] = ()
+        self.term = 1
         self._disk = disk
         disk.make_folder(folder)
         self._lock = _locked(folder)

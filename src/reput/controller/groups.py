@@ -72,7 +72,7 @@ class Groups:
         self._fence = fence
 
     async def until_deposed(self) -> None:
-        """Wait until another controller may lead for good."""
+        """Wait until another controller may lead permanently."""
         await self._store.until_deposed(self._fence)
 
     def step_down(self) -> None:

@@ -61,6 +61,10 @@ class QuorumStore(Protocol):
     def members(self) -> Sequence[Peer]:
         """The other controllers that run, as far as they are known."""
 
+    @property
+    def term(self) -> int:
+        """A number that is another one if another controller has led since it was read."""
+
     async def lead(self) -> int:
         """Become the leader, and return the fencing number; wait while another one leads.
 
@@ -72,7 +76,7 @@ class QuorumStore(Protocol):
         """Return whether the fencing number is certainly still that of the leader."""
 
     async def until_deposed(self, fence: int) -> None:
-        """Wait until another controller may lead for good."""
+        """Wait until another controller may lead permanently."""
 
     async def read(self) -> dict[str, StoredValue]:
         """Return all values by key, with every change that has succeeded.

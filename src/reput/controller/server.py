@@ -83,6 +83,8 @@ class Controller:
         """ControllerParts for the processors, after ``start``."""
         self._client: RemotingClient | None = None
         self._notices: Notices
+        self._term = 0
+        """Term of the store in which this controller has led last."""
         self.leading_failure = ""
         """Why this controller, whose turn it is, cannot lead; empty if it can."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,6 +112,7 @@ class Controller:
         """
         self._check_files()
         value = self.config.value
+        self._term = 0
         self.store = await self._opened_store()
         try:
             limit = limits.CONTROLLER_GROUPS.at(value.reput_replica_groups_max)
@@ -198,7 +201,9 @@ class Controller:
     async def _lead(self) -> None:
         """Wait for this controller's turn, and read the state."""
         await self.parts.groups.lead()
-        self.parts.elections.presume()
+        if self.store.term != self._term:
+            self._term = self.store.term
+            self.parts.elections.presume()
         _log.info("this controller leads %d groups", len(self.parts.groups.all()))
 
     async def _release(self) -> None:

@@ -31,6 +31,7 @@ class _SharedStore:
         self.leader: Peer | None = None
         self.members: Sequence[Peer] = ()
         self.failure = self.place = ""
+        self.term = 1
 
     async def lead(self) -> int:
         self.fence += 1

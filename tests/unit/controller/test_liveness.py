@@ -64,7 +64,7 @@ def test_a_presumed_master_may_act_but_is_no_candidate() -> None:
     assert not liveness.sight("a", 12_000).presumed
 
 
-def test_whoever_was_silent_may_have_been_heard_by_the_leader_before() -> None:
+def test_a_silent_master_may_have_been_heard_by_the_leader_before() -> None:
     """Only the end of its connection is its end also for another leader."""
     liveness = Liveness()
     liveness.hear("a", 1, report(), FIRST, 0)

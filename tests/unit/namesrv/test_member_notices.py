@@ -32,7 +32,7 @@ async def test_replies_and_notices_are_those_of_java(tmp_path: Path) -> None:
         assert await member_script.play(f"127.0.0.1:{server.port}", RECORDED) == RECORDED
 
 
-async def test_by_default_nobody_is_notified(tmp_path: Path) -> None:
+async def test_by_default_no_broker_is_notified(tmp_path: Path) -> None:
     silent = {name: {"notices": []} for name in RECORDED}
     async with NameServer(config(tmp_path, is_notifying=False)) as server:
         answers = await member_script.play(f"127.0.0.1:{server.port}", silent)
