@@ -162,7 +162,7 @@ async def test_an_etcd_that_is_gone_for_a_while(tmp_path: Path) -> None:
         with pytest.raises(EtcdFailed, match=f"{etcd.url}"):
             await store.compare_and_set("a", b"2", revision=revision, fence=fence)
         await until(lambda: not store.leads(fence))
-        assert etcd.url in store.failure
+        await until(lambda: etcd.url in store.failure)
         await asyncio.to_thread(etcd.start)
         later = await certain(store)
         assert await store.read() == {"a": (b"1", revision)}
