@@ -28,7 +28,7 @@ _SHOWN = 120
 # --- messages -------------------------------------------------------------------------------------
 
 
-class Header(msgspec.Struct):
+class ReplyHeader(msgspec.Struct):
     """Part of each reply."""
 
     revision: int = 0
@@ -55,7 +55,7 @@ class Range(msgspec.Struct, omit_defaults=True):
 class RangeReply(msgspec.Struct):
     """Reply to ``Range``."""
 
-    header: Header | None = None
+    header: ReplyHeader | None = None
     kvs: list[KeyValue] = []
 
 
@@ -108,7 +108,7 @@ class OperationReply(msgspec.Struct):
 class TransactionReply(msgspec.Struct):
     """Reply to ``Transaction``."""
 
-    header: Header
+    header: ReplyHeader
     succeeded: bool = False
     responses: list[OperationReply] = []
 
