@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # for brokers: four workers keep two cores busy.
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadgroup
 # These targets install Java and compile kernels: tests that miss one of them fail instead of being skipped.
-NEEDS := java,kernels
+NEEDS := java,kernels,etcd
 # Each package of kernels has its own shared object, beside its sources.
 KERNELS := src/reput/*/kernels
 
@@ -64,8 +64,10 @@ venv: .venv/.installed .venv/.kernels ## Create .venv and install reput with eve
 jdk: ## Check for a Java that Spark can use; install one where that is possible
 	@scripts/ensure-jdk
 
+# Java and Maven, and an etcd for several controllers.
 jdk-dev:
 	@scripts/ensure-jdk --dev
+	@scripts/ensure-etcd >/dev/null
 
 run: jdk $(if $(wildcard .venv/.installed),venv,.venv/.demo) ## Install, then run a broker, send and consume, and report on its store with Spark
 	$(BIN)/python -m demo

@@ -25,7 +25,7 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 FAULT_SEEDS = 200
 HOSTILE_S = 3600
 PYTEST = (sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadgroup")
-NEEDS = {"REPUT_TEST_NEEDS": "java,kernels"}
+NEEDS = {"REPUT_TEST_NEEDS": "java,kernels,etcd"}
 IN_BACKGROUND = ("sh", "-c", "trap '' INT QUIT HUP; exec \"$@\"", "sh")
 
 

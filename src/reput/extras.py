@@ -12,6 +12,7 @@ _CONSOLE = "console", "the web console"
 _ARROW = "arrow", "numpy and pyarrow"
 _EXTRAS = {
     "duckdb": ("duckdb", "DuckDB"),
+    "h11": ("etcd", "h11"),
     "lark": _SERVER,
     "lz4": _COMPRESSION,
     "numpy": _SERVER,

@@ -1,4 +1,4 @@
-"""Faults of a controller, put in by hand: the simulation must find each of them.
+"""Faults of controllers, put in by hand: the simulation must find each of them.
 
 python -m sim.election_faults                 # all of them, up to 300 seeds each
 python -m sim.election_faults early-answer    # some, by name
@@ -13,8 +13,10 @@ from typing import Any
 from unittest import mock
 
 import seeds
-from reput.controller import group as codec, rules
+from reput.controller import etcd_quorum, group as codec, rules
 from reput.controller.elections import Elections
+from reput.controller.etcd_client import Compare, Transaction
+from reput.controller.etcd_quorum import EtcdQuorum
 from reput.controller.file_quorum import FileQuorum
 from reput.controller.group import Group
 from reput.controller.groups import Groups
@@ -119,6 +121,48 @@ def _old_master_changes_the_set() -> Patch:
     return replaced(rules, "_alter_refusal", refusal)
 
 
+def _forgotten_lease() -> Patch:
+    def leads(original: Any, self: EtcdQuorum, fence: int) -> bool:
+        return fence == self._fence != 0
+
+    return replaced(EtcdQuorum, "leads", leads)
+
+
+def _without_fence() -> Patch:
+    """Change values without the condition that the leader's key is still the leader's."""
+
+    def transaction(*, compare: Any = (), **steps: Any) -> Transaction:
+        kept = [item for item in compare if not (_is_of_leader(item) and item.mod_revision)]
+        return Transaction(compare=kept, **steps)
+
+    return mock.patch.object(etcd_quorum, "Transaction", transaction)
+
+
+def _without_revision() -> Patch:
+    """Change values without the condition that they are those which were read."""
+
+    def transaction(*, compare: Any = (), **steps: Any) -> Transaction:
+        kept = [item for item in compare if item.target != "MOD" or _is_of_leader(item)]
+        return Transaction(compare=kept, **steps)
+
+    return mock.patch.object(etcd_quorum, "Transaction", transaction)
+
+
+def _is_of_leader(condition: Compare) -> bool:
+    return condition.key.endswith(b"/leader")
+
+
+def _no_doubt() -> Patch:
+    """Keep the fencing number after a lost answer: the change may be made later."""
+    return mock.patch.object(
+        EtcdQuorum, "_is_in_doubt", property(lambda _: False, lambda *_: None), create=True
+    )
+
+
+async def _leads_from_memory(original: Any, self: Groups) -> None:
+    self._fence = await self._store.lead()
+
+
 FAULTS: dict[str, tuple[str, Callable[[], Patch]]] = {
     "early-answer": ("an election is answered before it is durable", _early_answer),
     "without-sync": ("the state is not synced", _without_sync),
@@ -140,6 +184,18 @@ FAULTS: dict[str, tuple[str, Callable[[], Patch]]] = {
     "no-look": (
         "a dead master is noticed only when its connection ends",
         lambda: skipped(Elections, "check_all"),
+    ),
+    "forgotten-lease": ("a leader answers after the end of its lease", _forgotten_lease),
+    "without-fence": ("a deposed leader changes groups", _without_fence),
+    "without-revision": ("a change replaces one that was not read", _without_revision),
+    "no-doubt": ("a change is made later, unnoticed", _no_doubt),
+    "leads-from-memory": (
+        "a new leader does not read what the one before has saved",
+        lambda: replaced(Groups, "lead", _leads_from_memory),
+    ),
+    "all-answer": (
+        "controllers answer that do not lead",
+        lambda: mock.patch.object(Groups, "is_leading", new=True),
     ),
     "stale-groups": (
         "a change that was not saved counts",

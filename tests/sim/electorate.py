@@ -1,7 +1,8 @@
-"""A simulated controller with scripted brokers, the words of its scenarios, and its rules.
+"""Simulated controllers with scripted brokers, the words of their scenarios, and their rules.
 
-    group three             kinds: two, three, unclean
+    group three             kinds: two, three, unclean; pair, trio: controllers on an etcd
     advance 3s              time passes
+    etcd lossy, late, good  its answers get lost, or come late
     kill a, power-cut c, start c, pause a 5s, disk full, disk good
     silence a-c, silence a->c, cut a-b, heal
     elect b                 an operator elects
@@ -11,7 +12,8 @@
     steady                  no election since the last calm
     check                   heal everything, and judge
 
-``c`` is the controller; brokers are ``a``, ``b``, ``d``, or ``master`` and ``slave`` by their role.
+Controllers are ``c``, ``f`` and ``g``, or ``leader`` and ``other``; the etcd is ``e``. Brokers are
+``a``, ``b`` and ``d``, or ``master`` and ``slave``.
 Rules:
 
 1. **two masters**: an epoch has one master, in all answers and notices.
@@ -23,6 +25,7 @@ Rules:
 6. **late**: after a fault the group is whole again in time; without its master it continues.
 7. **restless**: no election without a reason.
 8. **twice**: an id is given to one broker only.
+9. **usurped**: only the controller that has the leader's key changes anything.
 """
 
 import asyncio
@@ -30,7 +33,7 @@ import random
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,24 +41,47 @@ import replica_requests as requests
 from reput.controller import group as codec
 from reput.controller.group import Group
 from reput.errors import ReputError
-from reput.format import headers
-from reput.format.codes import RequestCode
+from reput.format import bodies, headers
+from reput.format.bodies import SyncStateSet
+from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
 from reput.format.controller_headers import MasterHeader
 from reput.remoting.client import RemotingClient
 from sim.check import Fact
+from sim.etcd import EtcdHost
 from sim.loop import Loop
 from sim.network import Network
 from sim.node import Host
 from sim.replica import ControllerHost, Message, ReplicaHost
 from sim.words import ScenarioError, seconds
 
-KINDS = {"two": "ab", "three": "abd", "unclean": "abd"}
+
+class Kind(NamedTuple):
+    """A kind of group."""
+
+    brokers: str
+    controllers: str = "c"
+    is_unclean: bool = False
+
+    @property
+    def has_etcd(self) -> bool:
+        """True if the controllers share an etcd."""
+        return len(self.controllers) > 1
+
+
+KINDS = {
+    "two": Kind("ab"),
+    "three": Kind("abd"),
+    "unclean": Kind("abd", is_unclean=True),
+    "pair": Kind("ab", "cf"),
+    "trio": Kind("abd", "cfg"),
+}
 WHOLE_AGAIN_S = 40.0
 """Time after a fault in which the group must be whole: connections that were silent end after 20 s,
 and a controller that has just started waits for its masters."""
 SERVING_S = 4.0
-_CONTROLLER = "c"
+_ETCD = "e"
+_PREFIX = "/reput"
 _MASTER_CODES = {
     RequestCode.CONTROLLER_ELECT_MASTER,
     RequestCode.CONTROLLER_REGISTER_BROKER,
@@ -80,13 +106,14 @@ class Electorate:
         self.facts: list[Fact] = []
         self.replicas: list[ReplicaHost] = []
         self._hosts: dict[str, Host] = {}
-        self._controller: ControllerHost
+        self._controllers: list[ControllerHost] = []
+        self._etcd: EtcdHost | None = None
         self._operator: RemotingClient
         self._is_unclean = False
         self._masters: dict[int, int] = {}
         """Epoch -> its master, as the brokers have received it."""
-        self._answers: list[tuple[float, float, int]] = []
-        """Begin and end of a question about the master, and the epoch of the answer."""
+        self._answers: list[tuple[float, float, tuple[int, int]]] = []
+        """Begin and end of a question about the master, and both epochs of the answer."""
         self._saved: Group | None = None
         self._ids: dict[int, str] = {}
         self._order: dict[tuple[int, int], int] = {}
@@ -114,24 +141,34 @@ class Electorate:
             await verb(*words[1:])
 
     async def do_group(self, kind: str) -> None:
-        """Start the controller and the brokers."""
-        self._is_unclean = kind == "unclean"
-        self._controller = ControllerHost(
-            self.loop,
-            _CONTROLLER,
-            "10.0.0.9",
-            self._folder / _CONTROLLER,
-            self._see,
-            is_unclean=self._is_unclean,
-            drift=self._drift(),
-        )
-        self._hosts[_CONTROLLER] = self._controller
-        await self._controller.start()
-        self._operator = RemotingClient()
-        for number, name in enumerate(KINDS[kind], 1):
-            host = ReplicaHost(
-                self, name, f"10.0.0.{number}", self._controller.address, self._drift()
+        """Start controllers and brokers."""
+        brokers, controllers, self._is_unclean = KINDS[kind]
+        quorum = ""
+        if KINDS[kind].has_etcd:
+            self._etcd = EtcdHost(
+                self.loop, _ETCD, "10.0.0.8", self._drift(), self.chance, self._see_change
             )
+            self._hosts[_ETCD] = self._etcd
+            await self._etcd.start()
+            quorum = f"etcd:http://{self._etcd.address}{_PREFIX}"
+        for number, name in enumerate(controllers):
+            controller = ControllerHost(
+                self.loop,
+                name,
+                f"10.0.0.{20 + number}",
+                self._folder / name,
+                self._see_file,
+                is_unclean=self._is_unclean,
+                drift=self._drift(),
+                quorum=quorum,
+            )
+            self._controllers.append(controller)
+            self._hosts[name] = controller
+            await controller.start()
+        self._operator = RemotingClient()
+        addresses = [controller.address for controller in self._controllers]
+        for number, name in enumerate(brokers, 1):
+            host = ReplicaHost(self, name, f"10.0.0.{number}", addresses, self._drift())
             self.replicas.append(host)
             self._hosts[name] = host
             await host.start()
@@ -182,8 +219,14 @@ class Electorate:
         self.loop.network.heal_all()
 
     async def do_disk(self, state: str) -> None:
-        """Change the disk of the controller: ``full`` or ``good``."""
-        self._controller.disk.is_full = state == "full"
+        """Change the disks of the controllers: ``full`` or ``good``."""
+        for controller in self._controllers:
+            controller.disk.is_full = state == "full"
+
+    async def do_etcd(self, state: str) -> None:
+        """Change the etcd: ``lossy``, ``late`` or ``good``."""
+        if self._etcd is not None:
+            self._etcd.is_lossy, self._etcd.is_late = state == "lossy", state == "late"
 
     async def do_clock(self, name: str, change: str) -> None:
         """Set the time of day of a machine."""
@@ -195,16 +238,20 @@ class Electorate:
         assert isinstance(host, ReplicaHost)
         request = requests.elect(host.broker_id, designate=True)
         begun_s = self.loop.now
-        try:
-            reply = await self._operator.invoke(self._controller.address, request, 3_000)
-        except ReputError:
-            return
-        self.answered(request, reply, begun_s)
+        for controller in self._controllers:
+            try:
+                reply = await self._operator.invoke(controller.address, request, 3_000)
+            except ReputError:
+                continue
+            if reply.code != ResponseCode.CONTROLLER_NOT_LEADER:
+                self.answered(request, reply, begun_s)
+                return
 
     async def do_calm(self) -> None:
         """End a fault: the group must be whole again soon."""
         self.loop.network.heal_all()
-        self._controller.disk.is_full = False
+        await self.do_disk("good")
+        await self.do_etcd("good")
         count, end = len(self._acked), self.loop.now + WHOLE_AGAIN_S
         while not (self._is_whole() and len(self._acked) > count):
             if self.loop.now >= end:
@@ -251,7 +298,8 @@ class Electorate:
         if epoch is None:
             return
         if request.code == RequestCode.CONTROLLER_GET_REPLICA_INFO:
-            self._answers.append((begun_s, self.loop.now, epoch))
+            set_epoch = bodies.decode(SyncStateSet, reply.body).sync_state_set_epoch
+            self._answers.append((begun_s, self.loop.now, (epoch, set_epoch)))
         if master_id is not None and self._masters.setdefault(epoch, master_id) != master_id:
             text = f"epoch {epoch} has the masters {self._masters[epoch]} and {master_id}"
             self.facts.append(Fact("two masters", text))
@@ -261,19 +309,33 @@ class Electorate:
         if self._ids.setdefault(broker_id, code) != code:
             self.facts.append(Fact("twice", f"id {broker_id} was given twice"))
 
-    def _see(self, data: bytes) -> None:
-        """Take a state that the controller has saved."""
+    def _see_file(self, data: bytes) -> None:
+        """Take a state that a controller has saved in its file."""
         entries = msgspec.json.decode(data.partition(b"\n")[2])["entries"]
-        if requests.NAME not in entries:
+        if requests.NAME in entries:
+            self._see(codec.decode(msgspec.json.encode(entries[requests.NAME]["value"])))
+
+    def _see_change(self, key: bytes, value: bytes, ip: str) -> None:
+        """Take a change in etcd, by the controller with an address."""
+        assert self._etcd is not None
+        if key != f"{_PREFIX}/groups/{requests.NAME}".encode():
             return
-        group = codec.decode(msgspec.json.encode(entries[requests.NAME]["value"]))
+        known = self._etcd.model.keys.get(f"{_PREFIX}/leader".encode())
+        leader = None if known is None else msgspec.json.decode(known.value)["address"]
+        if leader is None or leader.partition(":")[0] != ip:
+            self.facts.append(Fact("usurped", f"{ip} has changed a group, but {leader} leads"))
+        self._see(codec.decode(value))
+
+    def _see(self, group: Group) -> None:
+        """Take a group that was saved."""
         before, self._saved = self._saved, group
         if before is None:
             return
-        if group.master_epoch < before.master_epoch or (
+        epochs = group.master_epoch, group.set_epoch
+        if epochs < (before.master_epoch, before.set_epoch) or (
             group.master_id != before.master_id and group.master_epoch == before.master_epoch
         ):
-            text = f"epoch {group.master_epoch} was saved after {before.master_epoch}"
+            text = f"{epochs} was saved after {(before.master_epoch, before.set_epoch)}"
             self.facts.append(Fact("back", text))
         is_new = group.master_epoch != before.master_epoch and group.master_id is not None
         is_outside = before.master_epoch > 0 and group.master_id not in before.in_sync
@@ -337,7 +399,7 @@ class Electorate:
 
     def judge(self, errors: Sequence[str]) -> list[Any]:
         """Return what was broken, with the errors that programs have reported."""
-        latest, known = 0, sorted(self._answers, key=lambda answer: answer[1])
+        latest, known = (0, 0), sorted(self._answers, key=lambda answer: answer[1])
         asked = sorted(self._answers)
         number = 0
         for begun_s, _, epoch in asked:
@@ -358,8 +420,8 @@ class Electorate:
 
     def release(self) -> None:
         """Release the controller's folder."""
-        if hasattr(self, "_controller"):
-            self._controller._release()
+        for controller in self._controllers:
+            controller._release()
 
     # Parts of words -------------------------------------------------------------------------------
 
@@ -367,7 +429,11 @@ class Electorate:
         for host in self.replicas:
             if (name == "master" and host.is_master) or (name == "slave" and not host.is_master):
                 return host
-        return self._hosts[name]
+        for controller in self._controllers:
+            if name == ("leader" if controller.is_leading else "other"):
+                return controller
+        running = (controller for controller in self._controllers if controller.is_running)
+        return self._hosts.get(name) or next(running, self._controllers[0])
 
     def _directions(self, pair: str) -> list[tuple[str, str]]:
         if "->" in pair:
@@ -381,10 +447,9 @@ class Electorate:
 
     def _is_whole(self) -> bool:
         """Return whether the group has a master, and all brokers follow it, in sync."""
-        controller = self._controller.controller
-        if not self._controller.is_running or controller is None:
+        if not any(host.is_running and host.is_leading for host in self._controllers):
             return False
-        group = controller.parts.groups.get(requests.NAME)
+        group = self._saved
         ids = {host.broker_id for host in self.replicas}
         if group is None or set(group.in_sync) != ids or 0 in ids:
             return False
@@ -417,11 +482,13 @@ def plan(seed: int, faults: int = 5, kind: str | None = None) -> list[str]:
         kind: Kind of the group; by default the seed chooses it.
     """
     chance = random.Random(seed)
-    drawn = chance.choice(("two", "three", "three", "unclean"))
+    drawn = chance.choice(("two", "three", "unclean", "pair", "trio", "trio"))
     kind = kind or drawn
     lines = [f"group {kind}"]
     for _ in range(faults):
-        lines += [*_fault(chance, KINDS[kind]), "calm", f"advance {_time(chance, 0.5, 3)}"]
+        has_etcd = KINDS[kind].has_etcd and chance.random() < 0.7
+        fault = (_etcd_fault if has_etcd else _fault)(chance, KINDS[kind].brokers)
+        lines += [*fault, "calm", f"advance {_time(chance, 0.5, 3)}"]
     return [*lines, "check"]
 
 
@@ -466,5 +533,42 @@ def _fault(chance: random.Random, names: str) -> list[str]:
                  f"start {first}"],
         lambda: [f"elect {first}", f"advance {short}"],
         lambda: ["clock c +60s", "advance 2s", "clock c -60s", "advance 2s", "steady"],
+    ]  # fmt: skip
+    return chance.choice(stories)()
+
+
+def _etcd_fault(chance: random.Random, names: str) -> list[str]:
+    """Return a fault of controllers that share an etcd."""
+    first, second = chance.sample(names, 2)
+    short, longer = _time(chance, 0.1, 2), _time(chance, 4, 9)
+    stories: list[Callable[[], list[str]]] = [
+        lambda: ["kill leader", f"advance {longer}", "serving", "revive", "advance 2s", "steady"],
+        lambda: ["power-cut leader", f"advance {longer}", "serving", "revive"],
+        lambda: ["kill leader", f"kill {first}", f"advance {longer}", "revive"],
+        lambda: ["power-cut leader master", f"advance {longer}", "advance 4s", "serving", "revive"],
+        lambda: [f"pause leader {longer}", f"advance {short}"],
+        lambda: [f"kill {first}", f"pause leader {longer}", "revive"],
+        lambda: ["silence leader-e", f"advance {longer}", "serving", "heal", f"advance {short}"],
+        lambda: ["silence leader->e", f"kill {first}", f"advance {longer}", "heal", "revive"],
+        lambda: ["silence e->leader", f"kill {first}", f"advance {longer}", "heal", "revive"],
+        lambda: ["silence e->leader", f"elect {first}", f"advance {longer}", "heal"],
+        lambda: ["silence leader->e", f"elect {first}", f"elect {second}", f"advance {short}",
+                 "heal"],
+        lambda: [f"silence leader-{first}", f"advance {longer}", "heal"],
+        lambda: [f"silence other-{first}", f"advance {longer}", "kill leader", f"advance {longer}",
+                 "heal", "revive"],
+        lambda: ["cut leader-e", f"advance {short}", "steady"],
+        lambda: ["kill e", f"advance {short}", "start e", "advance 4s", "steady"],
+        lambda: ["power-cut e", f"advance {longer}", "start e", "advance 4s", "steady"],
+        lambda: ["kill e", f"kill {first}", f"advance {longer}", "start e", "revive"],
+        lambda: [f"pause e {longer}", "advance 4s", "steady"],
+        lambda: ["etcd lossy", f"kill {first}", f"advance {longer}", "etcd good", "revive"],
+        lambda: ["etcd lossy", "kill leader", f"elect {first}", f"advance {longer}", "revive"],
+        lambda: ["etcd lossy", f"silence {first}-{second}", f"advance {longer}", "heal"],
+        lambda: ["etcd late", "elect slave", "kill leader", "etcd good", "advance 9s", "revive"],
+        lambda: ["etcd late", "elect slave", "etcd good", "elect slave", "advance 9s"],
+        lambda: ["etcd late", f"elect {first}", "kill other", f"advance {longer}", "revive"],
+        lambda: ["kill leader", "kill leader", f"advance {longer}", "revive", "advance 5s"],
+        lambda: ["kill other", f"advance {short}", "steady", "revive"],
     ]  # fmt: skip
     return chance.choice(stories)()

@@ -453,10 +453,16 @@ class SimTransport(asyncio.Transport):
                 self.close()
 
     def _read(self) -> None:
-        buffer = memoryview(self._protocol.get_buffer(-1))
-        size = self._side.read_into(buffer)
+        if isinstance(self._protocol, asyncio.BufferedProtocol):
+            buffer = memoryview(self._protocol.get_buffer(-1))
+            size = self._side.read_into(buffer)
+            if size:
+                self._protocol.buffer_updated(size)
+            return
+        data = bytearray(SYSTEM_BYTES)
+        size = self._side.read_into(memoryview(data))
         if size:
-            self._protocol.buffer_updated(size)
+            self._protocol.data_received(bytes(data[:size]))
 
 
 class SimSocket:

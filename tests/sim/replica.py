@@ -1,4 +1,4 @@
-"""Scripted brokers under a controller, and its host.
+"""Scripted brokers under controllers, and the hosts of these.
 
 A scripted broker does what Java's ``ReplicasManager`` does, and what this project demands of one:
 it shrinks the in-sync set only when the controller has agreed, and acknowledges what the whole set
@@ -6,8 +6,9 @@ has. Its log is a list; other replicas copy it directly, as far as the links bet
 """
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 HEARTBEAT_S, POLL_S, CHECK_S, FLUSH_S, COPY_S, PRODUCE_S = 1.0, 2.0, 1.0, 0.7, 0.05, 0.1
 TIMEOUT_MS = 3_000
 """Timeout of the heartbeats."""
+LEASE_S = 3
+"""Duration of the lease of a controller."""
 LAG_S = 3.0
 """Time after which a replica that lags leaves the set."""
 ASK_MS = 2_000
@@ -67,9 +70,10 @@ class ControllerHost(Host):
         *,
         is_unclean: bool,
         drift: float,
+        quorum: str = "",
     ) -> None:
         super().__init__(loop, name, ip, drift)
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "disk").mkdir(parents=True, exist_ok=True)
         self.disk = StateDisk(folder / "disk", loop, name, see)
         self._config = ControllerConfig(
             bind_address=ip,
@@ -77,6 +81,10 @@ class ControllerHost(Host):
             controller_store_path=str(folder / "disk/state"),
             config_store_path=str(folder / "controller.properties"),
             enable_elect_unclean_master=is_unclean,
+            controller_d_leger_self_id=name,
+            controller_d_leger_peers=f"{name}-{ip}:{self.port}",
+            reput_quorum=quorum,
+            reput_quorum_lease_seconds=LEASE_S,
         )
         self.controller: Controller | None = None
 
@@ -92,6 +100,12 @@ class ControllerHost(Host):
         except ReputError:
             self.kill()
             raise
+
+    @property
+    def is_leading(self) -> bool:
+        """True if it claims to lead."""
+        parts = getattr(self.controller, "parts", None)
+        return parts is not None and parts.is_leading
 
     def kill(self) -> None:
         """End it as ``kill -9`` would."""
@@ -142,18 +156,19 @@ class ReplicaHost(Host):
         world: The simulation.
         name: Its name in scenarios.
         ip: Its address.
-        controller: Address of the controller.
+        controllers: Addresses of the controllers.
         drift: Relative error of its clock.
     """
 
     port = 10911
 
     def __init__(
-        self, world: "Electorate", name: str, ip: str, controller: str, drift: float
+        self, world: "Electorate", name: str, ip: str, controllers: Sequence[str], drift: float
     ) -> None:
         super().__init__(world.loop, name, ip, drift)
         self._world = world
-        self._controller = controller
+        self._controllers = controllers
+        self._leader = controllers[0]
         self.identity: tuple[int, str] | None = None
         self._wish: tuple[int, str] | None = None
         self.last_epoch = -1
@@ -270,10 +285,12 @@ class ReplicaHost(Host):
         request = requests.heartbeat(
             self.broker_id, self.address, self.last_epoch, len(self.log), timeout_ms=TIMEOUT_MS
         )
-        try:
-            await self._client.send_oneway(self._controller, request, ASK_MS)
-        except ReputError:
-            return
+
+        async def send(address: str) -> None:
+            with contextlib.suppress(ReputError):
+                await self._client.send_oneway(address, request, ASK_MS)
+
+        await asyncio.gather(*map(send, self._controllers))
 
     async def _poll(self, life: Life) -> None:
         reply = await self._ask(requests.replica_info())
@@ -372,14 +389,28 @@ class ReplicaHost(Host):
             theirs.caught_up_s[self.broker_id] = self.loop.now
 
     async def _ask(self, request: Command) -> Command | None:
-        """Return an answer of the controller; None if there is none."""
+        """Return an answer of the leading controller; None if there is none."""
         begun_s = self.loop.now
         try:
-            reply = await self._client.invoke(self._controller, request, ASK_MS)
+            reply = await self._client.invoke(self._leader, request, ASK_MS)
         except ReputError:
+            await self._find_leader()
+            return None
+        if reply.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            await self._find_leader()
             return None
         self._world.answered(request, reply, begun_s)
         return reply
+
+    async def _find_leader(self) -> None:
+        """Ask a controller who leads."""
+        if len(self._controllers) == 1:
+            return
+        with contextlib.suppress(ReputError):
+            address = self._world.chance.choice(self._controllers)
+            reply = await self._client.invoke(address, requests.metadata(), ASK_MS)
+            fields = reply.ext_fields or {}
+            self._leader = fields.get("controllerLeaderAddress", self._leader)
 
     # Notices --------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from reput.remoting.client_faults import ClientFaults
 if TYPE_CHECKING:
     from reput.broker.server import Broker
     from reput.broker.settings.config import BrokerConfig, BrokerSettings
+    from reput.cli.controller_in_namesrv import NameServerWithController
     from reput.cli.obstacles import Obstacle
     from reput.controller.config import ControllerConfig
     from reput.controller.server import Controller
@@ -122,6 +123,12 @@ def namesrv(
         "reput_metrics_address": metrics_address,
     }
     current, unknown = config.load(path, environment=environment(), explicit=_given(explicit))
+    controller_settings = None
+    if current.value.enable_controller_in_namesrv:
+        from reput.cli import controller_in_namesrv
+
+        controller_settings, others = controller_in_namesrv.load(path, environment())
+        unknown = tuple(key for key in unknown if key.key in {other.key for other in others})
     for key in unknown:
         _log.warning("%s", key)
     if print_all or print_important:
@@ -132,19 +139,29 @@ def namesrv(
 
     async def body(stop: StopSignal) -> None:
         server = NameServer(current)
+        running: NameServer | controller_in_namesrv.NameServerWithController = server
 
         def namesrv_meter() -> "Meter":
+            if not isinstance(running, NameServer):
+                return controller_in_namesrv.MeterOfBoth(running)
             from reput.namesrv.metrics import NameServerMeter
 
             return NameServerMeter(server)
 
         with readable_errors(current.value.listen_port, "--port, or listenPort in namesrv.conf"):
             await server.start()
+        more = ""
+        if controller_settings is not None:
+            running = controller_in_namesrv.NameServerWithController(server, controller_settings)
+            option = "controllerDLegerPeers in namesrv.conf"
+            with readable_errors(controller_settings.value.port, option):
+                await running.start()
+            more = f"\n{running.text}"
         option = "--metrics-port, or metricsPort in namesrv.conf"
         metrics = _metrics(namesrv_meter, server.refusals, current.value, option)
         where = f"{current.value.bind_address}:{server.port}"
-        text = f"The Name Server boot success. serializeType=JSON, address {where}"
-        await _serve_until_stopped(server, stop, metrics, text, systemd)
+        text = f"The Name Server boot success. serializeType=JSON, address {where}{more}"
+        await _serve_until_stopped(running, stop, metrics, text, systemd)
 
     return run(body)
 
@@ -289,7 +306,7 @@ def controller(
         metrics = _metrics(controller_meter, server.refusals, value, option)
         text = (
             "The Controller Manager boot success. serializeType=JSON; address "
-            f"{value.bind_address}:{server.port}, state {server.store.path}"
+            f"{value.bind_address}:{server.port}, state {server.store.place}"
         )
         await _serve_until_stopped(server, stop, metrics, text, systemd)
 
@@ -753,7 +770,7 @@ async def _answering_parent(server: "Broker", path: str | None) -> AsyncIterator
 
 
 async def _serve_until_stopped(
-    server: "Controller | NameServer | Proxy",
+    server: "Controller | NameServer | NameServerWithController | Proxy",
     stop: StopSignal,
     metrics: contextlib.AbstractAsyncContextManager[None],
     text: str,

@@ -8,11 +8,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 from reput import config
 from reput.config import Range
-from reput.controller import limits
+from reput.controller import etcd_address, limits
+from reput.controller.etcd_address import EtcdAddress
+from reput.controller.quorum import Peer
 from reput.errors import InvalidOption, ReputError
 from reput.format.ip_address import Network
 from reput.remote_settings import RemoteSettings
@@ -22,14 +24,14 @@ from reput.remoting.client import split_address
 DEFAULT_PORT = 9878
 _PORT_MAX = 65_535
 _ALWAYS_FIXED = frozenset(
-    {"configBlackList", "configStorePath", "controllerStorePath", "rocketmqHome"}
+    {"configBlackList", "configStorePath", "controllerStorePath", "reputQuorum", "rocketmqHome"}
 )
 
 Count = Annotated[int, Range(1)]
 Port = Annotated[int, Range(0, _PORT_MAX)]
 
 _REASONS = {
-    "the state is a small file, not a log of Raft": """
+    "the state is in a small file or in etcd, not in a log of Raft": """
         controllerType mappedFileSize jRaftElectionTimeoutMs jRaftScanWaitTimeoutMs
         jRaftSnapshotIntervalSecs jRaftGroupId jRaftServerId jRaftInitConf jRaftControllerRPCAddr
         isProcessReadEvent""",
@@ -65,13 +67,6 @@ ONLY: Mapping[str, tuple[str, str]] = {
     "authorizationEnabled": ("false", _NO_ACCESS_CONTROL),
 }
 """Keys with a single allowed value: this controller does not support others."""
-
-
-class Peer(NamedTuple):
-    """A controller, as ``controllerDLegerPeers`` names it."""
-
-    name: str
-    address: str
 
 
 def _in_home(name: str) -> str:
@@ -110,8 +105,9 @@ class ControllerConfig:
     controller_d_leger_self_id: str = "n0"
     """Name of this controller."""
     controller_d_leger_peers: str = ""
-    """Address of this controller, as its brokers and mqadmin reach it: ``n0-host:port``. If empty,
-    it is the one with which each has connected."""
+    """Addresses of the controllers, as brokers and mqadmin reach them: ``n0-host:port``, with
+    ``reputQuorum`` also ``n0-host:port;n1-host:port``. If empty, that of this controller is the one
+    with which each has connected."""
     server_channel_max_idle_time_seconds: Annotated[int, Range(1)] = 120
     """Seconds after which an idle connection is closed."""
     reput_proxy_protocol_from: str = ""
@@ -121,6 +117,22 @@ class ControllerConfig:
     """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"
     """Address of that port; 0.0.0.0 gives other machines access."""
+
+    # --- several controllers ---------------------------------------------
+
+    reput_quorum: str = ""
+    """Store that several controllers share: an etcd of version 3.4 or later, with all its members,
+    as ``etcd:http://10.0.0.1:2379,http://10.0.0.2:2379/reput``. If empty, it is the file in
+    ``controllerStorePath``, for a single controller."""
+    reput_quorum_lease_seconds: Annotated[int, Range(2, 60)] = 5
+    """Seconds after which another controller leads if the leader is gone."""
+    reput_quorum_ca_file: str = ""
+    """Certificates of the authorities that etcd's certificates are from, as PEM; by default those
+    of the system."""
+    reput_quorum_cert_file: str = ""
+    """Certificate of this controller for etcd, as PEM, if etcd wants one."""
+    reput_quorum_key_file: str = ""
+    """Private key of that certificate."""
 
     # --- elections -------------------------------------------------------
 
@@ -165,7 +177,17 @@ class ControllerConfig:
         if not self.reput_metrics_address:
             allowed = "an address: 127.0.0.1, or 0.0.0.0 to let other machines in"
             raise InvalidOption("reputMetricsAddress", "", allowed)
-        _ = self.proxies, self.peer  # refuses wrong ones
+        _ = self.proxies, self.peers  # refuses wrong ones
+        if self.etcd is None and len(self.peers) > 1:
+            allowed = "one controller: several need a store that they share, set with reputQuorum"
+            raise InvalidOption("controllerDLegerPeers", self.controller_d_leger_peers, allowed)
+        if self.etcd is not None and self.peer is None:
+            name = self.controller_d_leger_self_id
+            allowed = f"{name}-host:port: the other controllers pass this address to brokers"
+            raise InvalidOption("controllerDLegerPeers", self.controller_d_leger_peers, allowed)
+        if bool(self.reput_quorum_cert_file) != bool(self.reput_quorum_key_file):
+            allowed = "set if, and only if, reputQuorumCertFile is"
+            raise InvalidOption("reputQuorumKeyFile", self.reput_quorum_key_file, allowed)
 
     @property
     def folder(self) -> str:
@@ -173,26 +195,34 @@ class ControllerConfig:
         return self.controller_store_path or _in_home("state")
 
     @property
+    def etcd(self) -> EtcdAddress | None:
+        """The etcd that keeps the state; None: a file does. Raises ``InvalidOption``."""
+        return etcd_address.parse(self.reput_quorum) if self.reput_quorum else None
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """The controllers in ``controllerDLegerPeers``. Raises ``InvalidOption``."""
+        key, text = "controllerDLegerPeers", self.controller_d_leger_peers.strip().rstrip(";")
+        peers = []
+        for part in text.split(";") if text else ():
+            name, _, address = part.strip().partition("-")
+            try:
+                split_address(address)
+            except ReputError as error:
+                allowed = f"NAME-host:port, for example n0-127.0.0.1:{DEFAULT_PORT}"
+                raise InvalidOption(key, text, allowed) from error
+            peers.append(Peer(name, address))
+        own = self.controller_d_leger_self_id
+        if peers and [peer.name for peer in peers].count(own) != 1:
+            allowed = f"{own}-host:port, once, as controllerDLegerSelfId is {own}"
+            raise InvalidOption(key, text, allowed)
+        return tuple(peers)
+
+    @property
     def peer(self) -> Peer | None:
-        """This controller in ``controllerDLegerPeers``. Raises ``InvalidOption``."""
-        text = self.controller_d_leger_peers.strip().rstrip(";")
-        if not text:
-            return None
-        if ";" in text:
-            allowed = (
-                "one controller: several need a store that they share, which is not supported yet"
-            )
-            raise InvalidOption("controllerDLegerPeers", text, allowed)
-        name, _, address = text.partition("-")
-        if name != self.controller_d_leger_self_id:
-            allowed = f"{self.controller_d_leger_self_id}-host:port, as in controllerDLegerSelfId"
-            raise InvalidOption("controllerDLegerPeers", text, allowed)
-        try:
-            split_address(address)
-        except ReputError as error:
-            allowed = f"{name}-host:port, for example {name}-127.0.0.1:{DEFAULT_PORT}"
-            raise InvalidOption("controllerDLegerPeers", text, allowed) from error
-        return Peer(name, address)
+        """This controller, if ``controllerDLegerPeers`` has its address."""
+        own = self.controller_d_leger_self_id
+        return next((peer for peer in self.peers if peer.name == own), None)
 
     @property
     def port(self) -> int:

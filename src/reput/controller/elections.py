@@ -19,6 +19,7 @@ from reput.controller.group import Group
 from reput.controller.groups import Groups
 from reput.controller.liveness import Liveness, Sight
 from reput.controller.notices import Notices
+from reput.controller.quorum import Deposed
 from reput.controller.rules import Decision
 from reput.errors import ReputError
 
@@ -27,6 +28,13 @@ CHECK_MS = 1_000
 _LEAST_MS = 10
 PAUSE_MS = 1_000
 """Delay of a check, in ms, after which the controller itself did not run."""
+
+NEW_MASTER, KEPT_MASTER, NO_MASTER = (
+    "new_master_elected",
+    "keep_current_master",
+    "no_master_elected",
+)
+"""Results of elections. Source: rocketmq 5.5.0 ``ControllerMetricsConstant``."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +73,11 @@ class Elections:
         """Error of the latest election; empty if it succeeded."""
         self.counts: Counter[str] = Counter()
         """Elections by result: ``new_master``, ``no_master``, ``failed``."""
+        self.counts_by_group: Counter[tuple[str, str, str]] = Counter()
+        """Elections by cluster, broker name and result, which has Java's name."""
 
     def presume(self) -> None:
-        """Presume that all masters are alive: the controller has just started."""
+        """Presume that masters that were never heard are alive: the controller begins to lead."""
         now_ms = self.checked_ms = self._clock.monotonic_ms()
         for group in self._groups.all():
             if group.master_id is not None:
@@ -95,7 +105,7 @@ class Elections:
 
     def check_group(self, name: str) -> None:
         """Begin an election in a group if it needs one, and none is running."""
-        group = self._groups.get(name)
+        group = self._groups.get(name) if self._groups.is_leading else None
         if group is None or name in self._running or self._replaced(group) is group:
             return
         task = asyncio.get_running_loop().create_task(self._elect(name))
@@ -126,6 +136,7 @@ class Elections:
         if after is None or before is None or after.master_epoch == before.master_epoch:
             return
         name, epoch = after.broker_name, after.master_epoch
+        self.count_of(after, NO_MASTER if after.master_id is None else NEW_MASTER)
         if after.master_id is None:
             self.counts["no_master"] += 1
             text = "%.300r has no master, in epoch %d: no in-sync replica is alive, of %s"
@@ -137,6 +148,15 @@ class Elections:
         if self._is_notifying():
             self._notices.send(after, self.sight(name).alive)
 
+    def count_of(self, group: Group, result: str) -> None:
+        """Count an election of a group: ``NEW_MASTER``, ``KEPT_MASTER`` or ``NO_MASTER``."""
+        self.counts_by_group[group.cluster_name, group.broker_name, result] += 1
+
+    def forget(self, name: str) -> None:
+        """Forget the counts of a group that is gone."""
+        for key in [key for key in self.counts_by_group if key[1] == name]:
+            del self.counts_by_group[key]
+
     def _replaced(self, group: Group) -> Group:
         sight = self.sight(group.broker_name)
         return rules.replace_master(group, sight, is_unclean=self._is_unclean())
@@ -147,6 +167,8 @@ class Elections:
 
         try:
             before, decision = await self._groups.change(name, decide)
+        except Deposed as error:
+            _log.warning("no election in %.300r: %s", name, error)
         except ReputError as error:
             self.counts["failed"] += 1
             self.failure = f"{name}: {error}"

@@ -11,12 +11,13 @@ import asyncio
 import fcntl
 import os
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from reput.controller.quorum import Conflict, Deposed, StoredValue
+from reput.controller.quorum import Conflict, Deposed, Peer, StoredValue
 from reput.descriptors import open_descriptor
 from reput.errors import CorruptRecord, StoreUnavailable, WriteFailed
 
@@ -69,7 +70,10 @@ class FileQuorum:
     """
 
     def __init__(self, folder: str, disk: Disk) -> None:
-        self.path = f"{folder}/{FILE_NAME}"
+        self.path = self.place = f"{folder}/{FILE_NAME}"
+        self.leader: Peer | None = None
+        self.members: Sequence[Peer] = ()
+        self.term = 1
         self._disk = disk
         disk.make_folder(folder)
         self._lock = _locked(folder)
@@ -93,6 +97,14 @@ class FileQuorum:
         self._fence += 1
         await self._write(self._entries)
         return self._fence
+
+    def leads(self, fence: int) -> bool:
+        """Return whether the fencing number is the latest one."""
+        return fence == self._fence != 0
+
+    async def until_deposed(self, fence: int) -> None:
+        """Wait for ever: no other controller has this file."""
+        await asyncio.Event().wait()
 
     async def read(self) -> dict[str, StoredValue]:
         """Return all values by key."""

@@ -1,7 +1,8 @@
 """Health of the controller, as /health reports it.
 
-Unhealthy means that an operator should act now: a group has no master, a change cannot be saved, or
-the state does not fit the brokers. A group that would not survive its master is a warning.
+Unhealthy means that an operator should act now: a group has no master, a change cannot be saved, no
+controller leads, or the state does not fit the brokers. A group that would not survive its master
+is a warning. Only the leader reports groups.
 """
 
 from typing import TYPE_CHECKING
@@ -33,11 +34,15 @@ def check(controller: "Controller") -> Health:
         problems.append(f"dead masters have not been checked for since {late_ms + CHECK_MS} ms")
     if controller.store.failure:
         problems.append(f"the state cannot be saved: {controller.store.failure}")
-    elif elections.failure:
+    elif controller.leading_failure:
+        problems.append(f"it is to lead, and cannot: {controller.leading_failure}")
+    elif elections.failure and parts.is_leading:
         problems.append(f"no election: {elections.failure}")
+    elif not parts.is_leading and parts.store.leader is None:
+        problems.append("no controller leads")
     groups = parts.groups.all()
     now_ms = elections.now_ms()
-    for group in groups:
+    for group in groups if parts.is_leading else ():
         sight = elections.sight(group.broker_name)
         problem = group_problem(group, sight)
         if problem:

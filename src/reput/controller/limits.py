@@ -1,7 +1,7 @@
 """Limits of a controller: groups, replicas, changes."""
 
 from reput.format.codes import ResponseCode
-from reput.limits import declare
+from reput.limits import MIB, declare
 
 # --- controllers -----------------------------------------------------------------------------
 
@@ -19,6 +19,9 @@ CONTROLLER_GROUPS = declare(
     scope="server",
 )
 CONTROLLER_REPLICAS = declare("controller_replicas", "replicas of one broker name", 64)
+CONTROLLER_ETCD_BYTES = declare(
+    "controller_etcd_bytes", "answer of etcd to a controller", 64 * MIB, "bytes", scope="server"
+)
 CONTROLLER_CHANGES_WAITING = declare(
     "controller_changes_waiting",
     "requests that wait for changes of a controller's state",

@@ -1,9 +1,9 @@
 """Which brokers are alive: those with heartbeats, on connections that are open.
 
-A broker is alive until its timeout without a heartbeat is over, or its connection closes. After a
-start the controller has no heartbeats: it *presumes* for the same time that masters are alive, as
-they may acknowledge messages meanwhile. Time in which the controller itself did not run is no
-silence. Times are arguments.
+A broker is alive until its timeout without a heartbeat is over, or its connection closes. When a
+controller begins to lead, it *presumes* for the same time that all other masters are alive: they
+may acknowledge messages meanwhile, as the leader before may have heard them last. Time in which the
+controller itself did not run is no silence. Times are arguments.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,6 +37,8 @@ class _Heartbeat:
     seen_ms: int
     report: Report
     connection: object
+    has_ended: bool = False
+    """Whether the connection has closed."""
 
 
 class Sight(NamedTuple):
@@ -44,7 +46,7 @@ class Sight(NamedTuple):
 
     alive: Mapping[int, Report]
     presumed: frozenset[int] = frozenset()
-    """Brokers that the controller has not heard since its start, and that may still be alive."""
+    """Brokers that the controller has not heard since it leads, and that may still be alive."""
 
     def may_act(self, broker_id: int | None) -> bool:
         """Return whether a broker may be alive."""
@@ -71,6 +73,8 @@ class Liveness:
 
     def __init__(self) -> None:
         self._entries: dict[str, dict[int, _Heartbeat]] = {}
+        self._presumed: dict[str, dict[int, int]] = {}
+        """Ends of presumptions, in ms."""
 
     def hear(
         self, name: str, broker_id: int, report: Report, connection: object, now_ms: int
@@ -83,12 +87,14 @@ class Liveness:
         return not was_alive
 
     def presume(self, name: str, broker_id: int, timeout_ms: int, now_ms: int) -> None:
-        """Presume that a broker is alive, for the time of its timeout."""
-        report = Report("", timeout_ms=timeout_ms or DEFAULT_TIMEOUT_MS)
-        self._entries.setdefault(name, {})[broker_id] = _Heartbeat(now_ms, report, None)
+        """Presume that a broker is alive, for the time of its timeout, unless it ended here."""
+        entry = self._entries.get(name, {}).get(broker_id)
+        if entry is None or not entry.has_ended:
+            end_ms = now_ms + (timeout_ms or DEFAULT_TIMEOUT_MS) + 1
+            self._presumed.setdefault(name, {})[broker_id] = end_ms
 
     def close(self, connection: object) -> list[str]:
-        """Forget the brokers of a connection that has ended; return their names.
+        """Take brokers whose connection has ended for dead; return their names.
 
         An earlier connection of a broker may be closed when a later one is already in use.
         """
@@ -96,38 +102,40 @@ class Liveness:
         for name, entries in self._entries.items():
             ended = [key for key, entry in entries.items() if entry.connection is connection]
             for key in ended:
-                del entries[key]
+                entries[key].has_ended = True
+                self._presumed.get(name, {}).pop(key, None)
             if ended:
                 names.append(name)
         return names
 
     def forget(self, name: str, broker_id: int | None = None) -> None:
         """Forget a broker that has started again, or all of a name."""
-        if broker_id is None:
-            self._entries.pop(name, None)
-        else:
-            self._entries.get(name, {}).pop(broker_id, None)
+        for table in (self._entries, self._presumed):
+            if broker_id is None:
+                table.pop(name, None)
+            else:
+                table.get(name, {}).pop(broker_id, None)
 
     def pause(self, duration_ms: int, now_ms: int) -> None:
         """Leave out a time in which the controller did not run, and which has just ended."""
         for entry in self._all():
             entry.seen_ms = min(entry.seen_ms + duration_ms, now_ms)
+        for ends in self._presumed.values():
+            for key in ends:
+                ends[key] += duration_ms
 
     def sight(self, name: str, now_ms: int) -> Sight:
         """Return the living brokers of a group."""
-        alive, presumed = {}, set()
-        for broker_id, entry in self._entries.get(name, {}).items():
-            if not _is_alive(entry, now_ms):
-                continue
-            if entry.connection is None:
-                presumed.add(broker_id)
-            else:
-                alive[broker_id] = entry.report
+        entries, ends = self._entries.get(name, {}), self._presumed.get(name, {})
+        alive = {key: entry.report for key, entry in entries.items() if _is_alive(entry, now_ms)}
+        presumed = (key for key, end_ms in ends.items() if now_ms < end_ms and key not in alive)
         return Sight(alive, frozenset(presumed))
 
     def next_end_ms(self, now_ms: int) -> int | None:
         """Return the earliest time at which a living broker is dead; None if there is none."""
         ends = [_end_ms(entry) for entry in self._all() if _is_alive(entry, now_ms)]
+        for table in self._presumed.values():
+            ends += [end_ms for end_ms in table.values() if now_ms < end_ms]
         return min(ends, default=None)
 
     def _all(self) -> Iterator[_Heartbeat]:
@@ -140,4 +148,4 @@ def _end_ms(entry: _Heartbeat) -> int:
 
 
 def _is_alive(entry: _Heartbeat, now_ms: int) -> bool:
-    return now_ms < _end_ms(entry)
+    return not entry.has_ended and now_ms < _end_ms(entry)

@@ -5,16 +5,18 @@ durable. Source: rocketmq 5.5.0 ``ControllerRequestProcessor``.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from reput.controller import limits, rules
 from reput.controller.config import CurrentSettings
-from reput.controller.elections import Elections
+from reput.controller.elections import KEPT_MASTER, NO_MASTER, Elections
 from reput.controller.group import Group
 from reput.controller.groups import Decide, Groups
 from reput.controller.liveness import Liveness, Sight, report_of
+from reput.controller.quorum import Peer, QuorumStore
 from reput.controller.rules import Answer, Decision
 from reput.errors import REMARK_LETTERS, ReputError, excerpt
 from reput.format import (
@@ -44,6 +46,8 @@ class ControllerParts:
     """The parts of the controller that processors use."""
 
     groups: Groups
+    store: QuorumStore
+    """Keeps the groups, and knows the other controllers."""
     liveness: Liveness
     elections: Elections
     setting_requests: RequestQueue
@@ -51,13 +55,18 @@ class ControllerParts:
     config: CurrentSettings
     events: ClientFaults
     """Writes log lines about actions of clients."""
-    is_leading: bool = False
-    """False until the state was read."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     """Requests that wait for the disk."""
+    request_counts: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Requests by code and status: ``success`` if they were answered, ``failed`` by an error."""
     intruders: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
     """Addresses with heartbeats for the ids of other brokers, and the time of the latest one in ms,
     by broker name and id."""
+
+    @property
+    def is_leading(self) -> bool:
+        """True if this controller certainly leads, and has read the state."""
+        return self.groups.is_leading
 
 
 # --- heartbeats -----------------------------------------------------------------------------------
@@ -72,12 +81,15 @@ def heartbeat(parts: ControllerParts, channel: Channel, request: Command) -> Com
         return command.reply(request, code, "Heart beat with empty brokerId")
     group = parts.groups.get(name)
     known = None if group is None else group.address(broker_id)
+    if known != address and not parts.is_leading:
+        parts.groups.refresh()  # the leader has registered it perhaps
     if group is None or known is None or group.cluster_name != header.cluster_name:
         code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
         return command.reply(request, code, "Broker metadata is not existed")
     now_ms = parts.elections.now_ms()
     if known != address:
-        parts.intruders[name, broker_id] = address, now_ms
+        if parts.is_leading:
+            parts.intruders[name, broker_id] = address, now_ms
         text = "heartbeat of broker %d of %.300r from %.300r, which is registered at %.300r"
         parts.events.warn("intruder", text, broker_id, name, address, known)
         return command.reply(
@@ -160,6 +172,11 @@ def elect_master(parts: ControllerParts, channel: Channel, request: Command) -> 
         await _first_heartbeat(parts, name, header.broker_id)
         before, decision = await parts.groups.change(name, decide)
         parts.elections.announce(before, decision.group)
+        if decision.group is not None:
+            if decision.answer.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
+                parts.elections.count_of(decision.group, KEPT_MASTER)
+            elif decision.answer.code:
+                parts.elections.count_of(decision.group, NO_MASTER)
         return decision.answer
 
     _answer_later(parts, channel, request, work)
@@ -199,15 +216,15 @@ def replica_info(parts: ControllerParts, channel: Channel, request: Command) -> 
 def metadata(parts: ControllerParts, channel: Channel, request: Command) -> Command:
     """Return the leading controller (1005)."""
     config = parts.config.value
-    peer = config.peer
-    name = config.controller_d_leger_self_id
-    address = str(channel.local_host) if peer is None else peer.address
+    own = config.peer or Peer(config.controller_d_leger_self_id, str(channel.local_host))
+    leader = own if parts.is_leading else parts.store.leader
+    peers = {peer.name: peer for peer in (*config.peers, *parts.store.members, own)}
     header = of_controllers.ControllerMetadataReplyHeader(
         group=config.controller_d_leger_group,
-        controller_leader_id=name,
-        controller_leader_address=address,
+        controller_leader_id=None if leader is None else leader.name,
+        controller_leader_address=None if leader is None else leader.address,
         is_leader=parts.is_leading,
-        peers=f"{name}:{address};",
+        peers="".join(f"{name}:{peer.address};" for name, peer in sorted(peers.items())),
     )
     return _reply(request, Answer(header=header))
 
@@ -267,6 +284,8 @@ def clean_broker_data(parts: ControllerParts, channel: Channel, request: Command
             gone = before.replicas.keys() if before is not None else set()
             for broker_id in gone - (decision.group.replicas.keys() if decision.group else set()):
                 parts.liveness.forget(name, broker_id)
+            if decision.group is None:
+                parts.elections.forget(name)
             parts.elections.announce(before, decision.group)
         return decision.answer
 
@@ -318,8 +337,10 @@ def _answer_later(
     request = command.envelope(request)
 
     async def answer() -> None:
+        status = "failed"
         try:
             reply = _reply(request, await work())
+            status = "success"
         except ReputError as error:
             text = excerpt(str(error), REMARK_LETTERS)
             reply = command.reply(request, error.response_code, text)
@@ -327,6 +348,7 @@ def _answer_later(
             parts.events.bug(error, "request %d of %s failed", request.code, channel.peer)
             text = excerpt(f"{type(error).__name__}: {error}", REMARK_LETTERS)
             reply = command.reply(request, ResponseCode.SYSTEM_ERROR, text)
+        parts.request_counts[request.code, status] += 1
         if not request.is_oneway:
             channel.answer(request, reply)
 

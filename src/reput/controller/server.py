@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 import time
 from typing import Self
 
@@ -15,6 +16,8 @@ from reput.controller.groups import Groups
 from reput.controller.liveness import Liveness
 from reput.controller.notices import Notices
 from reput.controller.processors import ANSWERED_BY_ALL, PROCESSORS, ControllerParts
+from reput.controller.quorum import QuorumStore
+from reput.errors import InvalidOption, ReputError
 from reput.format import command
 from reput.format.codes import ResponseCode
 from reput.format.command import Command
@@ -26,6 +29,9 @@ from reput.remoting.client_faults import ClientFaults
 from reput.remoting.request_queue import RequestQueue
 from reput.remoting.server import RemotingServer
 from reput.remoting.server_state import ConnectionLimits, ServerState
+
+_AGAIN_S = 1.0
+"""Delay after which a controller whose turn it is to lead tries again to read the state."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,13 +77,17 @@ class Controller:
         )
         self.start_warnings: list[str] = []
         """Problems with files that were found at the start."""
-        self.store: FileQuorum
+        self.store: QuorumStore
         """Keeps the state, after ``start``."""
         self.parts: ControllerParts
         """ControllerParts for the processors, after ``start``."""
         self._client: RemotingClient | None = None
         self._notices: Notices
-        self._electing: asyncio.Task[None] | None = None
+        self._term = 0
+        """Term of the store in which this controller has led last."""
+        self.leading_failure = ""
+        """Why this controller, whose turn it is, cannot lead; empty if it can."""
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def port(self) -> int:
@@ -90,21 +100,23 @@ class Controller:
         return self.serving.refusals
 
     async def start(self) -> None:
-        """Read the state, and start listening.
+        """Read the state, and start listening; with an etcd, look who leads.
 
         Raises:
-            StoreUnavailable: Another controller uses the folder of the state.
+            StoreUnavailable: Another controller uses the folder of the state, or there is no etcd
+                at its address.
+            InvalidOption: A file for TLS with etcd cannot be used.
             CorruptRecord: The state is damaged.
             WriteFailed: The state cannot be written.
             OSError: The address is in use, or does not belong to this machine.
         """
         self._check_files()
         value = self.config.value
-        self.store = FileQuorum(value.folder, self._disk)
+        self._term = 0
+        self.store = await self._opened_store()
         try:
             limit = limits.CONTROLLER_GROUPS.at(value.reput_replica_groups_max)
             groups = Groups(self.store, limit)
-            await groups.lead()
             self._client = RemotingClient(tls=self._request_tls)
             liveness, self._notices = Liveness(), Notices(self._client, groups.get)
             elections = Elections(
@@ -117,37 +129,82 @@ class Controller:
             )
             self.parts = ControllerParts(
                 groups=groups,
+                store=self.store,
                 liveness=liveness,
                 elections=elections,
                 setting_requests=RequestQueue(shared_limits.WAITING_SETTINGS),
                 config=self.config,
                 events=ClientFaults(_log, time.monotonic),
-                is_leading=True,
             )
+            if value.etcd is None:
+                await self._lead()
             await self._remoting.start()
-            elections.presume()
         except BaseException:
             await self._release()
             raise
-        self._electing = asyncio.create_task(elections.run(), name="elections")
-        count = len(groups.all())
-        text = "controller listens on %s:%d, with %d groups in %s"
-        _log.info(text, self._remoting.host, self.port, count, self.store.path)
+        create = asyncio.get_running_loop().create_task
+        self._tasks = [
+            create(elections.run(), name="elections"),
+            create(self._keep_leading(), name="leading"),
+        ]
+        text = "controller listens on %s:%d, with the state in %s"
+        _log.info(text, self._remoting.host, self.port, self.store.place)
 
     async def stop(self) -> None:
         """Stop listening, answer pending requests, and close all connections."""
-        if self._electing is None:
+        if not self._tasks:
             return
-        self._electing.cancel()
-        await asyncio.wait((self._electing,))
-        self._electing = None
-        self.parts.is_leading = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        self._tasks = []
+        self.parts.groups.step_down()
         if self.parts.tasks:
             await asyncio.wait(list(self.parts.tasks))
         await self.parts.setting_requests.close()
         await self._remoting.stop()
         await self.parts.elections.close()
+        await self.parts.groups.close()
         await self._release()
+
+    async def _opened_store(self) -> QuorumStore:
+        """Return the store that the settings name."""
+        value = self.config.value
+        address, own = value.etcd, value.peer
+        if address is None or own is None:
+            return FileQuorum(value.folder, self._disk)
+        # Only here, as most controllers need no h11.
+        from reput.controller.etcd_client import EtcdClient
+        from reput.controller.etcd_quorum import EtcdQuorum
+
+        client = EtcdClient(address.endpoints, _tls_context(value) if address.is_tls else None)
+        lease_s = value.reput_quorum_lease_seconds
+        store = EtcdQuorum(client, address.prefix, own, self.clock, lease_s)
+        await store.open()
+        return store
+
+    async def _keep_leading(self) -> None:
+        """Lead whenever it is this controller's turn."""
+        groups = self.parts.groups
+        while True:
+            try:
+                if not groups.has_led:
+                    await self._lead()
+                self.leading_failure = ""
+                await groups.until_deposed()
+                groups.step_down()
+            except ReputError as error:
+                _log.error("this controller cannot lead: %s", error)
+                self.leading_failure = str(error)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _lead(self) -> None:
+        """Wait for this controller's turn, and read the state."""
+        await self.parts.groups.lead()
+        if self.store.term != self._term:
+            self._term = self.store.term
+            self.parts.elections.presume()
+        _log.info("this controller leads %d groups", len(self.parts.groups.all()))
 
     async def _release(self) -> None:
         if self._client is not None:
@@ -190,11 +247,32 @@ class Controller:
         if not self.parts.is_leading and request.code not in ANSWERED_BY_ALL:
             code = ResponseCode.CONTROLLER_NOT_LEADER
             return command.reply(request, code, "The controller is not in leader state")
-        return processor(self.parts, channel, request)
+        counts = self.parts.request_counts
+        try:
+            reply = processor(self.parts, channel, request)
+        except Exception:
+            counts[request.code, "failed"] += 1
+            raise
+        if reply is not None:
+            counts[request.code, "success"] += 1
+        return reply
 
     def on_closed(self, channel: Channel) -> None:
         """Elect other masters for the groups of the brokers of a closed connection."""
         for name in self.parts.liveness.close(channel):
             self.parts.events.info("ended", "a connection of %.300r has ended", name)
-            if self.parts.is_leading:
-                self.parts.elections.check_group(name)
+            self.parts.elections.check_group(name)
+
+
+def _tls_context(config: ControllerConfig) -> ssl.SSLContext:
+    """Return the context for connections to etcd. Raises ``InvalidOption``."""
+    key, path = "reputQuorumCaFile", config.reput_quorum_ca_file
+    try:
+        context = ssl.create_default_context(cafile=path or None)
+        if config.reput_quorum_cert_file:
+            key, path = "reputQuorumCertFile", config.reput_quorum_cert_file
+            context.load_cert_chain(path, config.reput_quorum_key_file)
+    except OSError as error:
+        allowed = f"a readable PEM file: {error.strerror or error}"
+        raise InvalidOption(key, path, allowed) from error
+    return context

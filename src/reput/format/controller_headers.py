@@ -85,8 +85,8 @@ class ControllerMetadataReplyHeader(Header, kw_only=True):
     """Reply to 1005."""
 
     group: str
-    controller_leader_id: str
-    controller_leader_address: str
+    controller_leader_id: str | None = None
+    controller_leader_address: str | None = None
     is_leader: bool
     peers: str
     """``id:host:port;`` of each controller."""

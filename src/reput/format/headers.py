@@ -540,6 +540,15 @@ class BrokerHeartbeatHeader(Header, kw_only=True):
     broker_addr: str
 
 
+class MinBrokerIdChangeHeader(Header, kw_only=True):
+    """Request 905 to brokers."""
+
+    min_broker_id: Long
+    min_broker_addr: str
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
 class QueryDataVersionHeader(Header, kw_only=True):
     """Request 322."""
 

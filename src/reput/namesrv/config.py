@@ -20,7 +20,15 @@ from reput.remote_settings import RemoteSettings
 from reput.remoting import current_config, limits as of_connections, networks
 
 DEFAULT_PORT = 9876
-_ALWAYS_FIXED = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
+_ALWAYS_FIXED = frozenset(
+    {
+        "configBlackList",
+        "configStorePath",
+        "enableControllerInNamesrv",
+        "kvConfigPath",
+        "rocketmqHome",
+    }
+)
 
 Count = Annotated[int, Range(1)]
 Port = Annotated[int, Range(0, 65535)]
@@ -44,8 +52,7 @@ ACCEPTED_WITHOUT_EFFECT: Mapping[str, str] = _keys_by_reason(
             useEpollNativeSelector""",
         "a stop answers pending requests and waits for nothing else": """
             enableShutdownGracefully shutdownWaitTimeSeconds""",
-        "only brokers with an acting master get notices": "notifyMinBrokerIdChanged",
-        "a name server sends no requests": """
+        "a name server sends only notices without an answer": """
             clientWorkerThreads clientCallbackExecutorThreads clientOnewaySemaphoreValue
             clientAsyncSemaphoreValue connectTimeoutMillis channelNotActiveInterval
             isScanAvailableNameSrv clientChannelMaxIdleTimeSeconds clientSocketSndBufSize
@@ -63,10 +70,6 @@ _NO_ACCESS_CONTROL = (
 ONLY: Mapping[str, tuple[str, str]] = {
     "clusterTest": ("false", "routes of another environment are not requested"),
     "supportActingMaster": ("false", "a slave never replaces its master"),
-    "enableControllerInNamesrv": (
-        "false",
-        "a controller is a separate process: reput controller",
-    ),
     "authenticationEnabled": ("false", _NO_ACCESS_CONTROL),
     "authorizationEnabled": ("false", _NO_ACCESS_CONTROL),
     "aclEnable": ("false", _NO_ACCESS_CONTROL),
@@ -119,6 +122,18 @@ class NamesrvConfig:
     """HTTP port of /metrics and /health; 0: none."""
     reput_metrics_address: str = "127.0.0.1"
     """Address of that port; 0.0.0.0 gives other machines access."""
+
+    # --- members of a broker name ----------------------------------------
+
+    notify_min_broker_id_changed: bool = False
+    """Notify the brokers of a name when another one has the smallest id (905). Slaves of RocketMQ
+    with ``enableSlaveActingMaster`` want that."""
+
+    # --- controller ------------------------------------------------------
+
+    enable_controller_in_namesrv: bool = False
+    """Run a controller in the same process. Its options are in this file too; it listens on the
+    port of ``controllerDLegerPeers``, else on 9878."""
 
     # --- resources of connections ----------------------------------------
 

@@ -18,6 +18,9 @@ NAMESRV_BROKERS = declare(
     option="reputBrokersMax",
     scope="server",
 )
+NAMESRV_NOTICES = declare(
+    "namesrv_notices", "notices of a name server that wait for brokers", 1_000, scope="server"
+)
 NAMESRV_BROKERS_PER_CONNECTION = declare(
     "namesrv_brokers_per_connection",
     "brokers registered over one connection",

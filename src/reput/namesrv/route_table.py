@@ -108,6 +108,20 @@ class ExpiredBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersChange:
+    """Another broker of a name has the smallest id."""
+
+    broker_name: str
+    addresses: Mapping[int, str]
+    """Addresses by id after the change."""
+    enable_acting_master: bool
+    offline_address: str | None = None
+    """Address of the broker that had the smallest id; None: a smaller one has registered."""
+    ha_address: str | None = None
+    """Address for slaves of the broker that has registered."""
+
+
+@dataclass(frozen=True, slots=True)
 class RouteLimits:
     """Limits of all brokers together; each has an option."""
 
@@ -161,10 +175,16 @@ class RouteTable:
 
     Args:
         bounds: Limits of all brokers together.
+        on_members: Gets each change of the smallest id of a name.
     """
 
-    def __init__(self, bounds: RouteLimits | None = None) -> None:
+    def __init__(
+        self,
+        bounds: RouteLimits | None = None,
+        on_members: Callable[[MembersChange], object] = lambda _: None,
+    ) -> None:
         self.bounds = bounds or RouteLimits()
+        self._on_members = on_members
         self.takeover_count = 0
         """Number of takeovers of a live broker's name and id by another address."""
         self._brokers: dict[str, _Broker] = {}  # by name
@@ -215,11 +235,20 @@ class RouteTable:
         broker.enable_acting_master = registration.enable_acting_master
         broker.clusters.add(registration.cluster)
         self._clusters.setdefault(registration.cluster, set()).add(registration.broker_name)
+        is_smallest = registration.broker_id < min(broker.addresses, default=0)
         is_first = registration.broker_id not in broker.addresses
         is_changed = is_first or self.is_changed(registration.address, registration.data_version)
         is_new = self._record_address(registration, broker, connection, now_ms)
         alive = self._alive[registration.address]
         alive.ha_address = registration.ha_address
+        if is_smallest:
+            change = MembersChange(
+                registration.broker_name,
+                dict(broker.addresses),
+                broker.enable_acting_master,
+                ha_address=registration.ha_address,
+            )
+            self._on_members(change)
         if registration.filter_servers:
             self._filter_servers[registration.address] = list(registration.filter_servers)
         elif registration.filter_servers is not None:
@@ -597,8 +626,12 @@ class RouteTable:
     def _drop_address(self, broker_name: str, broker: _Broker, address: str) -> bool:
         """Remove an address of a broker; the broker name is removed with the last one."""
         ids = [broker_id for broker_id, known in broker.addresses.items() if known == address]
+        is_smallest = bool(ids) and min(broker.addresses) in ids
         for broker_id in ids:
             del broker.addresses[broker_id]
+        if is_smallest and broker.addresses:
+            acting = broker.enable_acting_master
+            self._on_members(MembersChange(broker_name, dict(broker.addresses), acting, address))
         if ids and address in self._alive:
             self._alive[address].names.discard(broker_name)
         if not broker.addresses:

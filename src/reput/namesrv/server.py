@@ -18,9 +18,10 @@ from reput.namesrv import limits
 from reput.namesrv.config import CurrentConfig, NamesrvConfig
 from reput.namesrv.kv_saver import KvSaver
 from reput.namesrv.kv_table import KvTable
+from reput.namesrv.member_notices import MemberNotices
 from reput.namesrv.processors import PROCESSORS, Parts
 from reput.namesrv.route_table import RouteLimits, RouteTable
-from reput.remoting import time_slices
+from reput.remoting import time_slices, tls_settings
 from reput.remoting.channel import Channel
 from reput.remoting.client_faults import ClientFaults
 from reput.remoting.request_queue import RequestQueue
@@ -63,8 +64,14 @@ class NameServer:
             used_seconds=self.clock.used_s,
         )
         """Connections, their cost, and refused requests."""
+        request_tls = (
+            tls_settings.client_context(config.tls) if config.tls.is_used_for_requests else None
+        )
+        self._notices = MemberNotices(
+            request_tls, lambda: config.value.notify_min_broker_id_changed
+        )
         self.parts = Parts(
-            routes=RouteTable(bounds),
+            routes=RouteTable(bounds, self._notices.send),
             kv=kv,
             kv_saver=KvSaver(kv),
             setting_requests=RequestQueue(shared_limits.WAITING_SETTINGS),
@@ -127,6 +134,7 @@ class NameServer:
         await self.parts.kv_saver.close()
         await self.parts.setting_requests.close()
         await self._remoting.stop()
+        await self._notices.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -290,6 +290,27 @@ def test_metrics_are_served_at_the_configured_address(start: Start) -> None:
         assert server.stop() == 0
 
 
+def test_a_name_server_with_a_controller(start: Start, tmp_path: Path) -> None:
+    port, metrics_port = free_port(), free_port()
+    (tmp_path / "namesrv.conf").write_text(
+        f"listenPort=0\nmetricsPort={metrics_port}\nenableControllerInNamesrv=true\n"
+        f"controllerDLegerPeers=n0-127.0.0.1:{port}\ncontrollerStorePath={tmp_path}/state\n"
+        "controllerDLegerSelfIds=n0\n"
+    )
+    environment = {"HOME": str(tmp_path)}
+    with start("namesrv", "-c", "namesrv.conf", environment=environment) as server:
+        url = f"http://127.0.0.1:{metrics_port}"
+        with urllib.request.urlopen(f"{url}/health", timeout=WAIT_S) as answer:
+            assert json.load(answer)["controller"]["leading"]
+        with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT_S) as answer:
+            text = answer.read().decode()
+        assert f'\nrole{{address="127.0.0.1:{port}",group="reput",peer_id="n0"}} 3.0\n' in text
+        assert text.count("# TYPE reput_info ") == 1
+        assert server.stop() == 0
+        (line,) = (line for line in server.logs.splitlines() if "unknown key" in line)
+        assert "controllerDLegerSelfIds" in line
+
+
 def test_a_name_server_serves_health_and_metrics(
     start: Start, refused: Refused, tmp_path: Path
 ) -> None:

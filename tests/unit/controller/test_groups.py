@@ -1,13 +1,15 @@
 """Decisions one after another, durable before they count, and again after another leader's."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from controller_subject import until
 from reput.controller import group as codec
 from reput.controller.group import Group, Replica
 from reput.controller.groups import Groups
-from reput.controller.quorum import Conflict, StoredValue
+from reput.controller.quorum import Conflict, Deposed, Peer, StoredValue
 from reput.controller.rules import Decision
 from reput.errors import CorruptRecord, LimitExceeded, WriteFailed
 from reput.limits import Limit
@@ -25,12 +27,30 @@ class _SharedStore:
         self.reads = 0
         self.is_slow = False
 
+        self.fence = 0
+        self.leader: Peer | None = None
+        self.members: Sequence[Peer] = ()
+        self.failure = self.place = ""
+        self.term = 1
+
     async def lead(self) -> int:
-        return 1
+        self.fence += 1
+        return self.fence
+
+    def leads(self, fence: int) -> bool:
+        return fence == self.fence != 0
+
+    async def until_deposed(self, fence: int) -> None:
+        await until(lambda: fence != self.fence)
 
     async def read(self) -> dict[str, StoredValue]:
         self.reads += 1
-        return dict(self.entries)
+        entries = dict(self.entries)
+        await self.before_answer()
+        return entries
+
+    async def before_answer(self) -> None:
+        """Do what a test wants to happen before an answer arrives."""
 
     def put(self, key: str, value: bytes | None) -> int:
         self.revision += 1
@@ -48,11 +68,15 @@ class _SharedStore:
         if revision != (0 if known is None else known.revision):
             raise Conflict(f"{key} has changed")
         made = self.put(key, value)
+        await self.before_answer()
         if self.loses_answers:
             raise WriteFailed("etcd", "no answer")
         return made
 
     async def close(self) -> None:
+        """Do nothing."""
+
+    def abandon(self) -> None:
         """Do nothing."""
 
 
@@ -83,6 +107,7 @@ async def test_a_group_survives() -> None:
     await groups.change("a", lambda _: Decision(whole))
     assert (await led(store)).get("a") == whole
     assert codec.decode(codec.encode(whole)) == whole
+    await groups.lead()
     await groups.change("a", lambda _: Decision(None))
     assert groups.all() == (await led(store)).all() == []
 
@@ -146,3 +171,54 @@ async def test_a_value_that_is_no_group_is_refused() -> None:
     store.put("a", b'{"brokerName":7}')
     with pytest.raises(CorruptRecord, match="no replica group"):
         await led(store)
+
+
+async def test_a_leader_that_was_deposed_answers_nothing_from_memory() -> None:
+    store = _SharedStore()
+    groups = await led(store)
+    await groups.change("a", lambda _: Decision(group("a")))
+    store.fence += 1
+    with pytest.raises(Deposed):
+        await groups.change("a", lambda known: Decision(known))
+    assert not groups.is_leading
+
+
+async def test_an_answer_that_arrives_in_the_next_time_of_leading_is_outdated() -> None:
+    store = _SharedStore()
+    groups = await led(store)
+    await groups.change("a", lambda _: Decision(group("a")))
+
+    async def another_leads() -> None:
+        store.before_answer = _nothing  # type: ignore[method-assign]
+        store.put("a", codec.encode(group("a", epoch=7)))
+        store.fence += 1
+        await groups.lead()
+
+    store.before_answer = another_leads  # type: ignore[method-assign]
+    await groups.change("a", next_epoch)
+    _, decision = await groups.change("a", next_epoch)
+    assert decision.group is not None
+    assert decision.group.master_epoch == 8
+
+
+async def test_values_that_were_read_before_a_change_do_not_replace_it() -> None:
+    store = _SharedStore()
+    groups = await led(store)
+    await groups.change("a", lambda _: Decision(group("a")))
+
+    async def changed_meanwhile() -> None:
+        store.before_answer = _nothing  # type: ignore[method-assign]
+        await groups.change("a", next_epoch)
+
+    groups.refresh()
+    store.before_answer = changed_meanwhile  # type: ignore[method-assign]
+    await until(lambda: store.reads == 3)
+    await until(lambda: not groups._is_outdated)
+    known = groups.get("a")
+    assert known is not None
+    assert known.master_epoch == 1
+    await groups.close()
+
+
+async def _nothing() -> None:
+    """Do nothing."""

@@ -64,6 +64,21 @@ def test_a_presumed_master_may_act_but_is_no_candidate() -> None:
     assert not liveness.sight("a", 12_000).presumed
 
 
+def test_a_silent_master_may_have_been_heard_by_the_leader_before() -> None:
+    """Only the end of its connection is its end also for another leader."""
+    liveness = Liveness()
+    liveness.hear("a", 1, report(), FIRST, 0)
+    liveness.hear("b", 1, report(), SECOND, 0)
+    liveness.close(SECOND)
+    for name in ("a", "b"):
+        liveness.presume(name, 1, 3_000, 9_000)
+    assert set(liveness.sight("a", 9_000).alive) == {1}
+    assert liveness.sight("a", 12_000).presumed == {1}
+    assert liveness.next_end_ms(10_500) == 12_001
+    assert not liveness.sight("a", 12_001).may_act(1)
+    assert not liveness.sight("b", 9_000).may_act(1)
+
+
 def test_time_in_which_the_controller_slept_is_no_silence() -> None:
     liveness = Liveness()
     liveness.hear("a", 1, report(), FIRST, 0)

@@ -29,6 +29,13 @@ async def test_metrics(tmp_path: Path) -> None:
     }
     assert values["reput_controller_groups"] == {(): 1}
     assert values["reput_controller_leading"] == {(): 1}
+    own = next(iter(values["role"]))
+    assert own[1:] == ("reput", "n0")
+    assert values["role"] == {own: 3}
+    assert values["active_broker_num"] == {(*own, *of_group): 2}
+    assert values["election_total"] == {(*own, *of_group, "new_master_elected"): 2}
+    assert values["request_total"][(*own, "controller_elect_master", "success")] == 2
+    assert values["request_total"][(*own, "controller_broker_heartbeat", "success")] == 2
     # Two ids, the first master, the set, and the second master.
     assert values["reput_controller_changes_total"] == {(): 5}
     documented = set(re.findall(r"`(reput_controller_\w+)`", GUIDE.read_text("utf-8")))

@@ -395,6 +395,6 @@ async def test_a_request_that_no_controller_knows(subject: ControllerSubject) ->
 
 async def test_one_that_does_not_lead_says_so(subject: ControllerSubject) -> None:
     await subject.group_of(1, 2)
-    subject.controller.parts.is_leading = False
+    subject.controller.parts.groups.step_down()
     assert (await subject.ask(requests.replica_info())).code == 2007
     assert (await subject.ask(requests.metadata())).fields["isLeader"] == "false"

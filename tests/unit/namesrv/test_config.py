@@ -21,6 +21,8 @@ DEFAULTS = {
     "needWaitForService": "false",
     "waitSecondsForService": "45",
     "configBlackList": "configBlackList;configStorePath;kvConfigPath",
+    "notifyMinBrokerIdChanged": "false",
+    "enableControllerInNamesrv": "false",
     "bindAddress": "0.0.0.0",
     "listenPort": "9876",  # Of NamesrvStartup.
     "serverChannelMaxIdleTimeSeconds": "120",
@@ -99,7 +101,6 @@ def test_without_a_file() -> None:
         ("orderMessageEnable", "maybe", "true or false"),
         ("clusterTest", "true", "false: routes of another environment"),
         ("supportActingMaster", "true", "false: a slave never"),
-        ("enableControllerInNamesrv", "true", "false: a controller is a separate process"),
         ("authenticationEnabled", "true", "false: name servers trust their network"),
         ("authorizationEnabled", "true", "tls.server.mode=enforcing"),
         ("deleteTopicWithBrokerRegistration", "true", "false: a broker that registers one topic"),
