@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reput.cli import replica_groups
 from reput.cli.connecting import CommandFailed
 from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.options import CLUSTER, Session, command
-from reput.cli.printing import Document, Fields, Table, View
+from reput.cli.printing import Document, Fields, Table, View, print_note
+from reput.cli.replica_groups import ControllerOption
 from reput.errors import InvalidOption, RemotingError
 from reput.format.codes import MASTER_ID
 
 if TYPE_CHECKING:
-    from reput.client.admin import Admin
+    from reput.client.admin import Admin, ReplicaGroups
 
 MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
 SLAVE = "SLAVE"
@@ -39,15 +41,33 @@ def replicas(
     broker: Annotated[
         str | None, typer.Argument(metavar="[BROKER]", help="Only the brokers of this name.")
     ] = None,
+    controller: ControllerOption = None,
 ) -> View:
     """Show masters and slaves: state, end of the log, and how far each slave lags.
 
-    The second table has the connections of slaves to the masters. The exit code is 1 if a broker
-    does not answer, or a slave does not follow its master.
+    The second table has the connections of slaves to the masters. With a controller, two more have
+    its groups: master, epochs and in-sync set, and each replica's epochs and log; a group without a
+    master says what it waits for, and what it would lose otherwise. The exit code is 1 if a broker
+    does not answer, a slave does not follow its master, or a group has no master.
     """
-    rows, connections = session.ask(lambda admin: _replicas(admin, broker))
+
+    async def work(admin: "Admin") -> "tuple[list[Document], list[Document], ReplicaGroups]":
+        known = await replica_groups.find(admin, broker, controller)
+        is_known = any(group.broker_name == broker for group in known.groups)
+        return *await _replicas(admin, broker, is_known=is_known), known
+
+    rows, connections, known = session.ask(work)
+    groups = replica_groups.documents(known)
+    for problem in known.problems:
+        print_note(problem)
+    is_wrong = known.problems or any(row["problem"] for row in (*rows, *groups))
     return View(
-        {"replicas": rows, "connections": connections},
+        {
+            "replicas": rows,
+            "connections": connections,
+            "groups": groups,
+            "problems": known.problems,
+        },
         Table(
             "broker=broker_name #id=broker_id address role state #log_end #lag_bytes problem", rows
         ),
@@ -56,15 +76,21 @@ def replicas(
             connections,
             is_optional=True,
         ),
-        exit_code=EXIT_DAMAGE if any(row["problem"] for row in rows) else 0,
+        *replica_groups.tables(groups),
+        exit_code=EXIT_DAMAGE if is_wrong else 0,
     )
 
 
-async def _replicas(admin: "Admin", broker: str | None) -> tuple[list[Document], list[Document]]:
+async def _replicas(
+    admin: "Admin", broker: str | None, *, is_known: bool
+) -> tuple[list[Document], list[Document]]:
+    """Return the brokers that name servers have; a controller may know a name that they lack."""
     import asyncio
 
     table = (await admin.clusters()).broker_addr_table
     if broker is not None and broker not in table:
+        if is_known:
+            return [], []
         allowed = ", ".join(sorted(table)) or "none: no broker is registered"
         raise InvalidOption("BROKER", broker, allowed)
     rows: list[Document] = []
@@ -342,4 +368,9 @@ def _view(
     return View(document, Fields.of(names, document))
 
 
-COMMANDS = {"replicas": replicas, "promote": promote, "demote": demote}
+COMMANDS = {
+    "replicas": replicas,
+    **replica_groups.COMMANDS,
+    "promote": promote,
+    "demote": demote,
+}

@@ -361,6 +361,28 @@ class BrokerReplicasInfo(Body, kw_only=True):
     replicas_info_table: dict[str, ReplicasInfo]
 
 
+class EpochEntry(Body, kw_only=True):
+    """A range of a log that one master has written, in ``EpochEntryCache``."""
+
+    end_offset: Long
+    """End of the range, a physical offset; the largest Long if the master still writes to it."""
+    epoch: Int
+    start_offset: Long
+
+
+class EpochEntryCache(Body, kw_only=True):
+    """Reply to 1007."""
+
+    broker_id: Long
+    """0 for the master, whatever id its controller has given it."""
+    broker_name: str
+    cluster_name: str
+    epoch_list: list[EpochEntry]
+    """The epochs of the log, oldest first."""
+    max_offset: Long
+    """End of the log, a physical offset."""
+
+
 class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
     """Version of a table: its number of changes and the time of the last one."""
 
