@@ -804,7 +804,7 @@ GROUPS = {
             1,
             "critical",
             "No controller of {{ $labels.job }} leads",
-            "Brokers go on without it, but a master that dies has no successor: start one; if it "
+            "Brokers continue without it, but a master that dies has no successor: start one; if it "
             "runs, its /health says why it does not lead.",
         ),
         Rule(
