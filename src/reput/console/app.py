@@ -20,7 +20,7 @@ from reput.console.actions import (
     dead_letters as dead_letter_actions,
     messages as message_actions,
     offsets as offset_actions,
-    replicas as replica_actions,
+    replica_groups as replica_actions,
     topics as topic_actions,
 )
 from reput.console.audit import AuditEntry
@@ -40,7 +40,7 @@ from reput.console.pages import (
     message,
     messages,
     overview,
-    replicas,
+    replica_groups,
     resend_job,
     stores,
     topic,
@@ -67,7 +67,7 @@ ROUTES: Mapping[str, Route] = {
     "/groups/{group}/members/{client}": Route(member.page, Right.READ),
     "/brokers": Route(brokers.page, Right.VIEW, live_s=2),
     "/brokers/{broker}": Route(broker.page, Right.VIEW),
-    "/replicas": Route(replicas.page, Right.VIEW),
+    "/replicas": Route(replica_groups.page, Right.VIEW),
     "/messages": Route(messages.page, Right.READ, stream=messages.stream),
     "/messages/{id}": Route(message.page, Right.READ, stream=message.stream),
     "/dlq": Route(dead_letters.groups_page, Right.VIEW),

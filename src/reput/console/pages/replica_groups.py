@@ -17,7 +17,7 @@ async def page(view: View) -> Page:
         "problems": [*filter(None, [watch.problem]), *watch.groups.problems],
         "groups": [_group(group) for group in groups],
     }
-    return Page("replicas.html.j2", "Replica groups", data)
+    return Page("replica_groups.html.j2", "Replica groups", data)
 
 
 def _group(group: ReplicaGroup) -> dict[str, object]:
