@@ -804,8 +804,8 @@ GROUPS = {
             1,
             "critical",
             "No controller of {{ $labels.job }} leads",
-            "Brokers continue without it, but a master that dies has no successor: start one; if it "
-            "runs, its /health says why it does not lead.",
+            "Brokers continue without it, but a master that dies has no successor: start one; if "
+            "it runs, its /health says why it does not lead.",
         ),
         Rule(
             "ReputGroupWithoutMaster",
