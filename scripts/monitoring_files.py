@@ -608,12 +608,70 @@ STORE = Board(
     ),
 )
 
+_BY_GROUP_NAME = "{{cluster}} {{broker_name}}"
+
+CONTROLLER = Board(
+    "reput-controller",
+    "Replica groups of reput's controllers",
+    (),
+    (
+        _number("Leads", "bool_yes_no", "max(reput_controller_leading)", only="controller"),
+        _number("Groups", "none", "max(reput_controller_groups)", only="controller"),
+        _number(
+            "Groups without a master",
+            "none",
+            "max(reput_controller_groups_without_master)",
+            only="controller",
+        ),
+        _number("Healthy", "percentunit", "avg(reput_healthy)", only="controller"),
+        _number("Connections", "none", "sum(reput_connections)", only="controller"),
+        _number(
+            "Durable changes",
+            "none",
+            "sum(increase(reput_controller_changes_total[1h]))",
+            only="controller",
+            text="Of the last hour.",
+        ),
+        _curve(
+            "Replicas in sync",
+            "none",
+            "max by (cluster, broker_name) (reput_controller_in_sync_replicas)",
+            _BY_GROUP_NAME,
+            only="controller",
+        ),
+        _curve(
+            "Living brokers",
+            "none",
+            "max by (cluster, broker_name) (reput_controller_active_brokers)",
+            _BY_GROUP_NAME,
+            only="controller",
+        ),
+        _curve(
+            "Epoch of the master",
+            "none",
+            "max by (cluster, broker_name) (reput_controller_master_epoch)",
+            _BY_GROUP_NAME,
+            only="controller",
+        ),
+        _curve(
+            "Elections",
+            "none",
+            _sum("result", "increase(reput_controller_elections_total[5m])"),
+            "{{result}}",
+            width=24,
+            only="controller",
+            text="In five minutes.",
+        ),
+    ),
+)
+
 BOARDS = {
     "overview": OVERVIEW,
     "broker": ONE_BROKER,
     "topic": TOPIC_BOARD,
     "group": GROUP_BOARD,
     "store": STORE,
+    "controller": CONTROLLER,
 }
 """Boards by the name of their file."""
 
@@ -630,6 +688,8 @@ _OWN_NAMES = "* on (instance, job) group_left (cluster, broker) reput_info"
 _ON = "{{ $labels.cluster }}/{{ $labels.node_id }}"
 _AT = "{{ $labels.instance }}"
 _OF = "{{ $labels.consumer_group }} on {{ $labels.topic }}"
+_GROUP_AT = "{{ $labels.cluster }}/{{ $labels.broker_name }}"
+_SET = "{{ $labels.cluster }}/{{ $labels.broker_set }}"
 _EXPORTED = "{{ $labels.cluster }}/{{ $labels.broker }}"
 _EXPORTED_GROUP = "{{ $labels.group }} on {{ $labels.topic }}"
 
@@ -733,6 +793,96 @@ GROUPS = {
             "warning",
             f"Group {_OF} has new dead letters",
             "It gave up messages; reput dlq shows them with the reason, if there is one.",
+        ),
+    ),
+    # Of our controllers; a controller that does not lead knows nothing new.
+    "reput-controllers": (
+        Rule(
+            "ReputNoControllerLeads",
+            "max by (job) (last_over_time(reput_controller_leading[6h])) "
+            "unless max by (job) (reput_controller_leading) == 1",
+            1,
+            "critical",
+            "No controller of {{ $labels.job }} leads",
+            "Brokers continue without it, but a master that dies has no successor: start one; if "
+            "it runs, its /health says why it does not lead.",
+        ),
+        Rule(
+            "ReputGroupWithoutMaster",
+            "reput_controller_groups_without_master > 0 "
+            "and on (instance, job) reput_controller_leading == 1",
+            1,
+            "critical",
+            f"{_AT} has replica groups without a master",
+            "They wait for a replica that was in sync: reput cluster replicas says which, and what "
+            "electing another one would lose.",
+        ),
+        Rule(
+            "ReputReplicaOutOfSync",
+            "max_over_time(reput_controller_in_sync_replicas[1d]) > "
+            "reput_controller_in_sync_replicas",
+            15,
+            "warning",
+            f"{_GROUP_AT} has fewer replicas in sync than before",
+            "One has stopped, or is too slow: reput cluster replicas shows its lag. With "
+            "minInSyncReplicas, sends are refused when too few are left.",
+        ),
+        Rule(
+            "ReputControllerFails",
+            'increase(reput_controller_elections_total{result="failed"}[5m]) > 0',
+            0,
+            "critical",
+            f"Elections of {_AT} cannot be saved",
+            "Its disk, or the store that it shares with others, fails: see /health.",
+        ),
+        Rule(
+            "ReputMasterChangesOften",
+            "changes(reput_controller_master_epoch[1h]) > 3",
+            0,
+            "warning",
+            f"{_GROUP_AT} has changed its master more than three times in an hour",
+            "Heartbeats are missed, or brokers restart: look at the log of the controller, and at "
+            "controllerHeartBeatTimeoutMills.",
+        ),
+    ),
+    # Of RocketMQ's controllers 5.x, with metricsExporterType=PROM.
+    "rocketmq-controllers": (
+        Rule(
+            "JavaControllerSilent",
+            "count by (group, peer_id) (last_over_time(role[6h])) "
+            "unless count by (group, peer_id) (role)",
+            2,
+            "critical",
+            "Controller {{ $labels.peer_id }} of {{ $labels.group }} has no metrics any more",
+            "It has stopped, or cannot be scraped: without a majority there are no elections.",
+        ),
+        Rule(
+            "JavaGroupWithoutMaster",
+            "sum by (cluster, broker_set) "
+            '(increase(election_total{election_result="no_master_elected"}[5m])) > 0',
+            0,
+            "critical",
+            f"No replica of {_SET} could be elected",
+            "It waits for a replica that was in sync: reput cluster replicas says which, and what "
+            "electing another one would lose.",
+        ),
+        Rule(
+            "JavaReplicaMissing",
+            "max by (cluster, broker_set) (max_over_time(active_broker_num[1d])) > "
+            "max by (cluster, broker_set) (active_broker_num)",
+            15,
+            "warning",
+            f"{_SET} has fewer living brokers than before",
+            "One has stopped, or does not reach the controllers.",
+        ),
+        Rule(
+            "JavaMasterChangesOften",
+            "sum by (cluster, broker_set) "
+            '(increase(election_total{election_result="new_master_elected"}[1h])) > 3',
+            0,
+            "warning",
+            f"{_SET} has changed its master more than three times in an hour",
+            "Heartbeats are missed, or brokers restart: look at the log of the controller.",
         ),
     ),
     # Of brokers without metrics, 4.x above all: names of rocketmq-exporter and `reput exporter`.
@@ -913,7 +1063,12 @@ GROUPS = {
     ),
 }
 """Rules by the name of their group."""
-_SIDES = {"reput": "reput", "rocketmq-exporter": "exporter"}
+_SIDES = {
+    "reput": "reput",
+    "reput-controllers": "controller",
+    "rocketmq-controllers": "java controller",
+    "rocketmq-exporter": "exporter",
+}
 """Group of rules to the only side that has its metrics."""
 
 

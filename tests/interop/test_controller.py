@@ -15,6 +15,7 @@ from interop.record_controller import DATA, mqadmin_texts
 from interop.replica_group import VERSION, JavaController, group, until
 from ports import free_port
 from reput.controller.config import ControllerConfig
+from wire_command import Command
 
 RECORDED: dict[str, str] = json.loads((DATA / "mqadmin.json").read_text(encoding="utf-8"))
 
@@ -105,3 +106,41 @@ def test_java_s_controller_still_prints_that(tmp_path: Path, namesrv: str) -> No
         texts = mqadmin_texts(java, made, controller.address)
     del texts["config"]
     assert texts == {key: text for key, text in RECORDED.items() if key != "config"}
+
+
+def test_our_commands_switch_java_s_group(
+    tmp_path: Path, namesrv: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(namesrv, capsys)
+    with (
+        JavaController(tmp_path / "controller") as controller,
+        group(tmp_path / "group", namesrv, controller.address) as made,
+    ):
+        made.add()
+        made.add()
+
+        def is_in_sync(count: int) -> bool:
+            groups = command.json("cluster", "replicas")["groups"]
+            return bool(groups) and count == sum(row["is_in_sync"] for row in groups[0]["replicas"])
+
+        until(lambda: is_in_sync(2), "two replicas in sync")
+        done = command.json("cluster", "elect", "broker-a")
+        assert (done["before"]["master_id"], done["after"]["master_id"]) == (1, 2)
+        assert done["after"]["master_address"] == made.brokers[1].address
+        assert done["problem"] is None
+        assert done["switch_ms"] <= done["listed_ms"]
+        until(lambda: is_in_sync(2), "two replicas in sync")
+        (shown,) = command.json("cluster", "replicas")["groups"]
+        assert [replica["lag_bytes"] for replica in shown["replicas"]] == [0, None]
+        # mqadmin says the same of this group (tests/data/controller).
+        assert [replica["epochs"][0]["start"] for replica in shown["replicas"]] == [0, 0]
+        refusal = command.complaint("cluster", "elect", "broker-a", "--id", "2")
+        assert "is the master already" in refusal
+        assert "is still alive" in command.complaint(
+            "cluster", "forget", "broker-a", "--id", "1", "--yes"
+        )
+        made.brokers[0].kill_broker()
+        until(lambda: is_in_sync(1), "one replica in sync")
+        assert command.json("cluster", "forget", "broker-a", "--id", "1", "--yes")["is_done"]
+        (shown,) = command.json("cluster", "replicas")["groups"]
+        assert [replica["broker_id"] for replica in shown["replicas"]] == [2]

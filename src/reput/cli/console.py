@@ -78,7 +78,7 @@ def console(
     from reput.console.cluster import WatchedCluster
     from reput.console.parts import ConsoleParts
     from reput.console.resends import Resends
-    from reput.console.settings import load as load_settings
+    from reput.console.settings import ConsoleSettings, load as load_settings
     from reput.console.sources.folder import StoreFolders
     from reput.console.users import load
     from reput.console.verifying import Verifications
@@ -89,7 +89,7 @@ def console(
     root = (root_path or "").rstrip("/")
     if root and not root.startswith("/"):
         raise InvalidOption("--root-path", root, "a path that begins with /")
-    places = load_settings(settings).stores if settings is not None else {}
+    shown = load_settings(settings) if settings is not None else ConsoleSettings()
     accounts = load(users) if users is not None else {}
     if not (insecure or accounts or access.is_loopback(host)):
         allowed = "an address of loopback; any with --users or --insecure"
@@ -112,7 +112,8 @@ def console(
                     proxy=trusted,
                     is_https=https,
                     may_operate=allow == "operate",
-                    folders=StoreFolders(places, clock),
+                    folders=StoreFolders(shown.stores, clock),
+                    controllers=shown.controllers,
                     resends=Resends(audit.with_name(f"{audit.stem}-resends.jsonl")),
                     verifications=Verifications(clock),
                 )

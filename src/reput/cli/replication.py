@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reput.cli import replica_groups
 from reput.cli.connecting import CommandFailed
 from reput.cli.exit_codes import EXIT_DAMAGE
 from reput.cli.options import CLUSTER, Session, command
-from reput.cli.printing import Document, Fields, Table, View
+from reput.cli.printing import Document, Fields, Table, View, print_note
+from reput.cli.replica_groups import ControllerOption
 from reput.errors import InvalidOption, RemotingError
 from reput.format.codes import MASTER_ID
 
 if TYPE_CHECKING:
-    from reput.client.admin import Admin
+    from reput.client.admin import Admin, ReplicaGroups
 
 MASTER_ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
 SLAVE = "SLAVE"
@@ -39,15 +41,33 @@ def replicas(
     broker: Annotated[
         str | None, typer.Argument(metavar="[BROKER]", help="Only the brokers of this name.")
     ] = None,
+    controller: ControllerOption = None,
 ) -> View:
     """Show masters and slaves: state, end of the log, and how far each slave lags.
 
-    The second table has the connections of slaves to the masters. The exit code is 1 if a broker
-    does not answer, or a slave does not follow its master.
+    The second table has the connections of slaves to the masters. With a controller, two more have
+    its groups: master, epochs and in-sync set, and each replica's epochs and log; a group without a
+    master says what it waits for, and what it would lose otherwise. The exit code is 1 if a broker
+    does not answer, a slave does not follow its master, or a group has no master.
     """
-    rows, connections = session.ask(lambda admin: _replicas(admin, broker))
+
+    async def work(admin: "Admin") -> "tuple[list[Document], list[Document], ReplicaGroups]":
+        known = await replica_groups.find(admin, broker, controller)
+        is_known = any(group.broker_name == broker for group in known.groups)
+        return *await _replicas(admin, broker, is_known=is_known), known
+
+    rows, connections, known = session.ask(work)
+    groups = replica_groups.documents(known)
+    for problem in known.problems:
+        print_note(problem)
+    is_wrong = known.problems or any(row["problem"] for row in (*rows, *groups))
     return View(
-        {"replicas": rows, "connections": connections},
+        {
+            "replicas": rows,
+            "connections": connections,
+            "groups": groups,
+            "problems": known.problems,
+        },
         Table(
             "broker=broker_name #id=broker_id address role state #log_end #lag_bytes problem", rows
         ),
@@ -56,15 +76,21 @@ def replicas(
             connections,
             is_optional=True,
         ),
-        exit_code=EXIT_DAMAGE if any(row["problem"] for row in rows) else 0,
+        *replica_groups.tables(groups),
+        exit_code=EXIT_DAMAGE if is_wrong else 0,
     )
 
 
-async def _replicas(admin: "Admin", broker: str | None) -> tuple[list[Document], list[Document]]:
+async def _replicas(
+    admin: "Admin", broker: str | None, *, is_known: bool
+) -> tuple[list[Document], list[Document]]:
+    """Return the brokers that name servers have; a controller may know a name that they lack."""
     import asyncio
 
     table = (await admin.clusters()).broker_addr_table
     if broker is not None and broker not in table:
+        if is_known:
+            return [], []
         allowed = ", ".join(sorted(table)) or "none: no broker is registered"
         raise InvalidOption("BROKER", broker, allowed)
     rows: list[Document] = []
@@ -158,23 +184,28 @@ def _end(status: dict[str, str]) -> int | None:
 def promote(
     session: Session,
     broker: BrokerArgument,
-    sync: Annotated[
-        bool,
-        typer.Option("--sync", help="As SYNC_MASTER: sends wait for a slave (else ASYNC_MASTER)."),
-    ] = False,
+    is_sync: Annotated[
+        bool | None,
+        typer.Option(
+            "--sync/--async",
+            help="As SYNC_MASTER, whose sends wait for a slave, or as ASYNC_MASTER.",
+        ),
+    ] = None,
     force: ForceOption = False,
 ) -> View:
     """Make a slave the master, after the master has failed or was demoted.
 
-    It dispatches all messages that it has received, and continues their queues. It is refused while
-    another master answers, and if the slave is known to lack messages. It works on the machine of
-    the broker; elsewhere the broker must have reputRemoteSettings=java.
+    It dispatches all messages that it has received, and continues their queues. Without --sync or
+    --async it gets the role of the last master that it has followed; ASYNC_MASTER if it has seen
+    none since its start. It is refused while another master answers, and if the slave is known to
+    lack messages. It works on the machine of the broker, and with access control as a super user
+    from everywhere; otherwise the broker must have reputRemoteSettings=java.
     """
-    role = MASTER_ROLES[sync]
+    role = None if is_sync is None else MASTER_ROLES[is_sync]
     return session.ask(lambda admin: _promote(admin, broker, role, is_forced=force))
 
 
-async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -> View:
+async def _promote(admin: "Admin", broker: str, role: str | None, *, is_forced: bool) -> View:
     table = (await admin.clusters()).broker_addr_table
     name, address = _slave(broker, {name: dict(data.broker_addrs) for name, data in table.items()})
     addresses = dict(table[name].broker_addrs) if name in table else {}
@@ -210,12 +241,23 @@ async def _promote(admin: "Admin", broker: str, role: str, *, is_forced: bool) -
                 f"{address} lacks {lost} bytes of the log{better}: its log ends at "
                 f"{ends[address]}, the longest known one at {known_end}; --force loses them"
             )
-    changes = {"brokerRole": role, "brokerId": str(MASTER_ID)}
+    chosen, source = _role(role, status)
+    changes = {"brokerRole": chosen, "brokerId": str(MASTER_ID)}
     if is_forced:
         changes["haForceMaster"] = "true"
-    after = await _change(admin, address, changes)
+    after, note = await _change(admin, address, changes)
     await _until_listed(admin, name, address)
-    return _view(name, address, status, after, lost)
+    document = _document(name, addresses, address, status, after, changes, note)
+    return _view(document | {"role_source": source, "known_lost_bytes": lost})
+
+
+def _role(wanted: str | None, status: dict[str, str]) -> tuple[str, str]:
+    """Return the role of a slave as master, and where it comes from."""
+    if wanted is not None:
+        return wanted, "option"
+    if status.get("masterRole") in MASTER_ROLES:
+        return status["masterRole"], "last master"
+    return MASTER_ROLES[0], "default: no master was seen"
 
 
 async def _until_listed(admin: "Admin", name: str, address: str) -> None:
@@ -290,8 +332,10 @@ async def _demote(admin: "Admin", broker: str, broker_id: int | None, *, is_forc
         )
     used = set(table[name].broker_addrs) if name in table else set()
     wanted = broker_id or next(number for number in range(1, 1 << 16) if number not in used)
-    after = await _change(admin, address, {"brokerRole": SLAVE, "brokerId": str(wanted)})
-    return _view(name, address, status, after, 0)
+    changes = {"brokerRole": SLAVE, "brokerId": str(wanted)}
+    after, note = await _change(admin, address, changes)
+    addresses = dict(table[name].broker_addrs) if name in table else {}
+    return _view(_document(name, addresses, address, status, after, changes, note))
 
 
 # --- both ---------------------------------------------------------------------------------------
@@ -308,16 +352,18 @@ async def _role_status(admin: "Admin", address: str) -> dict[str, str]:
     return status
 
 
-async def _change(admin: "Admin", address: str, changes: dict[str, str]) -> dict[str, str]:
-    """Change the role of a broker, and wait until it serves again; return its status."""
+async def _change(
+    admin: "Admin", address: str, changes: dict[str, str]
+) -> tuple[dict[str, str], str]:
+    """Change the role of a broker, and wait until it serves again; return its status and note."""
     import asyncio
 
-    await admin.update_broker_config(address, changes)
+    note = await admin.update_broker_config(address, changes)
     deadline = time.monotonic() + CHANGE_TIMEOUT_S
     while True:
         status = await _status(admin, address)
         if isinstance(status, dict) and status.get("brokerRole") == changes["brokerRole"]:
-            return status
+            return status, note
         if time.monotonic() > deadline:
             why = status if isinstance(status, RemotingError) else "it still has the old role"
             raise CommandFailed(
@@ -327,19 +373,37 @@ async def _change(admin: "Admin", address: str, changes: dict[str, str]) -> dict
         await asyncio.sleep(_POLL_S)
 
 
-def _view(
-    name: str, address: str, before: dict[str, str], after: dict[str, str], lost: int
-) -> View:
-    document = {
+def _document(
+    name: str,
+    addresses: dict[int, str],
+    address: str,
+    before: dict[str, str],
+    after: dict[str, str],
+    changes: dict[str, str],
+    note: str,
+) -> Document:
+    """Return what a change of the role has changed."""
+    return {
         "broker_name": name,
         "address": address,
         "role_before": before["brokerRole"],
         "role": after["brokerRole"],
+        "id_before": next((number for number in addresses if addresses[number] == address), None),
+        "id": int(changes["brokerId"]),
         "log_end": _end(after),
-        "known_lost_bytes": lost,
+        "note": note or None,
     }
-    names = "broker=broker_name address role_before role log_end known_lost_bytes"
+
+
+def _view(document: Document) -> View:
+    more = "role_source known_lost_bytes" if "role_source" in document else ""
+    names = f"broker=broker_name address role_before role id_before id {more} log_end note"
     return View(document, Fields.of(names, document))
 
 
-COMMANDS = {"replicas": replicas, "promote": promote, "demote": demote}
+COMMANDS = {
+    "replicas": replicas,
+    **replica_groups.COMMANDS,
+    "promote": promote,
+    "demote": demote,
+}

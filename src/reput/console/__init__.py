@@ -8,7 +8,8 @@
     search       plans of searches, windows, merge, cursors, answers; pure. scan runs them
     matching     regular expressions in a separate process
     bodies       bodies as JSON trees, text or hex; pure
-    settings     console.toml: stores by name
+    settings     console.toml: controllers, and stores by name
+    replica_watch  replica groups of controllers, with their age
     resends      receipts of dead letters that were sent again
     resending    jobs that send all dead letters of a group again
     verifying    verifications of stores, in separate processes

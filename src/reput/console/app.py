@@ -20,6 +20,7 @@ from reput.console.actions import (
     dead_letters as dead_letter_actions,
     messages as message_actions,
     offsets as offset_actions,
+    replica_groups as replica_actions,
     topics as topic_actions,
 )
 from reput.console.audit import AuditEntry
@@ -39,6 +40,7 @@ from reput.console.pages import (
     message,
     messages,
     overview,
+    replica_groups,
     resend_job,
     stores,
     topic,
@@ -65,6 +67,7 @@ ROUTES: Mapping[str, Route] = {
     "/groups/{group}/members/{client}": Route(member.page, Right.READ),
     "/brokers": Route(brokers.page, Right.VIEW, live_s=2),
     "/brokers/{broker}": Route(broker.page, Right.VIEW),
+    "/replicas": Route(replica_groups.page, Right.VIEW),
     "/messages": Route(messages.page, Right.READ, stream=messages.stream),
     "/messages/{id}": Route(message.page, Right.READ, stream=message.stream),
     "/dlq": Route(dead_letters.groups_page, Right.VIEW),
@@ -85,6 +88,7 @@ CHANGES: Mapping[str, Change] = {
     "/topics/{topic}/delete": topic_actions.DELETE,
     "/topics/{topic}/send": message_actions.SEND,
     "/brokers/{broker}/writing": broker_actions.WRITE,
+    "/replicas/{broker}/elect": replica_actions.ELECT,
     "/groups/{group}/reset": offset_actions.RESET,
     "/groups/{group}/clone": offset_actions.CLONE,
     "/dlq/{group}/resend": Change(

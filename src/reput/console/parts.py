@@ -1,12 +1,13 @@
 """What a console consists of; handlers get it in their view."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from reput.clock import Clock, SystemClock
 from reput.console.access import Proxy
 from reput.console.audit import AuditLog
 from reput.console.cluster import WatchedCluster
+from reput.console.replica_watch import ReplicaWatch
 from reput.console.resending import ResendJobs
 from reput.console.resends import Resends
 from reput.console.scan import SearchSlots
@@ -34,6 +35,10 @@ class ConsoleParts:
     """Whether the console was started with ``--allow operate``."""
     folders: StoreFolders = field(default_factory=lambda: StoreFolders({}, SystemClock()))
     """The store folders of the configuration."""
+    controllers: Sequence[str] = ()
+    """Addresses of controllers; empty: those in the settings of the brokers."""
+    replicas: ReplicaWatch = field(init=False)
+    """The replica groups of the controllers."""
     search_slots: SearchSlots = field(default_factory=SearchSlots)
     resends: Resends = field(default_factory=Resends)
     """Receipts of dead letters that were sent again."""
@@ -44,5 +49,6 @@ class ConsoleParts:
     """Pages that follow the cluster at present."""
 
     def __post_init__(self) -> None:
-        """Create the jobs, which share the clock, the receipts and the audit log."""
+        """Create the parts that share others: the clock, the receipts and the audit log."""
+        self.replicas = ReplicaWatch(self.cluster.live.admin, self.controllers, self.clock)
         self.resend_jobs = ResendJobs(self.clock, self.resends, self.audit)

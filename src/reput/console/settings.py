@@ -1,4 +1,6 @@
-"""``console.toml``: the stores that the console shows, by name.
+"""``console.toml``: controllers, and the stores that the console shows, by name.
+
+    controllers = ["10.0.0.1:9878", "10.0.0.2:9878"]
 
     [stores.old-broker]
     path = "/data/rocketmq/store"
@@ -8,7 +10,7 @@ Paths come from this file alone. A browser sends names, so that no request reads
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,8 @@ class ConsoleSettings:
     """The contents of the file."""
 
     stores: Mapping[str, StorePlace] = field(default_factory=dict)
+    controllers: Sequence[str] = ()
+    """Addresses of controllers; empty: those in the settings of the brokers."""
 
 
 def load(path: Path) -> ConsoleSettings:
@@ -49,13 +53,23 @@ def load(path: Path) -> ConsoleSettings:
         raise InvalidOption("--config", str(path), f"a file: {error.strerror}") from error
     except ValueError as error:  # of TOML, or of UTF-8
         raise InvalidOption("--config", str(path), f"a file in TOML: {error}") from error
-    _check_names("", values, {"stores"})
+    _check_names("", values, {"controllers", "stores"})
     stores = _table("stores", values.get("stores", {}))
     if len(stores) > STORES_MAX:
         raise InvalidOption("stores", len(stores), f"at most {STORES_MAX} stores")
     return ConsoleSettings(
-        {name: _store(name, table, path.parent) for name, table in stores.items()}
+        {name: _store(name, table, path.parent) for name, table in stores.items()},
+        _addresses(values.get("controllers", [])),
     )
+
+
+def _addresses(value: object) -> list[str]:
+    addresses = []
+    for address in value if isinstance(value, list) else [value]:
+        if not isinstance(address, str) or not address.rpartition(":")[2].isdecimal():
+            raise InvalidOption("controllers", address, 'addresses: ["10.0.0.1:9878"]')
+        addresses.append(address)
+    return addresses
 
 
 def _store(name: str, value: object, folder: Path) -> StorePlace:

@@ -8,6 +8,7 @@ SECTIONS = (
     ("topics", "Topics", Right.VIEW),
     ("groups", "Groups", Right.VIEW),
     ("brokers", "Brokers", Right.VIEW),
+    ("replicas", "Replica groups", Right.VIEW),
     ("messages", "Messages", Right.READ),
     ("dlq", "Dead letters", Right.VIEW),
     ("stores", "Stores", Right.VIEW),

@@ -328,24 +328,6 @@ class SyncStateSet(RequestBody, kw_only=True):
     sync_state_set_epoch: Int = _written(0)
 
 
-class EpochEntry(Body, kw_only=True):
-    """An epoch of a log, in ``EpochEntryCache``."""
-
-    end_offset: Long
-    epoch: Int
-    start_offset: Long
-
-
-class EpochEntryCache(Body, kw_only=True):
-    """Reply to 1007: the epochs of a broker's log."""
-
-    broker_id: Long
-    broker_name: str
-    cluster_name: str
-    epoch_list: list[EpochEntry]
-    max_offset: Long
-
-
 class ElectMasterReply(Body, kw_only=True):
     """Reply to 1002."""
 
@@ -377,6 +359,28 @@ class BrokerReplicasInfo(Body, kw_only=True):
     """Reply to 1006."""
 
     replicas_info_table: dict[str, ReplicasInfo]
+
+
+class EpochEntry(Body, kw_only=True):
+    """A range of a log that one master has written, in ``EpochEntryCache``."""
+
+    end_offset: Long
+    """End of the range, a physical offset; the largest Long if the master still writes to it."""
+    epoch: Int
+    start_offset: Long
+
+
+class EpochEntryCache(Body, kw_only=True):
+    """Reply to 1007."""
+
+    broker_id: Long
+    """0 for the master, whatever id its controller has given it."""
+    broker_name: str
+    cluster_name: str
+    epoch_list: list[EpochEntry]
+    """The epochs of the log, oldest first."""
+    max_offset: Long
+    """End of the log, a physical offset."""
 
 
 class DataVersion(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):

@@ -120,8 +120,10 @@ def test_a_failover_keeps_all_acknowledged_messages(
 
     os.kill(pair.pid(1), signal.SIGKILL)
     done = command.json("cluster", "promote", "broker-a", "--timeout", "5")
-    assert (done["address"], done["role"]) == (pair.address(2), "ASYNC_MASTER")
-    assert "brokerRole=ASYNC_MASTER\n" in pair.conf(2).read_text()
+    assert (done["address"], done["role"]) == (pair.address(2), "SYNC_MASTER")
+    assert (done["role_before"], done["role_source"]) == ("SLAVE", "last master")
+    assert (done["id_before"], done["id"]) == (1, 0)
+    assert "brokerRole=SYNC_MASTER\n" in pair.conf(2).read_text()
     assert "brokerId=0\n" in pair.conf(2).read_text()
     assert "is a master already" in command.complaint("cluster", "promote", pair.address(2))
     with blocking.Producer("P", namesrv=pair.namesrv) as producer:
@@ -145,13 +147,13 @@ def test_a_failover_keeps_all_acknowledged_messages(
     until(lambda: rows_of(command).get(pair.address(1), {}).get("state") == "following")
     rows = rows_of(command)
     until(lambda: rows_of(command)[pair.address(1)]["lag_bytes"] == 0)
-    assert rows[pair.address(2)]["role"] == "ASYNC_MASTER"
+    assert rows[pair.address(2)]["role"] == "SYNC_MASTER"
 
     # A planned change of roles, back to the first broker.
     demoted = command.json("cluster", "demote", "broker-a")
     assert (demoted["address"], demoted["role"]) == (pair.address(2), "SLAVE")
-    promoted = command.json("cluster", "promote", pair.address(1), "--sync")
-    assert promoted["role"] == "SYNC_MASTER"
+    promoted = command.json("cluster", "promote", pair.address(1), "--async")
+    assert (promoted["role"], promoted["role_source"]) == ("ASYNC_MASTER", "option")
     until(lambda: rows_of(command).get(pair.address(2), {}).get("state") == "following")
     assert "no slave of" not in command("cluster", "replicas", "broker-a")
     pair.stop()
@@ -205,7 +207,7 @@ def test_a_forced_promotion_leaves_no_licence(
     command = Command(pair.namesrv, capsys)
     until(lambda: rows_of(command).get(pair.address(2), {}).get("state") == "following")
     done = command.json("cluster", "promote", pair.address(2), "--force", "--timeout", "5")
-    assert done["role"] == "ASYNC_MASTER"
+    assert done["role"] == "SYNC_MASTER"
     assert "haForceMaster" not in pair.conf(2).read_text()
 
 

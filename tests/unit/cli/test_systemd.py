@@ -33,7 +33,7 @@ def report(listener: socket.socket) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-@pytest.mark.parametrize("command", ["namesrv", "broker", "proxy"])
+@pytest.mark.parametrize("command", ["namesrv", "broker", "proxy", "controller"])
 def test_a_server_reports_its_start_its_life_and_its_end(
     command: str, listener: socket.socket, tmp_path: Path
 ) -> None:
@@ -132,7 +132,9 @@ def test_a_unit_runs_an_existing_command_with_its_options(unit: Path) -> None:
     program, command, *options = service["ExecStart"].split()
     assert program == "/opt/reput/bin/reput"
     # The others run until they are stopped, and report nothing.
-    assert service["Type"] == ("notify" if command in ("namesrv", "broker", "proxy") else "exec")
+    assert service["Type"] == (
+        "notify" if command in ("namesrv", "broker", "proxy", "controller") else "exec"
+    )
     assert ("WatchdogSec" in service) == (service["Type"] == "notify")
     home = service["StateDirectory"]
     assert f"HOME=/var/lib/{home} " in service["Environment"]
@@ -158,7 +160,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
         file = tmp_path / unit.name.replace("@.", "@broker-a.")
         file.write_text(unit.read_text().replace("/opt/reput/bin/reput", "/bin/sh"))
         files.append(str(file))
-    assert len(files) >= 5
+    assert len(files) >= 6
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *files],
         capture_output=True,

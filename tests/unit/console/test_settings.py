@@ -12,8 +12,10 @@ from reput.errors import InvalidOption
 def test_stores(tmp_path: Path) -> None:
     file = tmp_path / "console.toml"
     file.write_text(
+        'controllers = ["10.0.0.1:9878"]\n'
         '[stores.old-broker]\npath = "store"\n\n[stores.b_2]\npath = "s3://bucket/b"\nlive = true\n'
     )
+    assert settings.load(file).controllers == ["10.0.0.1:9878"]
     assert dict(settings.load(file).stores) == {
         "old-broker": StorePlace("old-broker", str(tmp_path / "store")),
         "b_2": StorePlace("b_2", "s3://bucket/b", may_be_live=True),
@@ -31,6 +33,8 @@ def test_stores(tmp_path: Path) -> None:
             "'stores.a.life' is True; allowed: only live, path",
         ),
         ('[stores."../x"]\npath = "x"', "allowed: names of letters, digits, - and _"),
+        ("controllers = 3", "'controllers' is 3; allowed: addresses"),
+        ('controllers = ["here"]', "'controllers' is 'here'; allowed: addresses"),
         ("[shops.a]", "'shops' is "),
         ("[stores", "a file in TOML"),
     ],

@@ -30,7 +30,8 @@ def update_settings(parts: Parts, channel: Channel, request: Command) -> None:
         changes = config.parse_properties(request.body.decode())
     except UnicodeDecodeError as error:
         raise InvalidBody(f"settings are UTF-8: {error}") from error
-    parts.settings.check_remote(changes, is_local=channel.is_local)
+    is_trusted = channel.is_local or _is_signed_by_super(parts)
+    parts.settings.check_remote(changes, may_change_role=is_trusted)
 
     async def change_settings() -> str | None:
         change = await parts.change_settings(changes)
@@ -40,6 +41,12 @@ def update_settings(parts: Parts, channel: Channel, request: Command) -> None:
         return str(change) or None
 
     parts.setting_requests.answer(channel, request, change_settings)
+
+
+def _is_signed_by_super(parts: Parts) -> bool:
+    """Return whether a super user has sent the request."""
+    requester = None if parts.access is None else parts.access.requester
+    return requester is not None and requester.is_super
 
 
 def settings(parts: Parts, channel: Channel, request: Command) -> Command:

@@ -203,6 +203,8 @@ def _replicated(parts: Parts) -> dict[str, str]:
         "slaveMaxOffset": str(end),
         "slaveState": str(status.state),
     }
+    if parts.settings.master_role:
+        table["masterRole"] = parts.settings.master_role
     if status.reason:
         table["slaveReason"] = status.reason
     if status.diverged_offset is not None:

@@ -393,6 +393,7 @@ class Follower:
             raise MayNotFollow(
                 SlaveState.REFUSED, f"{master.address} is no master: its brokerRole is SLAVE"
             )
+        self._settings.master_role = theirs.role
 
     async def _check_log(self, master: MasterRequests, master_log: MasterRange) -> None:
         finding = await tail_check.check(OwnLog(self._store), master, master_log)

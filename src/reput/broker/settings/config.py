@@ -336,7 +336,7 @@ class BrokerConfig:
     """Other settings that can be changed over the network: ``java``: all; ``none``: none; ``safe``:
     all except names, name servers, addresses, ports and paths, keys that begin with ``reput``,
     ``pullHoldMax`` and ``rebalanceLockMaxLiveTime``. With ``safe``, clients on the broker's machine
-    may also change its role."""
+    and super users may also change its role."""
 
     def __post_init__(self) -> None:
         config.check_ranges(self)

@@ -32,7 +32,7 @@ _ROLE_KEYS = frozenset({"brokerRole", "brokerId"})
 """Keys whose change makes the broker reopen its store in the new role."""
 
 _LOCAL_KEYS = _ROLE_KEYS | {"haForceMaster"}
-"""Keys that clients on the broker's machine may change."""
+"""Keys that clients on the broker's machine and super users may change."""
 
 _ALWAYS_FIXED = frozenset({"brokerConfigPath", "configBlackList", "rocketmqHome"})
 
@@ -185,6 +185,8 @@ class LiveConfig:
         """Current settings of the broker."""
         self.store = store
         """Current settings of the store."""
+        self.master_role = ""
+        """Role of the last master of this name that was seen, here or as its slave."""
         self.version = DataVersion()
         self.on_change: list[Callable[[Change], object]] = []
         """Called when new settings are in force."""
@@ -219,12 +221,12 @@ class LiveConfig:
             config.property_line(key, text) for key, text in sorted(known.items()) if text
         )
 
-    def check_remote(self, changes: Mapping[str, str], *, is_local: bool = False) -> None:
+    def check_remote(self, changes: Mapping[str, str], *, may_change_role: bool = False) -> None:
         """Refuse keys that cannot be changed over the network.
 
         Args:
             changes: Key of broker.conf -> text.
-            is_local: Whether the client runs on this machine: it may change the role.
+            may_change_role: Whether the client is on this machine, or a super user.
 
         Raises:
             RequestRefused: A key is on the black list, or protected.
@@ -249,8 +251,16 @@ class LiveConfig:
                 "with a restart",
             )
         mode = self.broker.reput_remote_settings
-        if is_local and mode is not RemoteSettings.NONE:
+        role_keys = sorted(keys & _LOCAL_KEYS)
+        if may_change_role and mode is not RemoteSettings.NONE:
             keys -= _LOCAL_KEYS
+        elif role_keys and mode is RemoteSettings.SAFE:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"{role_keys[0]} cannot be changed over the network ({remote_settings.KEY}={mode})"
+                ": send it from the machine of the broker, or with access control as a super user; "
+                f"or set {remote_settings.KEY}=java in broker.conf, and restart",
+            )
         remote_settings.check(keys, mode, file="broker.conf")
 
     def plan(self, changes: Mapping[str, str]) -> CheckedChange:
@@ -300,6 +310,8 @@ class LiveConfig:
     def enter_role(self) -> None:
         """Put the wanted role and id in force; to be called while the store is closed."""
         store = self._wanted_store
+        if self.store.broker_role is not BrokerRole.SLAVE:
+            self.master_role = str(self.store.broker_role)
         self.broker = dataclasses.replace(self.broker, broker_id=self._wanted_broker.broker_id)
         self.store = dataclasses.replace(self.store, broker_role=store.broker_role)
 

@@ -10,8 +10,8 @@ name, which means its master, or by ``host:port``. Topics and groups have their 
 namespace is added. Offsets are those of ARCHITECTURE.md: ``queue_offset`` and ``consumer_offset``
 count messages.
 
-    brokers.py  name_servers.py  topics.py  groups.py  members.py  progress.py  offsets.py
-    messages.py  traces.py  access.py
+    brokers.py  controllers.py  name_servers.py  topics.py  groups.py  members.py  progress.py
+    offsets.py  messages.py  traces.py  access.py
                         the methods, each a function whose first argument is the ``Admin``
     cluster_calls.py    requests to brokers, clusters and name servers
 """
@@ -19,6 +19,7 @@ count messages.
 from reput.client.admin import (
     access as access_verbs,
     brokers as broker_verbs,
+    controllers as controller_verbs,
     groups as group_verbs,
     members as member_verbs,
     messages as message_verbs,
@@ -30,6 +31,11 @@ from reput.client.admin import (
 )
 from reput.client.admin.access import AccessUser as AccessUser
 from reput.client.admin.cluster_calls import AdminConnection, PartlyDone as PartlyDone
+from reput.client.admin.controllers import (
+    GroupReplica as GroupReplica,
+    ReplicaGroup as ReplicaGroup,
+    ReplicaGroups as ReplicaGroups,
+)
 from reput.client.admin.progress import (
     ConsumeStats as ConsumeStats,
     QueueProgress as QueueProgress,
@@ -71,6 +77,12 @@ class Admin(AdminConnection):
     clean_expired_queues = broker_verbs.clean_expired_queues
     clean_unused_topics = broker_verbs.clean_unused_topics
     delete_expired_log = broker_verbs.delete_expired_log
+    # replica groups of controllers
+    broker_epochs = controller_verbs.broker_epochs
+    leading_controller = controller_verbs.leading_controller
+    replica_groups = controller_verbs.replica_groups
+    elect_master = controller_verbs.elect_master
+    forget_replicas = controller_verbs.forget_replicas
     # name servers
     name_server_config = name_server_verbs.name_server_config
     update_name_server_config = name_server_verbs.update_name_server_config

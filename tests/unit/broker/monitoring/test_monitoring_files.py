@@ -13,12 +13,14 @@ import pytest
 import yaml
 
 import world
+from controller_subject import ControllerSubject
 from reput.broker.monitoring.rocketmq_metrics import LEFT_OUT, RocketmqMeter
 from reput.console import exposition
 from reput.console.history import History
 from reput.console.rows import Rows
 from reput.console.snapshot import BrokerPlace, Ends, QueueEnds, Snapshot
 from reput.console.survey import SurveyFacts
+from reput.controller.metrics import ControllerMeter
 from reput.namesrv.metrics import NameServerMeter
 from reput.remoting.metrics_server import Family, HistogramFamily
 from scripts import monitoring_files
@@ -27,6 +29,7 @@ from topic_configs import topic_config
 from world import Subject
 
 DATA = Path(__file__).parents[3] / "data" / "metrics"
+OF_JAVA_CONTROLLER = json.loads((DATA / "controller-5.5.0.json").read_text())["metrics"]
 OF_JAVA = json.loads((DATA / "rocketmq-5.5.0.json").read_text())["metrics"]
 OF_TARGET = {"instance", "job"}
 """Labels that Prometheus adds."""
@@ -63,9 +66,9 @@ def shapes_of(families: list[Family | HistogramFamily]) -> Shapes:
     return shapes
 
 
-def shapes_of_java() -> Shapes:
+def shapes_of_java(metrics: dict[str, Any] = OF_JAVA) -> Shapes:
     shapes: Shapes = {}
-    for name, metric in OF_JAVA.items():
+    for name, metric in metrics.items():
         labels = ({*metric["labels"]} - {"uid", "instance_id"}) | OF_TARGET
         if metric["kind"] == "histogram":
             shapes[f"{name}_bucket"] = {*labels, "le"}
@@ -109,6 +112,13 @@ def shapes_of_exporter() -> Shapes:
         name: {*re.findall(r'(\w+)="', labels), *OF_TARGET}
         for name, labels in re.findall(r"^(\w+)\{(.*)\} ", text, re.MULTILINE)
     }
+
+
+async def shapes_of_controller(folder: Path) -> Shapes:
+    """Return what a controller with a group exports."""
+    async with ControllerSubject(folder) as subject:
+        await subject.group_of(1, 2)
+        return shapes_of(await ControllerMeter(subject.controller).measure())
 
 
 def labels_of(node: Any, shapes: Shapes) -> set[str]:
@@ -167,10 +177,16 @@ async def test_every_metric_and_label_exists(subject: Subject, tmp_path: Path) -
     ours = await shapes_of_reput(subject, tmp_path)
     java = shapes_of_java()
     exported = shapes_of_exporter()
+    controlled = await shapes_of_controller(tmp_path / "controller")
+    java_controlled = shapes_of_java(OF_JAVA_CONTROLLER)
     assert not [name for name in LEFT_OUT if name in ours]
     for place, expression, only in monitoring_files.expressions():
         if only == "exporter":
             labels_of(parsed(expression), exported)
+        if only in ("controller", "java controller"):
+            ours_or_java = controlled if only == "controller" else java_controlled
+            labels_of(parsed(expression), ours_or_java)
+            continue  # brokers have its health and its connections as well
         for side, shapes in (("java", java), ("reput", ours)):
             if only in ("", side) or (only == "slave" and side == "reput"):
                 try:
@@ -186,6 +202,8 @@ async def test_legends_and_texts_name_labels_of_the_result(
     subject: Subject, tmp_path: Path
 ) -> None:
     shapes = shapes_of_java() | await shapes_of_reput(subject, tmp_path) | shapes_of_exporter()
+    shapes = await shapes_of_controller(tmp_path / "controller") | shapes
+    shapes |= shapes_of_java(OF_JAVA_CONTROLLER)
     for board in BOARDS.values():
         for panel in board.panels:
             for expression, legend in panel.queries:
@@ -231,6 +249,8 @@ def test_every_rule_is_tested_with_and_without_an_alert() -> None:
 
 async def test_the_series_of_these_tests_exist(subject: Subject, tmp_path: Path) -> None:
     shapes = shapes_of_java() | await shapes_of_reput(subject, tmp_path) | shapes_of_exporter()
+    shapes = await shapes_of_controller(tmp_path / "controller") | shapes
+    shapes |= shapes_of_java(OF_JAVA_CONTROLLER)
     for case in cases():
         for series in case["input_series"]:
             labels_of(parsed(series["series"]), shapes)

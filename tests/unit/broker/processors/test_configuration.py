@@ -1,6 +1,7 @@
 """25, 26, 27, 329 at a broker: settings and the effects of their changes."""
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from reput.errors import InvalidOption, RequestRefused
 from reput.format import command as commands
 from reput.format.codes import RequestCode, ResponseCode
 from reput.format.command import Command
+from reput.format.signing import Signer
 from reput.remote_settings import RemoteSettings
 from reput.remoting.client import RemotingClient
 from reput.store.config import BrokerRole, StoreConfig
@@ -298,14 +300,14 @@ def test_the_number_of_required_replicas_follows_the_role() -> None:
 def test_clients_of_this_machine_may_change_the_role() -> None:
     live = LiveConfig(BrokerConfig(), StoreConfig(store_path_root_dir="/s"))
     changes = {"brokerRole": "SLAVE", "brokerId": "1"}
-    live.check_remote(changes, is_local=True)
+    live.check_remote(changes, may_change_role=True)
     with pytest.raises(RequestRefused, match="brokerId cannot be changed over the network"):
         live.check_remote(changes)
     with pytest.raises(RequestRefused, match="brokerName"):
-        live.check_remote({"brokerName": "b"}, is_local=True)
+        live.check_remote({"brokerName": "b"}, may_change_role=True)
 
 
-async def ask_from(host: str, subject: Subject, text: str) -> Command:
+async def ask_from(host: str, subject: Subject, text: str, signer: Signer | None = None) -> Command:
     """Change settings over a connection from an address of this machine."""
     loop = asyncio.get_running_loop()
     with socket.socket() as connection:
@@ -313,6 +315,7 @@ async def ask_from(host: str, subject: Subject, text: str) -> Command:
         connection.setblocking(False)
         await loop.sock_connect(connection, ("127.0.0.1", subject.broker.identity.port))
         request = Command(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
+        request = request if signer is None else signer.sign(request)
         await loop.sock_sendall(connection, commands.encode(request))
         data = b""
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
@@ -353,6 +356,33 @@ async def test_only_the_mode_java_lets_clients_elsewhere_change_the_role(tmp_pat
             if task is not None:
                 await task
             assert subject.broker.identity.is_master is not is_changed
+
+
+async def test_a_super_user_elsewhere_may_change_the_role(tmp_path: Path) -> None:
+    access = world.access_settings()
+    async with world.broker(tmp_path, access=access, signer=world.signer()) as subject:
+        rule = {"resource": "Cluster:DefaultCluster", "actions": ["Update"], "decision": "Allow"}
+        policies = [{"policyType": "Custom", "entries": [rule]}]
+        for code, fields, body in (
+            (RequestCode.AUTH_CREATE_USER, {"username": "ann"}, {"password": "ann-pw"}),
+            (RequestCode.AUTH_CREATE_ACL, {"subject": "User:ann"}, {"policies": policies}),
+        ):
+            request = Command(code, ext_fields=fields, body=json.dumps(fields | body).encode())
+            assert (await subject.client.invoke(subject.address, request, 30_000)).code == 0
+        ann, role = world.signer("ann", "ann-pw"), "brokerRole=SLAVE\nbrokerId=1"
+        reply = await ask_from("127.0.0.2", subject, "fileReservedTime=24", ann)
+        assert reply.code == ResponseCode.SUCCESS
+        for signer in (None, ann, world.signer("root", "guessed")):
+            reply = await ask_from("127.0.0.2", subject, role, signer)
+            assert reply.code == ResponseCode.NO_PERMISSION
+            if signer is ann:
+                assert "or with access control as a super user" in (reply.remark or "")
+            assert subject.broker.identity.is_master
+        reply = await ask_from("127.0.0.2", subject, role, world.signer())
+        assert (reply.remark or "").startswith("the role changes now to SLAVE with id 1; ")
+        assert subject.broker._change_task is not None
+        await subject.broker._change_task
+        assert not subject.broker.identity.is_master
 
 
 async def test_a_forced_change_is_forced_once(started: Subject, conf: Path) -> None:
