@@ -44,7 +44,7 @@ from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.queues.consume_queues import ConsumeQueues
 from reput.store.queues.known_queues import KnownQueues
 from reput.store.queues.tombstones import Tombstones
-from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb, refuse_rocksdb_tables
+from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_foreign, refuse_rocksdb_tables
 from reput.store.tables import config_tables
 from reput.store.writing.copying import Copier
 from reput.store.writing.dispatch import Dispatcher, Listener
@@ -270,7 +270,7 @@ class MessageStore:
 
     def _start(self, progress: Progress) -> None:
         folder = open_folder(self.root, commit_log_folders=self.config.commit_log_folders)
-        refuse_rocksdb(folder)
+        refuse_foreign(folder)
         refuse_rocksdb_tables(folder)
         recovery = Recovery(
             root=self.root,

@@ -55,6 +55,8 @@ TABLES = (TOPICS, CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, DELAY_OFFSETS, CONSUMER
 BACKUP_SUFFIX = ".bak"
 DRAFT_SUFFIX = ".tmp"
 
+LEDGER_PREFIX = "dledger-"
+"""First part of the name of a folder with the log of a member of a DLedger group."""
 ROCKSDB_MARKS = {
     f"{CONSUME_QUEUE}/CURRENT": "consume queues",
     "consumequeue_rocksdb/CURRENT": "consume queues",

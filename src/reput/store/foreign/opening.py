@@ -5,14 +5,16 @@ import itertools
 from typing import Any
 
 from reput.errors import StoreUnavailable
-from reput.store.files.files import open_folder
-from reput.store.foreign import ledger
+from reput.store.files import paths
+from reput.store.files.files import Folder, open_folder
+from reput.store.foreign import ledger, rocksdb
 from reput.store.foreign.ledger_reader import SHOWN_MAX, LedgerReader
+from reput.store.foreign.rocksdb import RocksFolder
 from reput.store.reader import StoreReader, process_name
 
 
 def open_reader(location: str, *, allow_live: bool = False) -> StoreReader:
-    """Open a store: a plain one, or one with DLedger.
+    """Open a store: a plain one, or one with DLedger or RocksDB.
 
     Args:
         location: Local path or URI of its folder.
@@ -20,11 +22,20 @@ def open_reader(location: str, *, allow_live: bool = False) -> StoreReader:
 
     Raises:
         StoreUnavailable: Not a store, or in use without ``allow_live``.
+        ExtraMissing: It needs the package ``rocksdict``.
     """
     folder = open_folder(location)
-    if not ledger.members(folder):
+    is_in_rocksdb, is_in_ledger = rocksdb.is_used(folder), bool(ledger.members(folder))
+    if not (is_in_rocksdb or is_in_ledger):
         return StoreReader.open(location, allow_live=allow_live)
-    reader = LedgerReader(folder, allow_live=allow_live)
+    shown: Folder = RocksFolder(folder) if is_in_rocksdb else folder
+    reader: StoreReader
+    if is_in_ledger:
+        reader = LedgerReader(shown, allow_live=allow_live)
+    elif folder.entry(paths.COMMIT_LOG) is None:
+        raise StoreUnavailable(f"{location} is no store: it has no folder {paths.COMMIT_LOG}")
+    else:
+        reader = StoreReader(shown, allow_live=allow_live)
     holder = reader.state.lock_holder
     if holder is not None and not allow_live:
         raise StoreUnavailable(

@@ -40,7 +40,8 @@ from reput.spark.jobs.running import Progress, Runner, runner_on
 from reput.store.config import StoreConfig
 from reput.store.files import paths
 from reput.store.files.disk import Disk
-from reput.store.files.files import absolute
+from reput.store.files.files import absolute, open_folder
+from reput.store.foreign import rocksdb
 from reput.store.foreign.chain_check import order_fault
 from reput.store.foreign.ledger_reader import LedgerReader, LedgerState
 from reput.store.log.commit_log_view import Damage
@@ -67,6 +68,7 @@ _DERIVED = frozenset(
         paths.QUEUE_SUMMARY,
         paths.KNOWN_QUEUES,
         paths.TIMER_LOG,
+        "consumequeue_rocksdb",
     }
 )
 """Files that the new store derives; all others are copied."""
@@ -198,6 +200,10 @@ class _Conversion:
         if form == "dledger" and self._ledger is None:
             raise StoreUnavailable(
                 f"{source} has no log in DLedger: allowed are stores with dledger-nN/data"
+            )
+        if form == "rocksdb" and self._ledger is None and not rocksdb.is_used(open_folder(source)):
+            raise StoreUnavailable(
+                f"{source} has neither queues nor tables in RocksDB: it is a plain store"
             )
         self._config = inferred_settings.infer_settings(self._reader, config)
         self._file_bytes = self._config.mapped_file_size_commit_log

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reput.errors import CorruptRecord, NotInStore
-from reput.format import kernels, message as record, message_id
+from reput.format import kernels, message as record, message_id, properties as props
 from reput.spark.jobs import packing
 from reput.spark.jobs.draft_store import WINDOW_BYTES
 from reput.store.files import paths
@@ -28,11 +28,10 @@ from reput.store.reader import StoreReader
 
 MOVED = np.dtype([("old", "i8"), ("new", "i8"), ("size", "i4")])
 """Row of a record: physical offset in the source, in the new log, and size in bytes."""
-_ORIGIN = re.compile(
-    rb"(?<![A-Za-z0-9_])(?:DLQ_)?ORIGIN_MESSAGE_ID\x01([0-9A-F]{56}|[0-9A-F]{32})(?![0-9A-Za-z])"
-)
+_ORIGIN = re.compile(rb"(?:DLQ_)?ORIGIN_MESSAGE_ID\x01([0-9A-F]{56}|[0-9A-F]{32})(?![0-9A-Za-z])")
 """Property with the offset id of another message: of what a consumer has sent back."""
 _OFFSET_DIGITS = 16
+_SEPARATOR = ord(props.PROPERTY_SEPARATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +310,9 @@ class References:
             i = int(np.searchsorted(positions, match.start(), "right")) - 1
             begin, size = int(positions[i]), int(run["size"][i])
             length = len(record.decode(memoryview(data), begin, check_crc=False).property_bytes)
-            if match.start() >= begin + size - length:
+            properties = begin + size - length
+            is_name = match.start() == properties or data[match.start() - 1] == _SEPARATOR
+            if match.start() >= properties and is_name:
                 self._move_id(data, match.start(1), match[1].decode())
 
     def _move_prepared(self, data: bytearray, position: int, old: int) -> None:
