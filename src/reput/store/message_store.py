@@ -238,7 +238,8 @@ class MessageStore:
             progress: Called with the progress of the recovery.
 
         Raises:
-            StoreUnavailable: The folder is in use, in RocksDB mode, or its files have other sizes.
+            StoreUnavailable: The folder is in use, in RocksDB mode or in DLedger, or its files have
+                other sizes.
             WriteFailed: The folder cannot be written to; also ``DiskFull``.
         """
         config = config or StoreConfig()
@@ -248,6 +249,7 @@ class MessageStore:
         disk.make_folder(config.store_path_root_dir)
         lock = FolderLock(config.store_path_root_dir)
         try:
+            refuse_foreign(open_folder(config.store_path_root_dir))
             read_only = config.read_only_commit_log_folders
             for folder in config.commit_log_folders:
                 disk.make_folder(folder)
@@ -270,7 +272,6 @@ class MessageStore:
 
     def _start(self, progress: Progress) -> None:
         folder = open_folder(self.root, commit_log_folders=self.config.commit_log_folders)
-        refuse_foreign(folder)
         refuse_rocksdb_tables(folder)
         recovery = Recovery(
             root=self.root,

@@ -201,7 +201,7 @@ class _Conversion:
             raise StoreUnavailable(
                 f"{source} has no log in DLedger: allowed are stores with dledger-nN/data"
             )
-        if form == "rocksdb" and self._ledger is None and not rocksdb.is_used(open_folder(source)):
+        if form == "rocksdb" and not rocksdb.is_used(open_folder(source)):
             raise StoreUnavailable(
                 f"{source} has neither queues nor tables in RocksDB: it is a plain store"
             )
