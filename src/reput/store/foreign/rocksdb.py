@@ -17,8 +17,10 @@ Source: rocketmq 5.5.0 ``RocksDBConsumeQueueTable``, ``RocksDBConsumeQueueOffset
 
 import contextlib
 import json
+import shutil
 import struct
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,23 +94,25 @@ class Database:
             raise StoreUnavailable(
                 f"{location} is a URI: copy the store, RocksDB needs local files"
             )
-        self._links = tempfile.TemporaryDirectory(prefix="reput-rocksdb-")
+        links = tempfile.mkdtemp(prefix="reput-rocksdb-")
+        # Readers are not closed: the links are deleted with the object, or at the process's end.
+        self._delete_links = weakref.finalize(self, shutil.rmtree, links, ignore_errors=True)
         source = (local_path(location) / path).absolute()
         for file in source.iterdir():
             if file.name != "LOCK" and not file.name.startswith("LOG"):
-                Path(self._links.name, file.name).symlink_to(file)
+                Path(links, file.name).symlink_to(file)
         try:
-            self._families = rocksdict.Rdict.list_cf(self._links.name)
+            self._families = rocksdict.Rdict.list_cf(links)
             options = rocksdict.Options(raw_mode=True)
             options.create_if_missing(False)
             self._database = rocksdict.Rdict(
-                self._links.name,
+                links,
                 options,
                 column_families={name: rocksdict.Options(raw_mode=True) for name in self._families},
                 access_type=rocksdict.AccessType.read_only(),
             )
         except Exception as error:
-            self._links.cleanup()
+            self._delete_links()
             raise StoreUnavailable(
                 f"{path} of {location} cannot be opened as a RocksDB: {error}"
             ) from error
@@ -129,7 +133,7 @@ class Database:
     def close(self) -> None:
         """Close the database, and delete the links."""
         self._database.close()
-        self._links.cleanup()
+        self._delete_links()
 
     def __enter__(self) -> "Database":
         return self

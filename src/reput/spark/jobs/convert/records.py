@@ -6,7 +6,6 @@ each record. References to other records are looked up there.
 
 import functools
 import os
-import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -28,10 +27,11 @@ from reput.store.reader import StoreReader
 
 MOVED = np.dtype([("old", "i8"), ("new", "i8"), ("size", "i4")])
 """Row of a record: physical offset in the source, in the new log, and size in bytes."""
-_ORIGIN = re.compile(rb"(?:DLQ_)?ORIGIN_MESSAGE_ID\x01([0-9A-F]{56}|[0-9A-F]{32})(?![0-9A-Za-z])")
-"""Property with the offset id of another message: of what a consumer has sent back."""
+_ORIGIN = b"ORIGIN_MESSAGE_ID\x01"
+_NAMES = (b"ORIGIN_MESSAGE_ID", b"DLQ_ORIGIN_MESSAGE_ID")
+"""Properties with the offset id of another message: of what a consumer has sent back."""
 _OFFSET_DIGITS = 16
-_SEPARATOR = ord(props.PROPERTY_SEPARATOR)
+_PAIRS, _VALUE = props.PROPERTY_SEPARATOR.encode(), props.NAME_VALUE_SEPARATOR.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,14 +306,21 @@ class References:
         prepared = kernels.Columns(data, positions).numbers("prepared_transaction_offset")
         for row in np.flatnonzero(prepared):
             self._move_prepared(data, int(positions[row]), int(prepared[row]))
-        for match in _ORIGIN.finditer(data):
-            i = int(np.searchsorted(positions, match.start(), "right")) - 1
-            begin, size = int(positions[i]), int(run["size"][i])
-            length = len(record.decode(memoryview(data), begin, check_crc=False).property_bytes)
-            properties = begin + size - length
-            is_name = match.start() == properties or data[match.start() - 1] == _SEPARATOR
-            if match.start() >= properties and is_name:
-                self._move_id(data, match.start(1), match[1].decode())
+        place = data.find(_ORIGIN)
+        while place >= 0:
+            i = int(np.searchsorted(positions, place, "right")) - 1
+            self._move_ids(data, int(positions[i]), int(run["size"][i]))
+            place = data.find(_ORIGIN, int(positions[i] + run["size"][i]))
+
+    def _move_ids(self, data: bytearray, begin: int, size: int) -> None:
+        """Change the ids in the properties of the record at ``begin``."""
+        properties = record.decode(memoryview(data), begin, check_crc=False).property_bytes
+        place = begin + size - len(properties)
+        for pair in properties.split(_PAIRS):
+            name, _, value = pair.partition(_VALUE)
+            if name in _NAMES and len(value) in message_id.OFFSET_ID_LENGTHS:
+                self._move_id(data, place + len(name) + 1, value.decode("ascii", "replace"))
+            place += len(pair) + 1
 
     def _move_prepared(self, data: bytearray, position: int, old: int) -> None:
         new = self._new_of(old)
@@ -323,7 +330,10 @@ class References:
             record.PHYSICAL_OFFSET.pack_into(data, place, new)
 
     def _move_id(self, data: bytearray, position: int, text: str) -> None:
-        old = message_id.decode_offset_id(text)
+        try:
+            old = message_id.decode_offset_id(text)
+        except ValueError:
+            return  # a value of a client
         try:
             is_own = self._reader.log.message_at(old.physical_offset).store_host == old.store_host
         except (CorruptRecord, NotInStore):

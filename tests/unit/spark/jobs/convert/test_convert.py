@@ -213,6 +213,7 @@ def test_queues_and_tables_leave_rocksdb(version: str, name: str, tmp_path: Path
         *reader.topics(),
         "SCHEDULE_TOPIC_XXXX",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "rmq_sys_wheel_timer",
     }
     assert {"readers", "of-delays"} <= set(reader.subscription_groups())
     for queue in source.queues():
