@@ -70,3 +70,13 @@ def messages(described: dict[str, Any]) -> dict[tuple[str, int], dict[str, Any]]
             }
             named[queue, message["queue_offset"]] = fields
     return named
+
+
+def file(version: str, name: str, path: str) -> bytes:
+    """Return the bytes of a store's file, without the zeros at its end."""
+    packed = (DATA / version / f"{name}.tar.zst").read_bytes()
+    data = zstandard.ZstdDecompressor().decompress(packed, max_output_size=1 << 26)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        found = archive.extractfile(f"store/{path}")
+        assert found is not None
+        return found.read()

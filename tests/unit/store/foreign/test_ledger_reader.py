@@ -155,9 +155,10 @@ def test_messages_after_damage_are_found(tmp_path: Path) -> None:
 
 def positions_before_damage(root: Path) -> tuple[int, int]:
     """Return the position of the damaged header, and of the next one by its neighbour's size."""
-    start = positions(root)[-1] + struct.unpack_from(
-        ">i", (root / FIRST).read_bytes(), positions(root)[-1] + 4
-    )[0]
+    start = (
+        positions(root)[-1]
+        + struct.unpack_from(">i", (root / FIRST).read_bytes(), positions(root)[-1] + 4)[0]
+    )
     return start, start + struct.unpack_from(">i", (root / FIRST).read_bytes(), start + 4)[0]
 
 
@@ -199,7 +200,9 @@ def test_others_name_the_conversion(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(StoreUnavailable, match="reput pipeline convert --from dledger"):
         StoreReader.open(str(root))
     conf = tmp_path / "broker.conf"
-    conf.write_text(f"storePathRootDir={root}\nmappedFileSizeCommitLog=65536\nmaxMessageSize=40000\n")
+    conf.write_text(
+        f"storePathRootDir={root}\nmappedFileSizeCommitLog=65536\nmaxMessageSize=40000\n"
+    )
     assert cli.run(["broker", "-c", str(conf), "--check"]) == 2
     text = capsys.readouterr().out
     assert f"reput pipeline convert --from dledger --store {root}" in text
