@@ -77,6 +77,6 @@ def file(version: str, name: str, path: str) -> bytes:
     packed = (DATA / version / f"{name}.tar.zst").read_bytes()
     data = zstandard.ZstdDecompressor().decompress(packed, max_output_size=1 << 26)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        found = archive.extractfile(f"store/{path}")
-        assert found is not None
-        return found.read()
+        member = archive.extractfile(f"store/{path}")
+        assert member is not None
+        return member.read()

@@ -1,4 +1,4 @@
-"""Record ``tests/data/dledger``, in ``tests/``: ``python -m interop.record_dledger [VERSION/NAME]``.
+"""Record ``tests/data/dledger``: in ``tests/``, ``python -m interop.record_dledger [STORE]``.
 
 Each store is written by official brokers with DLedger (or RocksDB), and described by official
 clients of the same version, which read every message of every queue before the brokers stop.

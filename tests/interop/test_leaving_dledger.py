@@ -31,8 +31,8 @@ def test_java_serves_the_same_messages_at_the_same_queue_offsets(
         _or_skip(lambda: JavaClient(version, tmp_path / "client")) as java,
         JavaCluster(version, plain, SETTINGS) as cluster,
     ):
-        found = described(java, cluster.namesrv)
-        known, served = foreign_stores.messages(expected), foreign_stores.messages(found)
+        seen = described(java, cluster.namesrv)
+        known, served = foreign_stores.messages(expected), foreign_stores.messages(seen)
         # The broker checks half messages again, and delivers what was due meanwhile.
         differing = {
             (place, field): (value, served[place][field])
@@ -43,12 +43,12 @@ def test_java_serves_the_same_messages_at_the_same_queue_offsets(
         assert not differing
         more = {place for place in served.keys() - known.keys() if place[0].startswith(TOPIC)}
         assert len(more) == len(expected.get("without_quorum", ())), "kept, and nothing else"
-        assert found["with_key_shared"] == expected["with_key_shared"]
-        end = found["queues"][f"{TOPIC}/1"]["max"]
+        assert seen["with_key_shared"] == expected["with_key_shared"]
+        end = seen["queues"][f"{TOPIC}/1"]["max"]
         with java.producer(cluster.namesrv) as producer:
             (sent,) = producer.send(
                 [JavaMessage(TOPIC, b"after")], queue=Queue(TOPIC, "broker-a", 1)
             )
         assert sent.queue_offset == end
         waiting = f"{names.SCHEDULE_TOPIC}/3"
-        assert found["queues"][waiting]["max"] == expected["queues"][waiting]["max"]
+        assert seen["queues"][waiting]["max"] == expected["queues"][waiting]["max"]

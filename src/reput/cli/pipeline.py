@@ -563,7 +563,9 @@ class Uncommitted(enum.StrEnum):
 @command(*SPARK)
 def convert(
     session: Session,
-    form: Annotated[StoreForm, typer.Option("--from", help="Form of the store: dledger or rocksdb.")],
+    form: Annotated[
+        StoreForm, typer.Option("--from", help="Form of the store: dledger or rocksdb.")
+    ],
     store: StoreOption,
     target: TargetOption,
     config: ConfigOption = None,

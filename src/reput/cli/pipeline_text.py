@@ -146,7 +146,7 @@ def salvage(result: "Salvaged") -> list[Block]:
 
 
 def convert(result: "Converted") -> list[Block]:
-    """Return the text of a conversion: what is in the new store, and what is not."""
+    """Return the text of a conversion: the content of the new store, and the bytes left out."""
     fields = {
         "store": f"{result.source}, {result.form}",
         "written to": result.target,

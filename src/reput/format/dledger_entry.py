@@ -64,7 +64,7 @@ class Chain(NamedTuple):
     next_position: int
     """Position after the last entry."""
     fault: str
-    """What is wrong with the bytes there; empty if nothing is known to be."""
+    """Fault of the bytes there, as a sentence; empty without one."""
     is_blank: bool
     """Whether the rest of the file is a blank."""
 
@@ -120,7 +120,7 @@ def scan(
 def judge(
     data: bytes | memoryview, position: int, physical_offset: int, file_end: int
 ) -> tuple[str, bool]:
-    """Return what is wrong with a header, empty if nothing is, and whether it is a blank's.
+    """Return the fault of a header, empty without one, and whether it begins a blank.
 
     Args:
         data: A buffer with at least the header.

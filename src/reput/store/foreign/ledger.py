@@ -25,8 +25,10 @@ DATA, INDEX, CHECKPOINT, TERM = "data", "index", "checkpoint", "currterm"
 
 def members(folder: Folder) -> list[str]:
     """Return the names of folders of DLedger members in a store, sorted."""
-    found = (entry for entry in folder.entries("") if entry.is_folder)
-    return [entry.name for entry in found if _MEMBER.fullmatch(entry.name)]
+    entries_of_root = folder.entries("")
+    return [
+        entry.name for entry in entries_of_root if entry.is_folder and _MEMBER.fullmatch(entry.name)
+    ]
 
 
 def has_entries(folder: Folder) -> bool:

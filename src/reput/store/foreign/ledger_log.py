@@ -25,7 +25,7 @@ class EntryDamage(Damage):
     """A range of bytes that are no entries."""
 
     fault: str = ""
-    """What is wrong with the first of them, and what is allowed."""
+    """Fault of the first of them, with the allowed values."""
 
     @property
     def reason(self) -> str:

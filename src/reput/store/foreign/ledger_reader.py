@@ -1,4 +1,4 @@
-"""The reader of a store with DLedger, and what is known about its last entries."""
+"""The reader of a store with DLedger, and the state of its entries."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """What a member's files say about its entries.
+    """The state of entries, from a member's files.
 
     A committed entry is on most members of the group, so its message is kept. What follows is not
     known to be: the member may have died before it heard of it, or have waited for the others.
@@ -157,7 +157,7 @@ class LedgerReader(StoreReader):
 
     @cached_property
     def ledger_state(self) -> LedgerState:
-        """What the member's files say about its entries."""
+        """The state of the entries, from the member's files."""
         problems: list[str] = []
         term: int | None = None
         checkpoint: entries.LedgerCheckpoint | None = None

@@ -214,9 +214,8 @@ class RocksFolder:
         if path in self._tables:
             return Entry(name, len(self._tables[path]), 0, is_folder=False)
         if self._database is not None and path.startswith(f"{paths.CONSUME_QUEUE}/"):
-            return next(
-                (one for one in self.entries(path.rpartition("/")[0]) if one.name == name), None
-            )
+            beside = self.entries(path.rpartition("/")[0])
+            return next((entry for entry in beside if entry.name == name), None)
         return None if path in paths.ROCKSDB_TABLES else self._inner.entry(path)
 
     def read(self, path: str, start: int = 0, length: int | None = None) -> Bytes:
@@ -301,7 +300,7 @@ def _tree(queues: dict[tuple[str, int], tuple[int, int]]) -> dict[str, list[str]
         folder = paths.queue_folder(topic, queue_id)
         begin = first * cq_unit.SIZE // QUEUE_FILE_BYTES * QUEUE_FILE_BYTES
         stop = max(end * cq_unit.SIZE, begin + 1)
-        names[folder] = [paths.offset_name(at) for at in range(begin, stop, QUEUE_FILE_BYTES)]
+        names[folder] = [paths.offset_name(start) for start in range(begin, stop, QUEUE_FILE_BYTES)]
     return names
 
 

@@ -58,11 +58,11 @@ def test_entries_without_a_quorum_are_shown(version: str, tmp_path: Path) -> Non
 
 def positions(root: Path) -> list[int]:
     """Return the positions of the headers in the first file, without the reader."""
-    data, found, place = (root / FIRST).read_bytes(), [], 0
+    data, headers, place = (root / FIRST).read_bytes(), [], 0
     while struct.unpack_from(">i", data, place)[0] == 1:
-        found.append(place)
+        headers.append(place)
         place += struct.unpack_from(">i", data, place + 4)[0]
-    return found
+    return headers
 
 
 def write(root: Path, path: str, position: int, data: bytes) -> None:
@@ -110,7 +110,7 @@ def add_foreign_file(root: Path) -> None:
 def half_of_an_entry(root: Path) -> None:
     """As a crash leaves it: the last entry has a header, and no more."""
     (root / "abort").touch()
-    last = sorted((root / "dledger-n0/data").iterdir())[-1]
+    last = max((root / "dledger-n0/data").iterdir())
     data = last.read_bytes()
     end = len(data.rstrip(b"\0"))
     start = data.rindex(struct.pack(">i", 1), 0, end - 200)
@@ -137,9 +137,9 @@ def test_faults_are_named(tmp_path: Path, damage: Damage, severity: Severity, te
     root = foreign_stores.unpack(VERSION, "single", tmp_path)
     damage(root)
     report = verification.verify(open_reader(str(root)), progress=lambda *_: None)
-    found = [finding for finding in report.findings if text in finding.text]
-    assert [finding.severity for finding in found][:1] == [severity], report.findings
-    assert all(finding.path.startswith("dledger-n0") for finding in found)
+    findings = [finding for finding in report.findings if text in finding.text]
+    assert [finding.severity for finding in findings][:1] == [severity], report.findings
+    assert all(finding.path.startswith("dledger-n0") for finding in findings)
 
 
 def test_messages_after_damage_are_found(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Convert: write a plain store with the messages of one in another form.
 
-    scan     a task per log file: its records, and what is wrong with it
+    scan     a task per log file: its records, and its faults
     plan     the driver: the new place of each record
     copy     a task per log file: its records to their new places, and what they say of others
     tables   the driver: all other files
@@ -281,7 +281,7 @@ class _Conversion:
     # Judge ------------------------------------------------------------------------------------
 
     def _decide(self, uncommitted: str) -> tuple[str, int]:
-        """Return what is done with uncommitted entries, and where the source ends.
+        """Return ``keep``, ``drop`` or ``none`` for uncommitted entries, and the end of the source.
 
         Raises:
             InvalidOption: They are to be dropped, and it is not known which they are.
@@ -313,7 +313,7 @@ class _Conversion:
         return "drop", state.committed_end
 
     def _judge(self, scanned: Sequence[ScannedFile], log: NewLog) -> None:
-        """Refuse or report what is wrong with the source.
+        """Refuse a damaged source, or report the faults.
 
         Raises:
             CorruptRecord: It is damaged, and damage is not to be skipped.

@@ -94,7 +94,7 @@ class ScannedFile:
     first_term: int = 0
     last_term: int = 0
     faults: tuple[str, ...] = ()
-    """What is wrong with indexes, terms and the file of indexes."""
+    """Faults of indexes, terms and the file of indexes, a sentence each."""
 
 
 # --- scan -----------------------------------------------------------------------------------------
@@ -115,10 +115,10 @@ def scan(log: NewLog, start: int) -> ScannedFile:
     for batch in reader.log.walk(start, stop, is_end=stop == log.stop):
         damage += batch.damage
         if len(batch.positions):
-            found = np.zeros(len(batch.positions), MOVED)
-            found["old"] = batch.positions + batch.physical_offset
-            found["size"] = batch.sizes
-            rows.append(found)
+            batch_rows = np.zeros(len(batch.positions), MOVED)
+            batch_rows["old"] = batch.positions + batch.physical_offset
+            batch_rows["size"] = batch.sizes
+            rows.append(batch_rows)
             times = batch.columns().numbers("store_timestamp")
             newest_ms = max(newest_ms, int(times.max()))
     table = np.concatenate(rows) if rows else np.zeros(0, MOVED)
@@ -248,7 +248,7 @@ def _runs(log: NewLog, table: npt.NDArray[np.void]) -> Iterator[npt.NDArray[np.v
 def _gathered(
     reader: StoreReader, file: LogFile, run: npt.NDArray[np.void]
 ) -> tuple[bytearray, npt.NDArray[np.int64]]:
-    """Return the records of rows, one after the other, and their positions."""
+    """Return the records of rows, concatenated, and their positions."""
     first = int(run["old"][0])
     end = int(run["old"][-1] + run["size"][-1])
     window = memoryview(

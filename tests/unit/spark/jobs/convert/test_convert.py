@@ -129,7 +129,7 @@ def test_damage_is_refused_or_left_out_on_request(tmp_path: Path) -> None:
     root = foreign_stores.unpack("4.9.7", "single", tmp_path)
     whole = sum(1 for _ in open_reader(str(root)).messages())
     position = break_entry(root)
-    with pytest.raises(CorruptRecord, match="magic 7; allowed is 1.*skip-damage") as raised:
+    with pytest.raises(CorruptRecord, match=r"magic 7; allowed is 1.*skip-damage") as raised:
         converted(root)
     assert (raised.value.file, raised.value.physical_offset) == (FIRST[-20:], position)
     assert not root.with_name("plain").exists()
