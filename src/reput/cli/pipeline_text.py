@@ -154,6 +154,7 @@ def convert(result: "Converted") -> list[Block]:
         "messages": f"{result.record_count}, {size_text(result.record_bytes)}",
         "queues": result.queue_count,
         "mappedFileSizeCommitLog": result.file_bytes,
+        "mappedFileSizeConsumeQueue": result.queue_file_bytes,
     }
     if result.moved_from is not None:
         fields["moved"] = (

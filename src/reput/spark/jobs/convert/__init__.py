@@ -96,6 +96,8 @@ class Converted:
     target: str
     file_bytes: int
     """Value of ``mappedFileSizeCommitLog`` for the broker."""
+    queue_file_bytes: int
+    """Value of ``mappedFileSizeConsumeQueue`` for the broker."""
     start_offset: int
     """Physical offset at which both logs begin."""
     moved_from: int | None
@@ -262,6 +264,7 @@ class _Conversion:
             form=self._form,
             target=str(self._draft.target),
             file_bytes=self._file_bytes,
+            queue_file_bytes=self._config.mapped_file_size_consume_queue,
             start_offset=first,
             moved_from=log.ledger_start if moved_starts else None,
             source_end=self._reader.end_offset,
