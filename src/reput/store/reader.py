@@ -153,7 +153,8 @@ class StoreReader:
                 last complete record.
 
         Raises:
-            StoreUnavailable: Not a store, in RocksDB mode, or in use without ``allow_live``.
+            StoreUnavailable: Not a store, in RocksDB mode or DLedger, or in use without
+                ``allow_live``.
         """
         folder = open_folder(location)
         refuse_foreign(folder)
@@ -804,15 +805,14 @@ def refuse_foreign(folder: Folder) -> None:
                 f"only the plain part of the log is wanted, move {entry.name} away"
             )
     for mark, what in paths.ROCKSDB_MARKS.items():
-        entry_of_mark = folder.entry(mark)
-        is_topic = (
-            mark.startswith(f"{paths.CONSUME_QUEUE}/") and entry_of_mark and entry_of_mark.is_folder
-        )
-        if entry_of_mark is not None and not is_topic:
+        marked = folder.entry(mark)
+        is_topic = marked and marked.is_folder and mark.startswith(f"{paths.CONSUME_QUEUE}/")
+        if marked is not None and not is_topic:
+            cure = CONVERT.format(form="rocksdb", folder=folder.location)
             raise StoreUnavailable(
                 f"{folder.location} keeps its {what} in RocksDB ({mark} is there); reput reads "
-                "stores whose queues and tables are files (storeType=default): "
-                f"{CONVERT.format(form='rocksdb', folder=folder.location)}"
+                "stores whose queues and tables are files (storeType=default)"
+                + ("" if mark == paths.ROCKSDB_SECOND_FORM else f": {cure}")
             )
 
 

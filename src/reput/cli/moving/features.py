@@ -21,7 +21,6 @@ _ROCKSDB_STORES = {
     "kvStore": "messages that are popped and not acknowledged",
 }
 """Folders of RocksDB that 5.4 and later create, empty at first -> what they have in other modes."""
-_SECOND_FORM = f"{paths.CONFIG}/metadata"
 _DRAIN = (
     "reput does not read this form of tables (configManagerVersion=v2): let another broker take "
     "new messages, and this one serve what it has until it is consumed (reput cluster drain)"
@@ -64,7 +63,9 @@ def _check_folders(reader: StoreReader, findings: Findings) -> None:
             findings.stop(
                 "RocksDB",
                 f"{what} are in RocksDB: {mark}",
-                _DRAIN if mark == _SECOND_FORM else _after_stop("rocksdb", folder.location),
+                _DRAIN
+                if mark == paths.ROCKSDB_SECOND_FORM
+                else _after_stop("rocksdb", folder.location),
             )
     for path, is_in_use in rocksdb_tables(folder).items():
         table = paths.ROCKSDB_TABLES[path]

@@ -36,7 +36,7 @@ QUEUE_FILE_BYTES = 300_000 * cq_unit.SIZE
 """Size of the files in which a queue is shown: RocketMQ's default."""
 _QUEUES = (paths.CONSUME_QUEUE, "consumequeue_rocksdb")
 _OFFSETS, _VERSION, _FORBIDDEN = "offset", "kvDataVersion", "forbidden"
-_SINGLE, _SECOND_FORM = f"{paths.CONFIG}/rdb", f"{paths.CONFIG}/metadata"
+_SINGLE = f"{paths.CONFIG}/rdb"
 _MAX, _MIN = b"max", b"min"
 _LENGTH, _QUEUE_ID = struct.Struct(">i"), struct.Struct(">i")
 _LONG, _PLACE = struct.Struct(">q"), struct.Struct(">qq")
@@ -67,7 +67,7 @@ def queue_database(folder: Folder) -> str | None:
 
 def is_used(folder: Folder) -> bool:
     """Return whether a store keeps queues, or tables that are in use, in RocksDB."""
-    singles = (folder.entry(path) is not None for path in (_SINGLE, _SECOND_FORM))
+    singles = (folder.entry(path) is not None for path in (_SINGLE, paths.ROCKSDB_SECOND_FORM))
     return (
         queue_database(folder) is not None or any(singles) or any(rocksdb_tables(folder).values())
     )
@@ -159,10 +159,11 @@ class RocksFolder:
         self.window_bytes = folder.window_bytes
         self.gap_bytes_max = folder.gap_bytes_max
         self.reads_at_once = 1
-        if folder.entry(_SECOND_FORM) is not None:
+        if folder.entry(paths.ROCKSDB_SECOND_FORM) is not None:
             raise StoreUnavailable(
-                f"{folder.location} has its tables in {_SECOND_FORM} (configManagerVersion=v2); "
-                "allowed are the tables of v1: config/topics and others, or config/rdb"
+                f"{folder.location} has its tables in {paths.ROCKSDB_SECOND_FORM} "
+                "(configManagerVersion=v2); allowed are those of v1: config/topics and others, or "
+                "config/rdb"
             )
         self._tables = dict(self._read_tables())
         self._queues: dict[tuple[str, int], tuple[int, int]] = {}
