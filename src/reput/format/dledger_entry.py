@@ -68,6 +68,13 @@ class Chain(NamedTuple):
     is_blank: bool
     """Whether the rest of the file is a blank."""
 
+    def until(self, count: int) -> "Chain":
+        """Return the first entries."""
+        columns = (self.positions, self.sizes, self.indexes, self.terms)
+        positions, sizes, indexes, terms = (column[:count] for column in columns)
+        end = int(positions[-1] + sizes[-1]) if count else 0
+        return Chain(positions, sizes, indexes, terms, end, self.fault, self.is_blank)
+
 
 def scan(
     data: bytes | memoryview, physical_offset: int, file_end: int, stop: int, room: int

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from reput.errors import CorruptRecord, NotInStore
 from reput.format import dledger_entry as entries
 from reput.format.message import StoredMessage, Verdict
@@ -94,16 +96,17 @@ class LedgerReader(StoreReader):
             return LastEntry(self.ledger.start, -1, 0), LogTail(self.ledger.start)
         file = files[-1]
         data_end = self.log.data_end_of(file)
-        headers: list[LastEntry] = []
+        chains: list[tuple[int, entries.Chain]] = []
         last, place, fault = LastEntry(file.start, -1, 0), file.start, ""
         while place < data_end:
             for base, chain in self.log.chains(file, place, file.nominal_end):
                 fault, place = chain.fault, base + chain.next_position
-                for position, size, index, term in zip(*chain[:4], strict=True):
-                    if term < last.term:  # a leftover of an earlier term
-                        return last, self._tail(file, last.end_offset, data_end, "")
-                    last = LastEntry(base + int(position + size), int(index), int(term))
-                    headers.append(LastEntry(base + int(position), int(index), int(term)))
+                falls = np.flatnonzero(np.diff(chain.terms, prepend=last.term) < 0)
+                whole = chain.until(int(falls[0])) if len(falls) else chain
+                last = _last_of(base, whole) or last
+                chains.append((base, whole))
+                if len(falls):  # a leftover of an earlier term
+                    return last, self._tail(file, last.end_offset, data_end, "")
                 if chain.is_blank:
                     return last, LogTail(last.end_offset)
             following = self.log.next_entry(place + 1, data_end, last)
@@ -111,7 +114,7 @@ class LedgerReader(StoreReader):
                 break
             place = following
         if self._is_crashed:
-            return self._without_torn(file, headers, last, data_end, fault)
+            return self._without_torn(file, chains, last, data_end, fault)
         return last, self._tail(file, last.end_offset, data_end, fault)
 
     @property
@@ -119,21 +122,30 @@ class LedgerReader(StoreReader):
         return self.state.condition is Condition.CRASHED and not self.is_live
 
     def _without_torn(
-        self, file: LogFile, headers: list[LastEntry], last: LastEntry, data_end: int, fault: str
+        self,
+        file: LogFile,
+        chains: list[tuple[int, entries.Chain]],
+        last: LastEntry,
+        data_end: int,
+        fault: str,
     ) -> tuple[LastEntry, LogTail]:
         """Return the end before the last records that a crash has left incomplete."""
-        while headers:
-            header = headers[-1].end_offset
-            try:
-                record = self.log.message_at(header + HEADER_BYTES)
-                if record.property_bytes and data_end < last.end_offset:
-                    raise CorruptRecord("its end is zeros")
-                break
-            except (CorruptRecord, NotInStore) as error:
-                fault = f"the record of a DLedger entry is half-written: {error}"
-                headers.pop()
-                before = headers[-1] if headers else LastEntry(file.start, -1, 0)
-                last = LastEntry(header, before.index, before.term)
+        while chains:
+            base, chain = chains.pop()
+            for count in range(len(chain.positions), 0, -1):
+                header = base + int(chain.positions[count - 1])
+                try:
+                    record = self.log.message_at(header + HEADER_BYTES)
+                    if record.property_bytes and data_end < last.end_offset:
+                        raise CorruptRecord("its end is zeros")
+                except (CorruptRecord, NotInStore) as error:
+                    fault = f"the record of a DLedger entry is half-written: {error}"
+                    before = [(base, chain.until(count - 1)), *reversed(chains)]
+                    ends = (_last_of(*part) for part in before)
+                    known = next(filter(None, ends), LastEntry(header, -1, 0))
+                    last = LastEntry(header, known.index, known.term)
+                else:
+                    return last, self._tail(file, last.end_offset, data_end, fault)
         return last, self._tail(file, last.end_offset, data_end, fault)
 
     def _tail(self, file: LogFile, end: int, data_end: int, fault: str) -> LogTail:
@@ -209,3 +221,11 @@ class LedgerReader(StoreReader):
         start = self.ledger_state.committed_end
         if start is not None and start < self.end_offset:
             yield from self.messages(start)
+
+
+def _last_of(base: int, chain: entries.Chain) -> LastEntry | None:
+    """Return the last entry of a chain whose buffer begins at ``base``; None without entries."""
+    if not len(chain.positions):
+        return None
+    end = base + int(chain.positions[-1] + chain.sizes[-1])
+    return LastEntry(end, int(chain.indexes[-1]), int(chain.terms[-1]))

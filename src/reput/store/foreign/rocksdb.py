@@ -36,7 +36,7 @@ QUEUE_FILE_BYTES = 300_000 * cq_unit.SIZE
 """Size of the files in which a queue is shown: RocketMQ's default."""
 _QUEUES = (paths.CONSUME_QUEUE, "consumequeue_rocksdb")
 _OFFSETS, _VERSION, _FORBIDDEN = "offset", "kvDataVersion", "forbidden"
-_SINGLE = f"{paths.CONFIG}/rdb"
+_SINGLE = f"{paths.CONFIG}/metadata"
 _MAX, _MIN = b"max", b"min"
 _LENGTH, _QUEUE_ID = struct.Struct(">i"), struct.Struct(">i")
 _LONG, _PLACE = struct.Struct(">q"), struct.Struct(">qq")
@@ -163,7 +163,7 @@ class RocksFolder:
             raise StoreUnavailable(
                 f"{folder.location} has its tables in {paths.ROCKSDB_SECOND_FORM} "
                 "(configManagerVersion=v2); allowed are those of v1: config/topics and others, or "
-                "config/rdb"
+                "config/metadata"
             )
         self._tables = dict(self._read_tables())
         self._queues: dict[tuple[str, int], tuple[int, int]] = {}

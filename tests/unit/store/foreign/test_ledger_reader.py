@@ -219,3 +219,20 @@ def test_a_scan_stops_before_what_is_no_entry() -> None:
     assert chain.fault == "zeros, where the header of a DLedger entry should be"
     blank = entries.BLANK.pack(-1, 65536 - 1000) + bytes(100)
     assert entries.scan(blank, 1000, 65536, 65536, 10).is_blank
+
+
+def test_leftovers_of_an_earlier_term_are_after_the_end(tmp_path: Path) -> None:
+    """As on a member that has cut entries, since its leader had others."""
+    root = foreign_stores.unpack(VERSION, "uncommitted", tmp_path)
+    last = positions(root)[-1]
+    data = bytearray((root / FIRST).read_bytes()[last:].rstrip(b"\0"))
+    data += bytes(struct.unpack_from(">i", data, 4)[0] - len(data))
+    end = last + len(data)
+    index, term = struct.unpack_from(">qq", data, 8)
+    struct.pack_into(">qqq", data, 8, index + 1, term - 1, end)
+    struct.pack_into(">q", data, HEADER_BYTES + 28, end + HEADER_BYTES)
+    write(root, FIRST, end, bytes(data))
+    reader = open_reader(str(root))
+    assert reader.end_offset == end
+    assert reader.tail.torn is not None
+    assert (reader.tail.torn.physical_offset, reader.tail.torn.length) == (end, len(data))
