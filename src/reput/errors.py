@@ -2,7 +2,7 @@
 
     ReputError
     ├── CorruptRecord        bytes of a store are damaged; with place and reason
-    ├── StoreUnavailable     a folder cannot be read as a store (not one, running, RocksDB mode)
+    ├── StoreUnavailable     a folder cannot be read as a store (not one, running, DLedger)
     ├── NotInStore           the store is readable, but has no such message
     ├── WriteFailed          the system failed to write or sync; new data is not durable
     │   ├── DiskFull         no space left: free some, or add a folder, and retry

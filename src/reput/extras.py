@@ -19,6 +19,7 @@ _EXTRAS = {
     "opentelemetry": ("otel", "the API of OpenTelemetry"),
     "prometheus_client": _SERVER,
     "zstandard": _COMPRESSION,
+    "rocksdict": ("rocksdb", "rocksdict"),
     "rich": _CLI,
     "typer": _CLI,
     "starlette": _CONSOLE,

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import foreign_stores
 import golden
 from reput.format import (
     batch,
     checkpoint_page,
     cq_unit,
+    dledger_entry,
     index_entry,
     message as record,
     message_id,
@@ -28,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs/formats").glob("*.md")
 }
-LAYOUT_PAGES = {"commit-log", "consume-queue", "index-file", "checkpoint"}
+LAYOUT_PAGES = {"commit-log", "consume-queue", "index-file", "checkpoint", "dledger"}
 
 TYPES = {"b": "int8", "B": "uint8", "h": "int16", "H": "uint16", "i": "int32", "q": "int64"}
 CODES = {name: code for code, name in TYPES.items()}
@@ -178,11 +180,24 @@ LAYOUTS = {
     ("index-file", "Slot"): lambda: fields(["entry"], index_entry.SLOT),
     ("index-file", "Entry"): lambda: fields(names_of(index_entry.Entry), index_entry.ENTRY),
     ("checkpoint", "Page"): lambda: fields(comments(checkpoint_page, "PAGE"), checkpoint_page.PAGE),
+    ("dledger", "Entry"): lambda: fields(comments(dledger_entry, "HEADER"), dledger_entry.HEADER),
+    ("dledger", "Blank"): lambda: fields(comments(dledger_entry, "BLANK"), dledger_entry.BLANK),
+    ("dledger", "Index unit"): lambda: fields(
+        comments(dledger_entry, "INDEX_UNIT"), dledger_entry.INDEX_UNIT
+    ),
 }
 
 ON_LAYOUTS = pytest.mark.parametrize(("page", "heading"), LAYOUTS)
 
-PARTS = {"SIZE_AND_MAGIC", "PHYSICAL_OFFSET", "PORT", "EXT_END", "_QUEUE_AND_FLAG"}
+PARTS = {
+    "SIZE_AND_MAGIC",
+    "PHYSICAL_OFFSET",
+    "PORT",
+    "EXT_END",
+    "SYS_FLAG",
+    "_CHECKED",
+    "_QUEUE_AND_FLAG",
+}
 """Structs that read a part of a layout whose own struct is compared."""
 
 
@@ -221,7 +236,7 @@ def test_a_change_of_only_the_document_is_detected(page: str, heading: str) -> N
     ("module", "name"),
     [
         (module, name)
-        for module in (record, batch, cq_unit, index_entry, checkpoint_page)
+        for module in (record, batch, cq_unit, index_entry, checkpoint_page, dledger_entry)
         for name, value in vars(module).items()
         if isinstance(value, struct.Struct) and name not in PARTS
     ],
@@ -439,7 +454,10 @@ EXAMPLES = [
 def test_example_is_in_the_store(page: str, words: list[str], lines: list[str]) -> None:
     version, name, file, position = words
     data = b"".join(hex_line(line)[0] for line in lines)
-    stored = golden.files(version, name)[file]
+    if page == "dledger":
+        stored = foreign_stores.file(version, name, file)
+    else:
+        stored = golden.files(version, name)[file]
     assert stored[int(position) :].startswith(data)
 
 
@@ -574,7 +592,7 @@ def test_links_and_paths_exist(page: str) -> None:
 
 
 def test_modules_name_their_page() -> None:
-    for module in (record, batch, cq_unit, index_entry, checkpoint_page):
+    for module in (record, batch, cq_unit, index_entry, checkpoint_page, dledger_entry):
         (target,) = re.findall(r"docs/formats/([\w-]+)\.md", module.__doc__ or "")
         assert target in LAYOUT_PAGES
         assert Path(inspect.getsourcefile(module) or "").name in PAGES[target]

@@ -3,6 +3,7 @@
 Each command runs one job of ``reput.spark.jobs`` and prints its result.
 """
 
+import enum
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
@@ -545,6 +546,62 @@ def compact(
     )
 
 
+class StoreForm(enum.StrEnum):
+    """Forms of stores that ``convert`` reads."""
+
+    DLEDGER = "dledger"
+    ROCKSDB = "rocksdb"
+
+
+class Uncommitted(enum.StrEnum):
+    """What ``convert`` does with entries that are not known to be committed."""
+
+    KEEP = "keep"
+    DROP = "drop"
+
+
+@command(*SPARK)
+def convert(
+    session: Session,
+    form: Annotated[
+        StoreForm, typer.Option("--from", help="Form of the store: dledger or rocksdb.")
+    ],
+    store: StoreOption,
+    target: TargetOption,
+    config: ConfigOption = None,
+    uncommitted: Annotated[
+        Uncommitted,
+        typer.Option(help="DLedger entries after the committed one of the checkpoint."),
+    ] = Uncommitted.KEEP,
+    skip_damage: Annotated[
+        bool, typer.Option("--skip-damage", help="Leave out damaged records, and list them.")
+    ] = False,
+) -> View:
+    """Write a plain store from one with DLedger, or with queues and tables in RocksDB.
+
+    Messages keep their queue offsets. Brokers of RocketMQ and reput open the new folder.
+
+    Exit code 0: done; 1: done, and records are left out as damaged; 2: failed.
+    """
+    from reput.spark.jobs import convert as job
+
+    return _run(
+        session,
+        "convert",
+        lambda spark, progress: job.convert(
+            spark,
+            store,
+            target,
+            form=form.value,
+            config=_store_config(config),
+            uncommitted=uncommitted.value,
+            skip_damage=skip_damage,
+            progress=progress,
+        ),
+        is_bad=lambda result: result.is_damaged,
+    )
+
+
 COMMANDS = {
     "dispatch": dispatch,
     "follow": follow,
@@ -556,4 +613,5 @@ COMMANDS = {
     "verify": verify,
     "restore": restore,
     "compact": compact,
+    "convert": convert,
 }

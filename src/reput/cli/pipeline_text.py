@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from reput.spark.jobs.audit.verdicts import AuditResult
     from reput.spark.jobs.compact import CompactResult
     from reput.spark.jobs.compare import Comparison
+    from reput.spark.jobs.convert import Converted
     from reput.spark.jobs.dispatch import DispatchResult
     from reput.spark.jobs.dispatch.difference import Difference
     from reput.spark.jobs.dispatch.follow import Followed
@@ -139,6 +140,39 @@ def salvage(result: "Salvaged") -> list[Block]:
         fields,
         _table(holes, result.holes),
         _table(queues, result.queues),
+        _table(moved, result.moved_offsets),
+        *result.notes,
+    ]
+
+
+def convert(result: "Converted") -> list[Block]:
+    """Return the text of a conversion: the content of the new store, and the bytes left out."""
+    fields = {
+        "store": f"{result.source}, {result.form}",
+        "written to": result.target,
+        "log": f"physical offset {result.start_offset} to {result.end_offset}",
+        "messages": f"{result.record_count}, {size_text(result.record_bytes)}",
+        "queues": result.queue_count,
+        "mappedFileSizeCommitLog": result.file_bytes,
+        "mappedFileSizeConsumeQueue": result.queue_file_bytes,
+    }
+    if result.moved_from is not None:
+        fields["moved"] = (
+            f"all messages from physical offset {result.moved_from} on, and "
+            f"{result.changed_references} references to them: ids of offsets are new"
+        )
+    if result.ledger is not None:
+        state = result.ledger
+        fields["entries"] = (
+            f"{state.member}, {state.first_index} to {state.last_index}, committed to "
+            f"{'unknown' if state.committed_index is None else state.committed_index}"
+        )
+        fields["uncommitted"] = f"{state.uncommitted_count or 0}: {result.uncommitted}"
+    left_out = "#left_out_at=physical_offset #bytes=length file why=reason"
+    moved = "offset_of=name topic #queue=queue_id #was=before #is=after"
+    return [
+        Fields(fields),
+        _table(left_out, result.left_out),
         _table(moved, result.moved_offsets),
         *result.notes,
     ]

@@ -43,9 +43,9 @@ class Listing(enum.StrEnum):
 
 
 def _open(folder: str, live: bool) -> "StoreReader":
-    from reput.store.reader import StoreReader
+    from reput.store.foreign import opening
 
-    return StoreReader.open(folder, allow_live=live)
+    return opening.open_reader(folder, allow_live=live)
 
 
 # --- info ---------------------------------------------------------------------------------------
@@ -58,10 +58,20 @@ def info(session: Session, folder: FolderArgument, live: LiveOption = False) -> 
     Condition, sizes, first and last message, queues, index, checkpoint, data after the end of the
     log. Reads only the heads and tails of files, so it is quick on a store of any size.
     """
+    from reput.store.foreign import opening
     from reput.store.verify import documents
 
-    document = documents.info(_open(folder, live))
-    return View(document, _info_fields(document, session.clock))
+    reader = _open(folder, live)
+    document = {**documents.info(reader), **opening.info(reader)}
+    return View(document, _info_fields(document, session.clock), *_uncommitted(document))
+
+
+def _uncommitted(document: Document) -> list[Table]:
+    """Return the table of messages that are not known to be committed; empty without DLedger."""
+    if "dledger" not in document:
+        return []
+    columns = "#uncommitted=index topic #queue=queue_id #queue_offset #physical_offset id"
+    return [Table(columns, document["dledger"]["uncommitted"], is_optional=True)]
 
 
 def _info_fields(document: Document, clock: Clock) -> Fields:
@@ -80,6 +90,11 @@ def _info_fields(document: Document, clock: Clock) -> Fields:
     }
     if index["start"] is not None:
         fields["index"] += f", physical offset {index['start']} to {index['end']}"
+    if "dledger" in document:
+        fields["DLedger"] = _ledger_text(document["dledger"])
+        fields |= {
+            f"problem {n}": text for n, text in enumerate(document["dledger"]["problems"], 1)
+        }
     fields["checkpoint"] = _checkpoint_text(document, clock)
     fields["tables"] = ", ".join(
         f"{'unreadable' if count is None else count} {name.replace('_', ' ')}"
@@ -93,6 +108,21 @@ def _info_fields(document: Document, clock: Clock) -> Fields:
             position = f"{hole['length']} bytes from physical offset {hole['physical_offset']}"
             fields["after the end"] = f"{position}: {text}"
     return Fields(fields)
+
+
+def _ledger_text(state: Document) -> str:
+    """Return what a member of a DLedger group has."""
+    if state["last_index"] is None:
+        return f"{state['member']}, no entries"
+    text = (
+        f"{state['member']}, entries {state['first_index']} to {state['last_index']} of term "
+        f"{state['last_term']}"
+    )
+    if state["committed_index"] is not None:
+        text += f", committed to {state['committed_index']}"
+    if state["plain_end"] is not None:
+        text += f"; plain before physical offset {state['plain_end']}"
+    return text
 
 
 def _condition_text(document: Document) -> str:
@@ -329,7 +359,7 @@ def verify(
     Exit code 0: no damage, perhaps notes and warnings; 1: damage; 2: the store cannot be read.
     """
     from reput.cli.progress import ProgressBar
-    from reput.store import verify as verification
+    from reput.store.foreign import verification
     from reput.store.verify import documents
 
     reader = _open(folder, live)

@@ -58,6 +58,7 @@ BLANK = struct.Struct(
 )
 SIZE_AND_MAGIC = struct.Struct(">ii")
 PHYSICAL_OFFSET = struct.Struct(">q")
+SYS_FLAG = struct.Struct(">i")
 PORT = struct.Struct(">i")
 TOPIC_LENGTH_V1 = struct.Struct(">B")
 TOPIC_LENGTH_V2 = struct.Struct(">H")
@@ -213,9 +214,17 @@ def host_bytes(is_v6: int | bool) -> int:
     return HOST_V6_BYTES if is_v6 else HOST_V4_BYTES
 
 
+def prepared_transaction_position(sys_flag: int) -> int:
+    """Return the position of PREPAREDTRANSACTIONOFFSET in a record, from its sysFlag."""
+    born = host_bytes(sys_flag & flags.BORN_HOST_V6)
+    stored = host_bytes(sys_flag & flags.STORE_HOST_V6)
+    reconsume_times_bytes = 4
+    return POSITION_BORN_HOST + born + STORE_TIMESTAMP.size + stored + reconsume_times_bytes
+
+
 def store_timestamp_of(data: bytes | memoryview) -> int:
     """Return STORETIMESTAMP of a whole record without decoding the rest, ms."""
-    (sys_flag,) = struct.unpack_from(">i", data, POSITION_SYS_FLAG)
+    (sys_flag,) = SYS_FLAG.unpack_from(data, POSITION_SYS_FLAG)
     position = POSITION_BORN_HOST + host_bytes(sys_flag & flags.BORN_HOST_V6)
     timestamp: int = STORE_TIMESTAMP.unpack_from(data, position)[0]
     return timestamp

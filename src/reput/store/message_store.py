@@ -45,7 +45,7 @@ from reput.store.queues.consume_queue import ConsumeQueue
 from reput.store.queues.consume_queues import ConsumeQueues
 from reput.store.queues.known_queues import KnownQueues
 from reput.store.queues.tombstones import Tombstones
-from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_rocksdb, refuse_rocksdb_tables
+from reput.store.reader import END_OF_TIME_MS, Boundary, refuse_foreign, refuse_rocksdb_tables
 from reput.store.tables import config_tables
 from reput.store.writing.copying import Copier
 from reput.store.writing.dispatch import Dispatcher, Listener
@@ -242,7 +242,8 @@ class MessageStore:
             progress: Called with the progress of the recovery.
 
         Raises:
-            StoreUnavailable: The folder is in use, in RocksDB mode, or its files have other sizes.
+            StoreUnavailable: The folder is in use, in RocksDB mode or in DLedger, or its files have
+                other sizes.
             WriteFailed: The folder cannot be written to; also ``DiskFull``.
         """
         config = config or StoreConfig()
@@ -252,6 +253,7 @@ class MessageStore:
         disk.make_folder(config.store_path_root_dir)
         lock = FolderLock(config.store_path_root_dir)
         try:
+            refuse_foreign(open_folder(config.store_path_root_dir))
             read_only = config.read_only_commit_log_folders
             for folder in config.commit_log_folders:
                 disk.make_folder(folder)
@@ -274,7 +276,6 @@ class MessageStore:
 
     def _start(self, progress: Progress) -> None:
         folder = open_folder(self.root, commit_log_folders=self.config.commit_log_folders)
-        refuse_rocksdb(folder)
         refuse_rocksdb_tables(folder)
         recovery = Recovery(
             root=self.root,

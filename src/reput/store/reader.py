@@ -153,10 +153,11 @@ class StoreReader:
                 last complete record.
 
         Raises:
-            StoreUnavailable: Not a store, in RocksDB mode, or in use without ``allow_live``.
+            StoreUnavailable: Not a store, in RocksDB mode or DLedger, or in use without
+                ``allow_live``.
         """
         folder = open_folder(location)
-        refuse_rocksdb(folder)
+        refuse_foreign(folder)
         log = folder.entry(paths.COMMIT_LOG)
         if log is None or not log.is_folder:
             raise StoreUnavailable(f"{location} is no store: it has no folder {paths.COMMIT_LOG}")
@@ -751,6 +752,8 @@ class StoreReader:
         return config_tables.subscription_groups(self._folder)
 
 
+CONVERT = "reput pipeline convert --from {form} --store {folder} --target DIR writes a plain store"
+"""How a store of another form becomes a plain one."""
 EXPORT_ROCKSDB = (
     "after the stop, export it with mqadmin of 5.5: rocksDBConfigToJson -p {folder}/config "
     "-t {table} -e {folder}/{file}; then move {folder}/{path} away"
@@ -788,19 +791,28 @@ def export_rocksdb(folder: Folder, path: str) -> str:
     )
 
 
-def refuse_rocksdb(folder: Folder) -> None:
-    """Raise an error if the store keeps queues or tables in RocksDB.
+def refuse_foreign(folder: Folder) -> None:
+    """Raise an error if the store has its log in DLedger, or queues or tables in RocksDB.
 
     Raises:
         StoreUnavailable: It does.
     """
+    for entry in folder.entries(""):
+        if entry.name.startswith(paths.LEDGER_PREFIX) and folder.entries(f"{entry.name}/data"):
+            raise StoreUnavailable(
+                f"{folder.location} has its log in DLedger ({entry.name}/data is there); reput "
+                f"reads plain logs: {CONVERT.format(form='dledger', folder=folder.location)}; if "
+                f"only the plain part of the log is wanted, move {entry.name} away"
+            )
     for mark, what in paths.ROCKSDB_MARKS.items():
-        entry = folder.entry(mark)
-        is_topic = mark.startswith(f"{paths.CONSUME_QUEUE}/") and entry and entry.is_folder
-        if entry is not None and not is_topic:
+        marked = folder.entry(mark)
+        is_topic = marked and marked.is_folder and mark.startswith(f"{paths.CONSUME_QUEUE}/")
+        if marked is not None and not is_topic:
+            cure = CONVERT.format(form="rocksdb", folder=folder.location)
             raise StoreUnavailable(
                 f"{folder.location} keeps its {what} in RocksDB ({mark} is there); reput reads "
                 "stores whose queues and tables are files (storeType=default)"
+                + ("" if mark == paths.ROCKSDB_SECOND_FORM else f": {cure}")
             )
 
 

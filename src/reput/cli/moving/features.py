@@ -10,7 +10,8 @@ from reput.errors import CorruptRecord, InvalidOption
 from reput.format import names
 from reput.store.config import StoreConfig
 from reput.store.files import paths
-from reput.store.reader import StoreReader, export_rocksdb, rocksdb_tables
+from reput.store.foreign.ledger_reader import LedgerReader
+from reput.store.reader import CONVERT, StoreReader, export_rocksdb, rocksdb_tables
 from reput.store.tables import config_tables
 
 DEFAULT_DELAY_LEVELS = StoreConfig.__dataclass_fields__["message_delay_level"].default
@@ -20,16 +21,13 @@ _ROCKSDB_STORES = {
     "kvStore": "messages that are popped and not acknowledged",
 }
 """Folders of RocksDB that 5.4 and later create, empty at first -> what they have in other modes."""
-_ROCKSDB_CURES = {
-    "consume queues": "after the stop, move the folder away: the start makes queues from the log",
-    "configuration tables": "RocketMQ does not export this form: let another broker take new "
-    "messages, and this one serve what it has until it is consumed (reput cluster drain)",
-}
-"""Kind of data that RocksDB contains -> what to do."""
+_DRAIN = (
+    "reput does not read this form of tables (configManagerVersion=v2): let another broker take "
+    "new messages, and this one serve what it has until it is consumed (reput cluster drain)"
+)
 _STATIC_TOPICS = f"{paths.CONFIG}/topicQueueMapping.json"
 _TIERED = f"{paths.CONFIG}/tieredStoreMetadata.json"
 _CONTROLLER = "epochFileCheckpoint"
-_DLEDGER_PREFIX = "dledger-"
 
 
 def check(reader: StoreReader, settings: BrokerSettings, now_ms: int) -> Findings:
@@ -65,7 +63,9 @@ def _check_folders(reader: StoreReader, findings: Findings) -> None:
             findings.stop(
                 "RocksDB",
                 f"{what} are in RocksDB: {mark}",
-                _ROCKSDB_CURES[what],
+                _DRAIN
+                if mark == paths.ROCKSDB_SECOND_FORM
+                else _after_stop("rocksdb", folder.location),
             )
     for path, is_in_use in rocksdb_tables(folder).items():
         table = paths.ROCKSDB_TABLES[path]
@@ -90,13 +90,8 @@ def _check_folders(reader: StoreReader, findings: Findings) -> None:
             "let all groups read them first, remove messageStorePlugIn, and move this file away; "
             "reput serves the commit log alone",
         )
-    dledger = [entry.name for entry in folder.entries("") if _is_dledger(entry.name)]
-    if dledger:
-        findings.stop(
-            "DLedger",
-            f"the log is in {dledger[0]}, with DLedger's frames",
-            "copy the messages: let a Java master without DLedger take new ones, and consume these",
-        )
+    if isinstance(reader, LedgerReader):
+        _check_ledger(reader, findings)
     if folder.entry(_CONTROLLER) is not None:
         findings.warn(
             "controller",
@@ -112,8 +107,25 @@ def _check_folders(reader: StoreReader, findings: Findings) -> None:
         )
 
 
-def _is_dledger(name: str) -> bool:
-    return name.startswith(_DLEDGER_PREFIX)
+def _check_ledger(reader: LedgerReader, findings: Findings) -> None:
+    """Say how a store leaves DLedger, and which member of the group to take."""
+    state = reader.ledger_state
+    findings.stop(
+        "DLedger",
+        f"the log is in {state.member}, with DLedger's frames",
+        _after_stop("dledger", reader.location),
+    )
+    findings.warn(
+        "DLedger",
+        f"{state.member} has entries up to {state.last_index} of term {state.last_term}, committed "
+        f"up to {'unknown' if state.committed_index is None else state.committed_index}",
+        "stop all members, and convert the one with the last entry of the highest term, and then "
+        "with the highest entry: it has all that is committed",
+    )
+
+
+def _after_stop(form: str, location: str) -> str:
+    return f"after the stop, {CONVERT.format(form=form, folder=location)}"
 
 
 def _rocksdb_bytes(reader: StoreReader, path: str) -> int:

@@ -16,6 +16,8 @@ from reput.format.checkpoint_page import Checkpoint
 from reput.store.config import StoreConfig
 from reput.store.files import paths
 from reput.store.files.files import Folder, open_folder
+from reput.store.foreign import ledger
+from reput.store.foreign.ledger_reader import LedgerReader
 from reput.store.index.index_view import IndexFileView
 from reput.store.log.commit_log_view import Damage
 from reput.store.reader import Condition, StoreReader, process_name
@@ -67,6 +69,8 @@ def open_reader(config: StoreConfig) -> StoreReader | None:
     if not Path(root).exists():
         return None
     folder = open_folder(root, commit_log_folders=config.commit_log_folders)
+    if ledger.has_entries(folder):
+        return LedgerReader(folder)
     log = folder.entry(paths.COMMIT_LOG)
     is_elsewhere = any(Path(part).is_dir() for part in config.commit_log_folders)
     has_log = is_elsewhere or (log is not None and log.is_folder)

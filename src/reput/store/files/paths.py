@@ -55,10 +55,14 @@ TABLES = (TOPICS, CONSUMER_OFFSETS, SUBSCRIPTION_GROUPS, DELAY_OFFSETS, CONSUMER
 BACKUP_SUFFIX = ".bak"
 DRAFT_SUFFIX = ".tmp"
 
+LEDGER_PREFIX = "dledger-"
+"""First part of the name of a folder with the log of a member of a DLedger group."""
+ROCKSDB_SECOND_FORM = f"{CONFIG}/rdb"
+"""Folder of tables in the form that configManagerVersion=v2 has, which reput does not read."""
 ROCKSDB_MARKS = {
     f"{CONSUME_QUEUE}/CURRENT": "consume queues",
     "consumequeue_rocksdb/CURRENT": "consume queues",
-    f"{CONFIG}/rdb": "configuration tables",
+    ROCKSDB_SECOND_FORM: "configuration tables",
     f"{CONFIG}/metadata": "configuration tables",
 }
 """Files of a broker in RocksDB mode -> data that it does not keep in plain files."""

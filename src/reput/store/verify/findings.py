@@ -71,6 +71,7 @@ class FindingKind(enum.StrEnum):
     ENTRY_IN_HOLE = "entry_in_hole"
     ENTRY_WRONG = "entry_wrong"
     CHECKPOINT = "checkpoint"
+    LEDGER = "ledger"
     TABLE = "table"
     TOPIC = "topic"
     CONSUMER_OFFSET = "consumer_offset"

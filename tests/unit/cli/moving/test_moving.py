@@ -291,7 +291,6 @@ def test_messages_from_the_future_stop(
         ("rocksdbstore/000020.sst", "data", "RocksDB"),
         ("kvStore/000020.log", "data", "RocksDB"),
         ("config/tieredStoreMetadata.json", "{}", "tiered storage"),
-        ("dledger-n0/data/00000000000000000000", "", "DLedger"),
         ("config/topicQueueMapping.json", '{"topicQueueMappingInfoMap":{"T":{}}}', "static topics"),
     ],
 )

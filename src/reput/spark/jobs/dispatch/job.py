@@ -30,7 +30,7 @@ from reput.store.config import StoreConfig
 from reput.store.files import paths
 from reput.store.files.files import Folder, open_folder
 from reput.store.queues import tombstones
-from reput.store.reader import Condition, StoreReader, refuse_rocksdb
+from reput.store.reader import Condition, StoreReader, refuse_foreign
 
 RANGE_BYTES = 256 * 1024 * 1024
 """Approximate bytes of the log that a task reads."""
@@ -270,7 +270,7 @@ class DispatchJob:
 def open_log(store: str, config: StoreConfig) -> Folder:
     """Open a store. Raises ``StoreUnavailable`` if it has no log."""
     folder = open_folder(store, commit_log_folders=config.commit_log_folders)
-    refuse_rocksdb(folder)
+    refuse_foreign(folder)
     if not folder.entries(paths.COMMIT_LOG):
         raise StoreUnavailable(f"{store} is no store: it has no files in {paths.COMMIT_LOG}")
     return folder

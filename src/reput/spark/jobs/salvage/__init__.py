@@ -15,19 +15,18 @@ the next run deletes; the same source gives the same bytes.
 
 import dataclasses
 import functools
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reput.clock import ManualClock
-from reput.errors import CorruptRecord, InvalidOption, StoreUnavailable, WriteFailed
+from reput.errors import CorruptRecord
 from reput.format import names
 from reput.spark import plan
 from reput.spark.jobs import folder_checks, hole_filling, inferred_settings, queue_runs
+from reput.spark.jobs.adopted_store import MovedOffset, adopt, check_log
 from reput.spark.jobs.dispatch import run_dispatch
+from reput.spark.jobs.draft_store import DraftStore
 from reput.spark.jobs.hole_filling import Hole
 from reput.spark.jobs.queue_runs import Run
 from reput.spark.jobs.running import Progress, Runner, runner_on
@@ -37,12 +36,9 @@ from reput.spark.jobs.salvage.scan import QueueKey, Scanned, ScanTask
 from reput.spark.jobs.stopped_store import StoppedStore
 from reput.store.config import StoreConfig
 from reput.store.files import paths
-from reput.store.files.disk import Disk
 from reput.store.files.files import Folder, absolute
-from reput.store.message_store import MessageStore
 from reput.store.reader import StoreReader
 from reput.store.tables import config_tables
-from reput.store.tables.offsets import ConsumerOffsetTable, DelayOffsetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,18 +85,6 @@ class SalvagedQueue:
     def lost_count(self) -> int:
         """Number of lost messages."""
         return queue_runs.count(self.lost)
-
-
-@dataclass(frozen=True, slots=True)
-class MovedOffset:
-    """An offset that was after the present end of its queue."""
-
-    name: str
-    """Consumer group, or ``delay level N``."""
-    topic: str
-    queue_id: int
-    before: int
-    after: int
 
 
 @dataclass(frozen=True)
@@ -200,7 +184,7 @@ class _Salvage:
         self._runner = runner
         self._source = source
         self._target = target
-        self._draft = target.with_name(target.name + DRAFT_SUFFIX)
+        self._draft = DraftStore(source, target, DRAFT_SUFFIX)
         self._partition_bytes = max(partition_bytes, 1)
         self._include_stale = include_stale
         self._store = StoppedStore(source)
@@ -208,10 +192,9 @@ class _Salvage:
         self._config = inferred_settings.infer_settings(self._reader, config)
         self._file_bytes = self._config.mapped_file_size_commit_log
         self._notes: list[str] = []
-        self._disk = Disk()
 
     def run(self) -> Salvaged:
-        self._refuse_target()
+        self._draft.refuse_target()
         reader, log = self._reader, self._reader.log
         stop = self._stop()
         scanned = self._runner("scan", salvage_scan.scan, self._scan_tasks(stop))
@@ -247,18 +230,11 @@ class _Salvage:
             notes=tuple(self._notes),
         )
 
-    def _refuse_target(self) -> None:
-        target = self._target
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise StoreUnavailable(f"{target} exists already; salvage writes a new folder")
-        if target.resolve().is_relative_to(Path(self._source).resolve()):
-            raise InvalidOption("target", str(target), f"a folder outside of {self._source}")
-
     @property
     def _layout(self) -> Layout:
         has_crc = self._config.enabled_append_prop_crc
         first = self._reader.log.min_offset
-        return Layout(self._store, str(self._draft), first, self._file_bytes, has_crc)
+        return Layout(self._store, str(self._draft.path), first, self._file_bytes, has_crc)
 
     # Scan -----------------------------------------------------------------------------------
 
@@ -325,19 +301,10 @@ class _Salvage:
 
     def _make_draft(self, end: int) -> None:
         """Create the new log's files, empty and in full size."""
-        if self._draft.exists():
-            try:
-                shutil.rmtree(self._draft)
-            except OSError as error:
-                reason = f"cannot delete what a killed run left: {error.strerror}"
-                raise WriteFailed(str(self._draft), reason) from error
-        folder = f"{self._draft}/{paths.COMMIT_LOG}"
-        self._disk.make_folder(folder)
+        self._draft.begin()
         first = self._reader.log.min_offset
         stop = max(end, first + bool(self._reader.log.files))  # the start of the log is kept, too
-        for start in range(first, stop, self._file_bytes):
-            path = f"{folder}/{paths.offset_name(start)}"
-            os.close(self._disk.create(path, self._file_bytes, is_durable=False))
+        self._draft.create_log_files(first, stop, self._file_bytes)
 
     # Everything else ------------------------------------------------------------------------
 
@@ -350,24 +317,17 @@ class _Salvage:
         folder = self._reader.folder
         for entry in folder.entries(""):
             if entry.name not in _DERIVED:
-                self._copy_tree(folder, entry.name, is_folder=entry.is_folder)
+                self._draft.copy_tree(folder, entry.name, is_folder=entry.is_folder)
         for entry in folder.entries(paths.CONFIG):
             path = f"{paths.CONFIG}/{entry.name}"
             if path.removesuffix(paths.BACKUP_SUFFIX) not in paths.TABLES:
-                self._copy_tree(folder, path, is_folder=entry.is_folder)
+                self._draft.copy_tree(folder, path, is_folder=entry.is_folder)
         if folder.entries(paths.BATCH_CONSUME_QUEUE):
             self._notes.append(
                 f"{paths.BATCH_CONSUME_QUEUE} was copied as it is: units that pointed into a hole "
                 f"now point at records of topic {hole_filling.TOPIC}"
             )
         return [(path, self._copy_table(folder, path)) for path in paths.TABLES]
-
-    def _copy_tree(self, folder: Folder, path: str, *, is_folder: bool) -> None:
-        if not is_folder:
-            self._copy_file(folder, path, path)
-            return
-        for entry in folder.entries(path):
-            self._copy_tree(folder, f"{path}/{entry.name}", is_folder=entry.is_folder)
 
     def _copy_table(self, folder: Folder, path: str) -> str:
         try:
@@ -378,27 +338,13 @@ class _Salvage:
         if table is None:
             return "absent"
         _, readable = table
-        self._copy_file(folder, readable, path)
+        self._draft.copy_file(folder, readable, path)
         return "copied" if readable == path else "from backup"
-
-    def _copy_file(self, folder: Folder, path: str, new_path: str) -> None:
-        target = str(self._draft / new_path)
-        self._disk.make_folder(os.path.dirname(target), is_durable=False)  # noqa: PTH120
-        entry = folder.entry(path)
-        size = entry.size if entry is not None else 0
-        descriptor = self._disk.create(target, size, is_durable=False)
-        try:
-            for position in range(0, size, salvage_copy.WINDOW_BYTES):
-                length = min(size - position, salvage_copy.WINDOW_BYTES)
-                data = folder.read(path, position, length)
-                self._disk.write(descriptor, target, position, data)
-        finally:
-            os.close(descriptor)
 
     def _keep_expired(self, keys: Sequence[QueueKey]) -> None:
         """Keep queues without messages that continue at an offset above 0: consumers have it."""
         for topic, queue_id in keys:
-            self._copy_tree(
+            self._draft.copy_tree(
                 self._reader.folder, paths.queue_folder(topic, queue_id), is_folder=True
             )
 
@@ -415,72 +361,23 @@ class _Salvage:
             return
         made = run_dispatch(
             self._runner,
-            str(self._draft),
+            str(self._draft.path),
             config=self._config,
             in_place=True,
             skip_batch_queues=True,
             range_bytes=self._partition_bytes,
         )
-        _check_log(len(made.holes), made.log_end, end)
+        check_log(len(made.holes), made.log_end, end)
 
     def _adopt(self, newest_ms: int, end: int) -> list[MovedOffset]:
-        """Open the new store as a broker would, and move offsets to the ends of queues.
-
-        Raises:
-            CorruptRecord: The new log is not as planned, which is a bug.
-        """
+        """Open the new store as a broker would, and move offsets to the ends of queues."""
         self._runner.report("adopt", 0, 1)
-        # A stopped clock: names made from the time must not differ between runs.
-        store = MessageStore.open(str(self._draft), self._config, clock=ManualClock(newest_ms))
-        try:
-            report = store.recovery
-            _check_log(len(report.holes) + (report.torn is not None), report.end_offset, end)
-            moved = self._move_offsets(store, newest_ms)
-        finally:
-            store.close()
-        Path(self._draft, paths.QUEUE_SUMMARY).unlink(missing_ok=True)  # names times of files
+        batch_topics = self._reader.batch_queue_ids
+        moved = adopt(self._draft.path, self._config, newest_ms, end, batch_topics)
         self._runner.report("adopt", 1, 1)
-        return moved
-
-    def _move_offsets(self, store: MessageStore, now_ms: int) -> list[MovedOffset]:
-        """Move offsets after the end of their queue back: new messages would be skipped."""
-        disk, moved = self._disk, []
-        consumers = ConsumerOffsetTable.load(str(self._draft), disk)
-        for entry in list(consumers.all()):
-            queue = store.queues.find(entry.topic, entry.queue_id)
-            end = queue.max_offset if queue is not None else 0
-            is_batch = entry.topic in self._reader.batch_queue_ids
-            before = entry.consumer_offset
-            if before > end and not is_batch:
-                consumers.put(entry.topic, entry.group, entry.queue_id, end)
-                moved.append(MovedOffset(entry.group, entry.topic, entry.queue_id, before, end))
-        delays = DelayOffsetTable.load(str(self._draft), disk)
-        for level, offset in sorted(delays.all().items()):
-            queue = store.queues.find(names.SCHEDULE_TOPIC, level - 1)
-            end = queue.max_offset if queue is not None else 0
-            if offset > end:
-                delays.put(level, end)
-                name = f"delay level {level}"
-                moved.append(MovedOffset(name, names.SCHEDULE_TOPIC, level - 1, offset, end))
-        for table in (consumers, delays):
-            if moved and table.is_dirty:
-                table.save(now_ms)
         return moved
 
     def _publish(self) -> None:
         self._runner.report("publish", 0, 1)
-        disk = self._disk
-        disk.sync_filesystem(str(self._draft))
-        if self._target.exists():
-            self._target.rmdir()
-        disk.rename(str(self._draft), str(self._target))
-        disk.sync_folder(str(self._target.parent))
+        self._draft.publish()
         self._runner.report("publish", 1, 1)
-
-
-def _check_log(hole_count: int, found_end: int, end: int) -> None:
-    if hole_count or found_end != end:
-        raise CorruptRecord(
-            f"the new log has {hole_count} holes and ends at {found_end}, not {end}",
-            physical_offset=found_end,
-        )
