@@ -79,8 +79,8 @@ class _Group:
         code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
         with BrokerConnection(self.made.controller, 5) as connection:
             (reply,) = connection.ask([load_frames.request(code, body=body)])
-        found: dict[str, Any] = json.loads(bytes(reply.body))["replicasInfoTable"]["broker-a"]
-        return found
+        replicas: dict[str, Any] = json.loads(bytes(reply.body))["replicasInfoTable"]["broker-a"]
+        return replicas
 
     def await_whole(self) -> None:
         """Wait until all brokers are in sync. Raises ``TimeoutError``."""
@@ -125,11 +125,11 @@ class _Group:
 
     def switch_ms(self) -> float:
         """Return the longest time between two accepted messages around a planned switch."""
-        found = self.info()
+        replicas = self.info()
         other = next(
             replica["brokerId"]
-            for replica in found["inSyncReplicas"]
-            if replica["brokerId"] != found["masterBrokerId"]
+            for replica in replicas["inSyncReplicas"]
+            if replica["brokerId"] != replicas["masterBrokerId"]
         )
         fields = {
             "clusterName": "DefaultCluster",
@@ -270,7 +270,7 @@ def _cost(folder: Path, repeats: int) -> dict[str, Any]:
             rates["group"].append(
                 _rate(Target(OURS, master.address, made.namesrv, master.broker_pid, 0.0))
             )
-    medians = {name: statistics.median(found) for name, found in rates.items()}
+    medians = {name: statistics.median(measured) for name, measured in rates.items()}
     return {
         **{f"{name}_per_s": round(rate) for name, rate in medians.items()},
         "group_to_sync_master": round(medians["group"] / medians["sync_master"], 3),

@@ -30,19 +30,19 @@ def info(made: Group) -> dict[str, object]:
     body, code = json.dumps([NAME]).encode(), RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
     reply = asked(made.controller, lambda remote: remote.ask(code, body=body))
     table = json.loads(reply.body)["replicasInfoTable"] if reply.body else {}
-    found = table.get(NAME, {})
-    assert isinstance(found, dict)
-    return found
+    replicas = table.get(NAME, {})
+    assert isinstance(replicas, dict)
+    return replicas
 
 
 def await_group(made: Group, count: int, master: str = "") -> None:
     """Wait until some replicas are in sync, and perhaps one of them is master."""
 
     def is_so() -> bool:
-        found = info(made)
-        in_sync = found.get("inSyncReplicas", [])
+        replicas = info(made)
+        in_sync = replicas.get("inSyncReplicas", [])
         assert isinstance(in_sync, list)
-        return len(in_sync) == count and master in ("", found.get("masterAddress"))
+        return len(in_sync) == count and master in ("", replicas.get("masterAddress"))
 
     until(is_so, f"{count} in sync, master {master or 'any'}")
 

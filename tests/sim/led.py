@@ -100,7 +100,7 @@ class LedCluster(Cluster):
 
     async def _start_all(self) -> None:
         self._masters = {}
-        # With allAckInSyncStateSet nobody sees a message that may be lost.
+        # With allAckInSyncStateSet no client sees a message that may be lost.
         self.history.has_confirmed_reads = self._guarantee is Guarantee.SYNC
         controller = ControllerHost(
             self.loop,
@@ -163,7 +163,7 @@ class LedCluster(Cluster):
         await self._probe_until_ok(now_ms + self.serve_again_ms)
 
     async def do_alone(self, name: str) -> None:
-        """Let a broker hear nobody but clients, and nobody but clients hear it."""
+        """Let a broker and clients hear one another, and no other program."""
         self._lonely = name
         for other in ("a", "b", "c", CONTROLLER, "n"):
             if other != name:

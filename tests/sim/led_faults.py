@@ -94,9 +94,9 @@ def _old_master_stays() -> Patch:
 
 
 def _old_answers_are_taken() -> Patch:
-    def take(original: Any, self: Member, answer: Any, found: Any) -> None:
+    def take(original: Any, self: Member, answer: Any, in_sync_set: Any) -> None:
         self.mastership = self.mastership._replace(epoch=0, set_epoch=0)
-        original(self, answer, found)
+        original(self, answer, in_sync_set)
 
     return replaced(Member, "_take", take)
 
@@ -152,7 +152,7 @@ LED_FAULTS: dict[str, Fault] = {
         _consumers_see_unconfirmed,
     ),
     "old-master-stays": Fault(
-        "a deposed master goes on (rocketmq #7017)", ("led",), _old_master_stays
+        "a deposed master continues (rocketmq #7017)", ("led",), _old_master_stays
     ),
     "never-shrinks": Fault("a dead slave stays in the set", ("led",), _never_shrinks),
     "old-answers": Fault(

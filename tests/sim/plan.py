@@ -176,7 +176,7 @@ class _Story:
 
 
 class _LedStory(_Story):
-    """Faults of a cluster under a controller: nobody promotes or starts a master by hand."""
+    """Faults of a cluster under a controller: no operator promotes or starts a master."""
 
     def fault(self) -> Lines:
         """Return the lines of a fault and its end."""
@@ -226,7 +226,7 @@ class _LedStory(_Story):
         return [*(f"silence {name}-{other}" for other in others), f"advance {self.time(1, 15)}"]
 
     def _kill_one(self) -> Lines:
-        """End a broker for longer: the others go on without it."""
+        """End a broker for longer: the others continue without it."""
         name = self._any()
         lines = [f"{self._chance.choice(('kill', 'power-cut'))} {name}"]
         return [*lines, f"advance {self.time(0.1, 2)}", "serving", f"start {name}"]

@@ -151,8 +151,8 @@ def run_group(
                 print_now(_banner(members, namesrv))
             else:
                 group = await _whole_group(controller, len(members))
-                at = join_address(here, controller.port)
-                print_now(_led_banner(members, namesrv, at, group))
+                controller_address = join_address(here, controller.port)
+                print_now(_led_banner(members, namesrv, controller_address, group))
             watches = [asyncio.create_task(_watch(member)) for member in members]
             await stop.wait()
             for watch in watches:

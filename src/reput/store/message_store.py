@@ -599,7 +599,7 @@ class MessageStore:
     def await_confirmation(self) -> None:
         """Dispatch no more, until a master has confirmed that the in-sync set has the records.
 
-        Those that were dispatched when a slave's store was opened must not be consumed before.
+        Records that were dispatched when a slave's store was opened must not be consumed before.
         """
         self.confirmed_offset = 0
         self._hidden_end = self.dispatcher.dispatched_offset

@@ -60,20 +60,20 @@ def warnings(parts: Parts) -> list[str]:
 def _group_warnings(parts: Parts) -> list[str]:
     """Return what limits a master under a controller at present."""
     member, in_sync, least = parts.member, parts.store.in_sync, parts.settings.store
-    found: list[str] = []
+    limits: list[str] = []
     if member is None or in_sync is None:
-        return found
+        return limits
     if not member.lease.is_valid and in_sync.others:
-        found.append(
+        limits.append(
             "the leading controller does not answer, so that another master may have been "
             "elected: a send is acknowledged when all in-sync replicas have the message"
         )
     if len(in_sync.members) < least.min_in_sync_replicas:
-        found.append(
+        limits.append(
             f"{len(in_sync.members)} brokers are in sync, and minInSyncReplicas is "
             f"{least.min_in_sync_replicas}: sends are refused"
         )
-    return found
+    return limits
 
 
 def _describe_group(parts: Parts) -> dict[str, Any]:

@@ -284,7 +284,7 @@ async def test_a_learner_is_never_in_sync() -> None:
     assert await scene.step("check") == "1 +"
 
 
-async def test_a_master_stands_while_it_can_acknowledge() -> None:
+async def test_a_master_registers_while_it_can_acknowledge() -> None:
     """Else it must not register in place of its successor."""
     scene = Scene({1, 2})
     scene.member.lease.renew(scene.clock.monotonic_ms())
