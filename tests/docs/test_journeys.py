@@ -588,4 +588,4 @@ async def test_a_member_of_a_replica_group(tmp_path: Path) -> None:
                 await connection.ask(journeys.send_request())
         # In threads that have started before.
         files = ["IdentityFiles.write_application", "IdentityFiles.write_id"]
-        calls.check("failover", "A broker as a member", other=files)
+        calls.check("replica-group", "A broker as a member", other=files)

@@ -261,6 +261,19 @@ QUICKSTARTS = {
         "print(duckdb.sql('select count(*) from messages').fetchall()[0][0])",
         "1",
     ),
+    "etcd": (
+        "from reput.controller.etcd_address import parse\n"
+        "import reput.controller.etcd_client\n"
+        "print(parse('etcd:http://10.0.0.9:2379').endpoints[0].port)",
+        "2379",
+    ),
+    "rocksdb": (
+        "import os, rocksdict\n"
+        "from reput.store.foreign import rocksdb\n"
+        "rocksdict.Rdict('tables').close()\n"
+        "print(os.path.isdir('tables'))",
+        "True",
+    ),
     # A session takes long: tests/spark has many.
     "spark": (
         "import pyspark_rocketmq, reput.spark\n"
