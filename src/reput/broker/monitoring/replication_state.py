@@ -28,8 +28,8 @@ def slave_lag(parts: Parts) -> int:
 def problems(parts: Parts) -> list[str]:
     """Return what does not recover by itself: no role, or a slave that does not follow."""
     member = parts.member
-    if member is not None and member.problem:
-        return [f"replica group: {member.problem}"]
+    if member is not None and member.problem and not member.has_role:
+        return [f"this broker has no role in its replica group: {member.problem}"]
     if parts.identity.is_master:
         return []
     status = parts.replication.follower.status
@@ -40,6 +40,8 @@ def problems(parts: Parts) -> list[str]:
 
 def warnings(parts: Parts) -> list[str]:
     """Return what limits replication at present."""
+    if parts.member is not None and parts.member.problem and parts.member.has_role:
+        return [f"replica group: {parts.member.problem}", *_group_warnings(parts)]
     if parts.member is not None and parts.identity.is_master:
         return _group_warnings(parts)
     if not parts.identity.is_master:

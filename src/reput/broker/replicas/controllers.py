@@ -88,11 +88,23 @@ class Controllers:
     def beat(self, header: Header) -> None:
         """Send a heartbeat (904) to each controller; one that hangs delays no other."""
         fields = headers.encode(header)
-        for address in self.addresses:
-            if address not in self._beats:
+        for address in dict.fromkeys((*self.addresses, self.leader)):
+            if address and address not in self._beats:
                 task = asyncio.get_running_loop().create_task(self._beat(address, fields))
                 self._beats[address] = task
                 task.add_done_callback(functools.partial(self._sent, address))
+
+    async def await_beat(self, address: str) -> None:
+        """Wait until the heartbeat to a controller was sent, or failed.
+
+        Raises:
+            NoLeader: It hangs.
+        """
+        task = self._beats.get(address)
+        if task is not None:
+            done, _ = await asyncio.wait((task,), timeout=TIMEOUT_MS / 1000)
+            if not done:
+                raise NoLeader(f"the heartbeat to controller {address} hangs")
 
     def _sent(self, address: str, _: "asyncio.Task[None]") -> None:
         self._beats.pop(address, None)
@@ -107,29 +119,51 @@ class Controllers:
     # Requests ---------------------------------------------------------------------------------
 
     async def find_leader(self) -> str:
-        """Return the address of the leading controller.
+        """Return the address of the leading controller, as it is configured if it is.
 
         Raises:
             NoLeader: None is known.
         """
         if self.leader:
             return self.leader
+        loop = asyncio.get_running_loop()
+        asked = [loop.create_task(self._leader_by(address)) for address in self.addresses]
+        try:
+            self.leader = await self._first_leader(asked)
+        finally:
+            for task in asked:
+                task.cancel()
+        return self.leader
+
+    async def _first_leader(self, asked: "Sequence[asyncio.Task[str]]") -> str:
+        """Return the first controller that says that it leads, or else one that others name.
+
+        One that does not answer delays this only if no controller leads. Raises ``NoLeader``.
+        """
+        waiting: set[asyncio.Task[str]] = set(asked)
+        while waiting:
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for address, task in zip(self.addresses, asked, strict=True):
+                if task.done() and not task.exception() and task.result() == address:
+                    return address
         problems = []
-        for address in self.addresses:
-            try:
-                reply = await self._client.invoke(
-                    address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), TIMEOUT_MS
-                )
-                info = headers.decode(ControllerMetadataReplyHeader, reply.ext_fields)
-            except ReputError as error:
-                problems.append(f"{address}: {error}")
-                continue
-            leader = address if info.is_leader else info.controller_leader_address
-            if reply.code == ResponseCode.SUCCESS and leader:
-                self.leader = leader
-                return leader
-            problems.append(f"{address}: {reply.remark or 'it knows no leader'}")
+        for address, task in zip(self.addresses, asked, strict=True):
+            if not task.exception():
+                return task.result()
+            problems.append(f"{address}: {task.exception()}")
         raise NoLeader(f"no controller leads: {'; '.join(problems)}")
+
+    async def _leader_by(self, address: str) -> str:
+        """Return the leader according to a controller. Raises ``ReputError``."""
+        request = Command(RequestCode.CONTROLLER_GET_METADATA_INFO)
+        reply = await self._client.invoke(address, request, TIMEOUT_MS)
+        if reply.code != ResponseCode.SUCCESS:
+            raise RefusedByController(reply.code, reply.remark or f"code {reply.code}")
+        info = headers.decode(ControllerMetadataReplyHeader, reply.ext_fields)
+        leader = address if info.is_leader else info.controller_leader_address
+        if not leader:
+            raise NoLeader("it knows no leader")
+        return leader
 
     async def ask(
         self, code: RequestCode, header: Header, of_reply: type[H], body: bytes = b""

@@ -130,6 +130,11 @@ class Member:
         return self.broker_id is not None and self.mastership.master_id == self.broker_id
 
     @property
+    def has_role(self) -> bool:
+        """False until the broker has entered a role."""
+        return self._entered.master_id is not None
+
+    @property
     def master_addresses(self) -> MasterAddresses:
         """The addresses of the master to be followed."""
         return MasterAddresses(self.mastership.address, self.ha_address)
@@ -257,7 +262,8 @@ class Member:
         """Send heartbeats, and ask for the master. Raises ``ReputError``."""
         sent_ms = self._beat()
         leader = await self.controllers.find_leader()
-        await asyncio.sleep(0)  # the heartbeat is before the question on the connection
+        # The answer shows that the leader has received what was before it on the connection.
+        await self.controllers.await_beat(leader)
         answer, in_sync_set = await self.controllers.replica_info(self._config.broker_name)
         if self.controllers.leader != leader:
             return
@@ -277,29 +283,30 @@ class Member:
         set_epoch = in_sync_set.sync_state_set_epoch
         if (epoch, set_epoch) < (known.epoch, known.set_epoch):
             return
-        self.mastership = Mastership(
-            epoch,
-            set_epoch,
-            answer.master_broker_id,
-            answer.master_address or "",
-            frozenset(in_sync_set.sync_state_set),
-        )
-        last = self.epochs.last
-        if self.mastership.master_id is not None and not self.is_master and last > epoch:
+        last, master_id = self.epochs.last, answer.master_broker_id
+        if last > epoch and master_id not in (None, self.broker_id):
+            self.lease.end()
             self._report(
                 f"the log of this broker has bytes of epoch {last}, and the master that the "
                 f"controller names is of epoch {epoch}: the controller's state is older, or it is "
                 "not the controller of this group"
             )
             return
+        self.mastership = Mastership(
+            epoch,
+            set_epoch,
+            master_id,
+            answer.master_address or "",
+            frozenset(in_sync_set.sync_state_set),
+        )
         if not self.is_master:
             self.lease.end()
-        if self.mastership.master_id is None:
+        if master_id is None:
             self._report(f"the group has no master in epoch {epoch}")
         else:
             self.problem = ""
-        if self.mastership.address != known.address:
-            self.ha_address = ""
+        if (self.mastership.address, epoch) != (known.address, known.epoch):
+            self.ha_address = ""  # a master that has started again may have another port
         self._enter_soon()
 
     def _enter_soon(self) -> None:
@@ -336,7 +343,8 @@ class Member:
         except RefusedByController as error:
             if error.code != ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
                 raise
-        self.wake()
+        else:
+            self.wake()
 
     async def _find_ha_address(self) -> None:
         """Ask the master for the address of its port for slaves (906)."""
@@ -355,7 +363,7 @@ class Member:
             asyncio.get_running_loop().call_later(_HA_ADDRESS_S, self.wake)
         elif address == self.mastership.address:
             self.ha_address = header.master_ha_address
-            self._entered = Mastership()
+            self._entered = self._entered._replace(set_epoch=-1)  # enter it with the port
             self._enter_soon()
 
     # The in-sync set --------------------------------------------------------------------------
