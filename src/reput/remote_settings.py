@@ -23,7 +23,9 @@ _NO_PERMISSION = 16
 _PROTECTED = re.compile(
     r"reput[A-Z].*"  # limits, and protection of log files against deletion
     r"|pullHoldMax|rebalanceLockMaxLiveTime"  # limits that RocketMQ's file does not have
-    r"|.*(Path|Paths|PathRootDir|PathCommitLog|Dir|Folder|Home)"
+    r"|.*(Path|Paths|PathRootDir|PathCommitLog|PathEpochFile|PathBrokerIdentity|Dir|Folder|Home)"
+    r"|controllerAddr|enableControllerMode"  # another controller could name any master
+    r"|notifyMinBrokerIdChanged"  # requests to all brokers
     r"|namesrvAddr"  # a wrong one could redirect a topic's traffic
     r"|(bindAddress|(listen|haListen|grpcServer|metrics)Port|metricsExporterType|metricsPromExporter(Host|Port))"
     r"|(brokerIP[12]|brokerName|brokerClusterName|brokerId|brokerRole|haMasterAddress)"

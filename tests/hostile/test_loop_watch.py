@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from hostile import loop_watch
 from hostile.loop_watch import TICK_S, Clients, LoopWatch
 
 pytestmark = pytest.mark.hostile
@@ -24,6 +25,12 @@ def compute(seconds: Callable[[], float] = time.thread_time) -> None:
 def sleep() -> None:
     """Use no processor, as if other processes had it."""
     threading.Event().wait(LONG_S)
+
+
+@pytest.fixture(autouse=True)
+def steady_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the processor for as fast as ever: turns are divided by its slowness."""
+    monkeypatch.setattr(loop_watch, "slowness", lambda: 1.0)
 
 
 async def longest_s(act: Callable[[], object], clients: list[threading.Thread]) -> float:

@@ -29,6 +29,7 @@ AUTH_BEAN = "org.apache.rocketmq.auth.config.AuthConfig"
 """Class of the settings that 5.3 and later also read from broker.conf."""
 
 OURS = {
+    "controllerHeartBeatTimeoutMills",  # Java 10 s
     "fastPortEnable",  # Java's fast port is always on
     "grpcServerPort",  # Java's proxy has it
     "metricsPort",  # Java has another exporter
@@ -36,6 +37,11 @@ OURS = {
     "rebalanceLockMaxLiveTime",  # a system property in Java
 }
 SINCE_5 = {
+    "brokerElectionPriority",
+    "brokerHeartbeatInterval",
+    "controllerAddr",
+    "controllerHeartBeatTimeoutMills",
+    "enableControllerMode",
     "priorityOrderAsc",
     "popFromRetryProbabilityForPriority",
     "defaultMessageRequestMode",

@@ -36,11 +36,16 @@ OURS = {
     "indexTags",
     "reputExpireOnlyArchived",
     "reputRecoveryThreads",
+    "storePathBrokerIdentity",  # Java's path; ours is empty, which means the same
+    "storePathEpochFile",
 }
 """Keys that Java lacks, or whose default differs on purpose. 5.4 and later always index tags, 4.x
 never; Java has no archives, and one thread for its recovery."""
 
 SINCE_5 = {
+    "allAckInSyncStateSet",
+    "asyncLearner",
+    "haMaxTimeSlaveNotCatchup",
     "enableAutoInSyncReplicas",
     "haFlowControlEnable",
     "maxHaTransferByteInSecond",

@@ -109,6 +109,8 @@ async def test_changes_of_a_leader_that_was_deposed_without_noticing_fail(stores
     first, second = await stores.open("n0"), await stores.open("n1")
     fence = await first.lead()
     revision = await first.compare_and_set("a", b"1", revision=0, fence=fence)
+    assert first._turns is not None
+    first._turns.cancel()  # else it may lead again before the second one
     await first._client.call("/v3/lease/revoke", LeaseId(first._lease), Empty, 5)
     assert first.leads(fence)  # it does not know yet
     with pytest.raises(Deposed):
@@ -117,6 +119,7 @@ async def test_changes_of_a_leader_that_was_deposed_without_noticing_fail(stores
     await first.until_deposed(fence)
     later = await second.lead()
     assert (await second.read())["a"].value == b"1"
+    first._turns = asyncio.create_task(first._run())
     await until(lambda: first.leader == Peer("n1", "n1.example:9878"))
     await second.close()
     assert await first.lead() > later  # without a restart

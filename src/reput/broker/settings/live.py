@@ -241,7 +241,7 @@ class LiveConfig:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"{', '.join(sorted(keys & _LOCAL_KEYS))}: enableControllerMode is true, so that "
-                "the controller names the master: mqadmin electMaster changes it",
+                "the controller names the master: reput cluster elect changes it",
             )
         fixed = sorted(keys & (self.broker.fixed_keys | _ALWAYS_FIXED | _OF_ACCESS))
         if fixed:

@@ -33,6 +33,9 @@ SINCE_4_9 = _words("""
     storeReplyMessageEnable""")
 """Keys of 4.9.7 that 4.5.2 does not know."""
 SINCE_5 = _words("""
+    allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
+    controllerAddr controllerHeartBeatTimeoutMills enableControllerMode haMaxTimeSlaveNotCatchup
+    storePathBrokerIdentity storePathEpochFile
     allowRecallWhenBrokerNotWriteable authenticationEnabled authenticationMetadataProvider
     authenticationProvider authenticationStrategy authenticationWhitelist authorizationEnabled
     authorizationMetadataProvider authorizationProvider authorizationStrategy

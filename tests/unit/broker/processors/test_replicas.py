@@ -140,7 +140,7 @@ async def test_a_forged_notice_only_makes_a_broker_ask(
         assert subject.broker.identity.is_master
         assert (await subject.send("T", b"still")).code == ResponseCode.SUCCESS
         with pytest.raises(RequestRefused, match="the controller names the master"):
-            subject.broker.settings.check_remote({"brokerRole": "SLAVE"}, is_local=True)
+            subject.broker.settings.check_remote({"brokerRole": "SLAVE"}, may_change_role=True)
 
 
 async def test_a_broker_without_a_controller(subject: Subject) -> None:
