@@ -25,9 +25,7 @@ import turns
 WHOLE_RUNS = ("REPUT_SOAK", "REPUT_HOSTILE_SECONDS", "REPUT_INTEROP")
 """Environment variables of runs with all cases of sampled tests, and all rotating tests."""
 
-# What workers import, and the brokers of tests, live long: default collections take twice as long.
-GC_THRESHOLD = (10_000, 10, 10)
-gc.set_threshold(*GC_THRESHOLD)
+GC_THRESHOLD = gc.get_threshold()
 GOLDEN_FOLDER = pytest.StashKey[str]()
 
 # Examples follow from the seed of the day. On a busy machine they are drawn slowly, which is no
