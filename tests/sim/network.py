@@ -399,7 +399,8 @@ class SimTransport(asyncio.Transport):
             self._lose(None)
 
     def is_closing(self) -> bool:
-        return self._is_closing
+        # After the end of a run there is nothing to close: streams are released at any time.
+        return self._is_closing or self._side.network.loop.is_closed()
 
     def close(self) -> None:
         """Close the connection when all bytes are on their way."""
