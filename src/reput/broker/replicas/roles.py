@@ -80,8 +80,6 @@ class GroupRoles:
             settings.request_tls,
             settings.request_signer,
         )
-        self.has_role = False
-        """False until the controller has named a master."""
         self.own_epoch = 0
         """The epoch in which this broker is master; 0 if it is not."""
         self._mastership = Mastership()
@@ -161,7 +159,7 @@ class GroupRoles:
     def begin(self) -> None:
         """Begin the work of the role, when the broker serves requests."""
         registration = self._host.registration
-        registration.is_held = not self.has_role
+        registration.is_held = self._mastership.master_id is None
         registration.state_version = self.own_epoch
         registration.follow(self.member.master_addresses)
         if self._keeper is not None:
@@ -186,7 +184,6 @@ class GroupRoles:
     async def _become_master(self, wanted: Mastership) -> None:
         host = self._host
         before, self._mastership = self._mastership, wanted
-        self.has_role = True
         if not host.identity.is_master:
             host.open_slave_port()
             host.settings.want_role(BrokerRole.SYNC_MASTER, MASTER_ID)
@@ -201,7 +198,7 @@ class GroupRoles:
 
     async def _become_slave(self, wanted: Mastership) -> None:
         host = self._host
-        self._mastership, self.has_role = wanted, True
+        self._mastership = wanted
         host.settings.want_role(BrokerRole.SLAVE, self.member.broker_id or 0)
         if host.identity.is_master:
             host.registration.is_brief = True
