@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import broker_pairs, broker_targets as targets, java
 from benchmarks.broker_connection import BrokerConnection, Refused
-from benchmarks.broker_targets import OURS, BrokerMissing, Target
+from benchmarks.broker_targets import OURS, BrokerMissing, Settings, Target
 from reput.cli import load_frames
 from reput.format import bodies
 from reput.format.bodies import ClusterInfo
@@ -84,7 +84,8 @@ class _Group:
 
     def await_whole(self) -> None:
         """Wait until all brokers are in sync. Raises ``TimeoutError``."""
-        _await(lambda: len(self.info()["inSyncReplicas"]) == BROKERS, WHOLE_S, "all in sync")
+        count = len(self.made.brokers)
+        _await(lambda: len(self.info()["inSyncReplicas"]) == count, WHOLE_S, "all in sync")
 
     def master(self) -> Any:
         """Return the broker that is master according to the controller."""
@@ -158,16 +159,25 @@ class _Group:
 
 
 @contextlib.contextmanager
-def _running(folder: Path, name: str) -> Iterator[_Group]:
-    """Run a name server of ours, a controller and three brokers."""
+def _running(
+    folder: Path, name: str, count: int = BROKERS, settings: Settings | None = None
+) -> Iterator[_Group]:
+    """Run a name server of ours, a controller and some brokers, which are in sync.
+
+    Args:
+        folder: Folder for their stores.
+        name: The kind of the brokers and of the controller.
+        count: Number of brokers.
+        settings: More settings of the brokers; by default two of them must be in sync.
+    """
     groups = java.module_of_tests("interop.replica_group")
     if name != OURS and java.cluster() is None:
         raise BrokerMissing("the official broker")
     folder.mkdir(parents=True)
     namesrv, controller = targets.free_port(1), targets.free_port(1)
     targets.write_settings(folder / "namesrv.conf", {"listenPort": namesrv})
-    settings = {"listenPort": controller, "controllerStorePath": folder / "state"}
-    targets.write_settings(folder / "controller.conf", settings)
+    state = {"listenPort": controller, "controllerStorePath": folder / "state"}
+    targets.write_settings(folder / "controller.conf", state)
     with contextlib.ExitStack() as stack:
         stack.enter_context(targets.process(folder, "namesrv", "-c", "namesrv.conf"))
         if name == OURS:
@@ -178,9 +188,9 @@ def _running(folder: Path, name: str) -> Iterator[_Group]:
         _await(lambda: _answers(address), WHOLE_S, "a controller")
         made = stack.enter_context(groups.group(folder / "group", f"127.0.0.1:{namesrv}", address))
         if name == OURS:
-            made.kinds = dict.fromkeys(range(1, BROKERS + 1), "ours")
-        for _ in range(BROKERS):
-            made.add(minInSyncReplicas=2)
+            made.kinds = dict.fromkeys(range(1, count + 1), "ours")
+        for _ in range(count):
+            made.add(**({"minInSyncReplicas": 2} if settings is None else settings))
         group = _Group(made)
         group.await_whole()
         yield group
@@ -243,33 +253,13 @@ def _times(times_ms: list[float]) -> dict[str, Any]:
 def _cost(folder: Path, repeats: int) -> dict[str, Any]:
     """Return the rate of a master in a group of two, beside a SYNC_MASTER with one slave."""
     rates: dict[str, list[float]] = {"group": [], "sync_master": []}
-    groups = java.module_of_tests("interop.replica_group")
     for number in range(repeats):
         with broker_pairs.Kind("").pair(folder / f"pair-{number}", "SYNC_MASTER") as pair:
             rates["sync_master"].append(_rate(pair.master))
-        root = folder / f"group-{number}"
-        root.mkdir(parents=True)
-        with contextlib.ExitStack() as stack:
-            namesrv, controller = targets.free_port(1), targets.free_port(1)
-            targets.write_settings(root / "namesrv.conf", {"listenPort": namesrv})
-            settings = {"listenPort": controller, "controllerStorePath": root / "state"}
-            targets.write_settings(root / "controller.conf", settings)
-            stack.enter_context(targets.process(root, "namesrv", "-c", "namesrv.conf"))
-            stack.enter_context(targets.process(root, "controller", "-c", "controller.conf"))
-            address = f"127.0.0.1:{controller}"
-            _await(lambda address=address: _answers(address), WHOLE_S, "a controller")  # type: ignore[misc]
-            made = stack.enter_context(
-                groups.group(root / "group", f"127.0.0.1:{namesrv}", address)
-            )
-            made.kinds = {1: "ours", 2: "ours"}
-            made.add(**targets.OFFICIAL)
-            made.add(**targets.OFFICIAL)
-            group = _Group(made)
-            _await(lambda group=group: len(group.info()["inSyncReplicas"]) == 2, WHOLE_S, "both")  # type: ignore[misc]
+        with _running(folder / f"group-{number}", OURS, 2, targets.OFFICIAL) as group:
             master = group.master()
-            rates["group"].append(
-                _rate(Target(OURS, master.address, made.namesrv, master.broker_pid, 0.0))
-            )
+            target = Target(OURS, master.address, group.made.namesrv, master.broker_pid, 0.0)
+            rates["group"].append(_rate(target))
     medians = {name: statistics.median(measured) for name, measured in rates.items()}
     return {
         **{f"{name}_per_s": round(rate) for name, rate in medians.items()},
